@@ -1,4 +1,6 @@
-"""The composition root: settings -> resources + assets + checks + jobs + sensors. Nothing else knows them all."""
+"""The composition root: settings -> resources + assets + checks + jobs + sensors. Nothing else
+knows them all.
+"""
 
 import os
 import sys
@@ -7,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent
-sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]  # `dagster dev -w /path/to/workspace.yaml` from anywhere
+# `dagster dev -w /path/to/workspace.yaml` from anywhere
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 import dagster as dg  # noqa: E402
 
-warnings.filterwarnings("ignore", category=dg.BetaWarning)  # backfill_policy: beta for years, and pinned here
+# backfill_policy: beta for years, and pinned here
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from assets import STAGES  # noqa: E402
@@ -33,16 +37,37 @@ from sensors.votes import votes_sensor  # noqa: E402
 
 
 def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
-    """Everything for one project. Sensors and schedules run by default; `sensors_running: false` stops them all."""
+    """Everything for one project. Sensors and schedules run by default; `sensors_running: false`
+    stops them all.
+    """
     on = settings.sensors_running
     sensor_status = dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED
     simulated = settings.annotators == "simulated"
-    schedules = [collection_schedule, close_yesterday_schedule, housekeeping_schedule, *([simulated_voting_schedule] if simulated else [])]
-    sensors = [votes_sensor, replay_sensor, learning_sensor, retraining_sensor, run_health_sensor, parked_sensor]
+    schedules = [
+        collection_schedule,
+        close_yesterday_schedule,
+        housekeeping_schedule,
+        *([simulated_voting_schedule] if simulated else []),
+    ]
+    sensors = [
+        votes_sensor,
+        replay_sensor,
+        learning_sensor,
+        retraining_sensor,
+        run_health_sensor,
+        parked_sensor,
+    ]
     return dg.Definitions(
         assets=STAGES,
-        jobs=[collection, feedback, learning, retraining, housekeeping, *([simulated_voting] if simulated else [])],
+        jobs=[
+            collection,
+            feedback,
+            learning,
+            retraining,
+            housekeeping,
+            *([simulated_voting] if simulated else []),
+        ],
         schedules=[schedule(schedule_status) for schedule in schedules],
         sensors=[sensor(settings, sensor_status) for sensor in sensors],
         resources=resources_for(settings) | overrides,

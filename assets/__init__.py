@@ -1,4 +1,6 @@
-"""The loop as Dagster assets, one file per stage. Each body takes, calls one library function, reports and returns."""
+"""The loop as Dagster assets, one file per stage. Each body takes, calls one library function,
+reports and returns.
+"""
 
 from assets.annotator_model import annotator_model
 from assets.calibration import calibration
@@ -17,6 +19,19 @@ from assets.votes import votes, votes_inbox
 
 # In the order of the loop.
 STAGES = [
-    prompts, completions, comparisons, votes_inbox, votes, preference_pairs, annotator_model, reward_model, calibration, reflection_log,
-    drift_report, retraining_set, candidate_model, evaluation, gate,
-]  # fmt: skip
+    prompts,
+    completions,
+    comparisons,
+    votes_inbox,
+    votes,
+    preference_pairs,
+    annotator_model,
+    reward_model,
+    calibration,
+    reflection_log,
+    drift_report,
+    retraining_set,
+    candidate_model,
+    evaluation,
+    gate,
+]

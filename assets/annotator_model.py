@@ -16,21 +16,37 @@ from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import JointParams, LearntAnnotators, TasteChanges, apart, judged_ids, learn_annotators
+from rlhf_pipeline.votes import (
+    JointParams,
+    LearntAnnotators,
+    TasteChanges,
+    apart,
+    judged_ids,
+    learn_annotators,
+)
 from rlhf_pipeline.votes.over_time import WindowParams, agreement_over_time, annotators_over_time
 from rlhf_pipeline.votes.plots import over_time_plot, reliability_plot
 from rlhf_pipeline.votes.verdicts import leave
 
-SHOWN = ["annotator_id", "n_votes", *(f"{name}{end}" for name in ("reliability", "position_bias") for end in ("", "_low", "_high"))]
+SHOWN = [
+    "annotator_id",
+    "n_votes",
+    *(f"{name}{end}" for name in ("reliability", "position_bias") for end in ("", "_low", "_high")),
+]
 
 
 @with_bounds
 class AnnotatorModelConfig(JointParams, WindowParams, dg.Config):
-    """How the joint model is fitted, to which votes, and how long a window of figures over time is."""
+    """How the joint model is fitted, to which votes, and how long a window of figures over time
+    is.
+    """
 
     change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
-        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all votes there are"
+        default=None,
+        ge=0,
+        description="Highest vote seq to learn from, as in a replay of imported days; empty = all "
+        "votes there are",
     )
 
 
@@ -44,29 +60,42 @@ def annotator_model(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """A soft label of every judged comparison outside the test split, from reliabilities, leanings and utilities learnt together.
+    """A soft label of every judged comparison outside the test split, from reliabilities, leanings
+    and utilities learnt together.
 
-    Labels are learnt from, so no vote of the test split is in them; what is said of the annotators rests on all votes, and so do the labels
-    of every comparison that are left beside the frame for the consensus page, unless those there know of later votes. Without a judgement
-    by people there is no label and nothing to say of anybody: the frame is empty.
+    Labels are learnt from, so no vote of the test split is in them; what is said of the annotators
+    rests on all votes, and so do the labels of every comparison that are left beside the frame for
+    the consensus page, unless those there know of later votes. Without a judgement by people there
+    is no label and nothing to say of anybody: the frame is empty.
     """
     up_to_seq = config.up_to_seq
     last = 0 if votes.empty else int(votes["seq"].max())
     said = casts(store.database, up_to_seq=last if up_to_seq is None else up_to_seq)
     shown = store.comparisons.with_ids(judged_ids(said))
-    over_time, together = annotators_over_time(said, shown, config), agreement_over_time(said, config)
+    over_time, together = (
+        annotators_over_time(said, shown, config),
+        agreement_over_time(said, config),
+    )
     del said  # of a million votes as much again as all that is fitted below
     cast = votes_known(votes, store, up_to_seq)
     try:
         learnt = learn_annotators(
             cast,
-            apart(shown, cast, TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq)),
+            apart(
+                shown,
+                cast,
+                TasteChanges.from_log(
+                    store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq
+                ),
+            ),
             efforts=store.votes.efforts(up_to_seq=up_to_seq),
             passes=passes_known(cast, store, up_to_seq),
             params=config,
         )
     except NotEnoughVotes as none:
-        yield from deliver(context, registry, SOFT_LABELS.empty(), metrics={"n_annotators": 0}, headline=str(none))
+        yield from deliver(
+            context, registry, SOFT_LABELS.empty(), metrics={"n_annotators": 0}, headline=str(none)
+        )
         _leave(context, settings, store, SOFT_LABELS.empty())
         return
     model, figures, labels = learnt.model, learnt.figures, learnt.labels
@@ -77,20 +106,32 @@ def annotator_model(
         labels,
         metrics=_metrics(learnt),
         checks=[
-            rule("the fit converged", has_converged, f"No end after {model.n_iterations} iterations: raise max_iterations."),
+            rule(
+                "the fit converged",
+                has_converged,
+                f"No end after {model.n_iterations} iterations: raise max_iterations.",
+            ),
             rule(
                 "most annotators do better than a coin",
                 (figures["reliability"] > 0.5).mean() > 0.5,
-                f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no better than a coin: look at the least reliable.",
+                f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no "
+                "better "
+                "than a coin: look at the least reliable.",
             ),
         ],
-        usual=[usually("expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8)],
+        usual=[
+            usually(
+                "expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8
+            )
+        ],
         headline=f"{len(labels)} soft labels outside the test split; {len(figures)} annotators, "
         f"alpha {learnt.alpha or 'unknown: nothing overlaps'}",
         rows=figures[SHOWN],
         figures={
             "annotators": reliability_plot(figures),
-            "annotators_over_time": over_time_plot(over_time, together, figures["annotator_id"].tolist()),
+            "annotators_over_time": over_time_plot(
+                over_time, together, figures["annotator_id"].tolist()
+            ),
         },
         texts={
             "annotators.csv": figures.to_csv(index=False),
@@ -103,10 +144,16 @@ def annotator_model(
     _leave(context, settings, store, model.labels)
 
 
-def _leave(context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame) -> None:
-    kept = leave(Artefacts(settings.frames, store.file_hashes), labels, newest_seq=store.votes.max_seq())
+def _leave(
+    context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame
+) -> None:
+    kept = leave(
+        Artefacts(settings.frames, store.file_hashes), labels, newest_seq=store.votes.max_seq()
+    )
     if kept is not None:
-        context.log.info(f"The consensus page keeps what votes up to {kept} say: this fit knows fewer.")
+        context.log.info(
+            f"The consensus page keeps what votes up to {kept} say: this fit knows fewer."
+        )
 
 
 def _metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:

@@ -1,4 +1,6 @@
-"""Calibration: how far the reward model's confidence can be trusted, measured and mended on votes it was never fitted to."""
+"""Calibration: how far the reward model's confidence can be trusted, measured and mended on votes
+it was never fitted to.
+"""
 
 import json
 from collections.abc import Iterator
@@ -35,11 +37,16 @@ from rlhf_pipeline.votes import TasteChanges, judged_ids, latest_pairs, open_tes
 
 @with_bounds
 class CalibrationConfig(CalibrationParams, AcceptanceParams, dg.Config):
-    """Which methods are tried, how they are compared, which votes count less, and when a reward model is refused."""
+    """Which methods are tried, how they are compared, which votes count less, and when a reward
+    model is refused.
+    """
 
     change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
-        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
+        default=None,
+        ge=0,
+        description="Highest vote seq to learn from, as in a replay of imported days; empty = all "
+        "pairs there are",
     )
 
 
@@ -55,13 +62,23 @@ def calibration(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if it is not refused and predicts no worse."""
-    pairs, judge = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), champions.judge(reward_model)
+    """The best of temperature, Platt, beta and isotonic, or none. The version becomes champion if
+    it is not refused and predicts no worse.
+    """
+    pairs, judge = (
+        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
+        champions.judge(reward_model),
+    )
     assert judge is not None  # a version was given
     told = progress("calibration")
     said = votes_known(votes, store, config.up_to_seq)
-    changes = TasteChanges.from_log(store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq)
-    passes, comparisons = passes_known(said, store, config.up_to_seq), store.comparisons.with_ids(judged_ids(said))
+    changes = TasteChanges.from_log(
+        store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq
+    )
+    passes, comparisons = (
+        passes_known(said, store, config.up_to_seq),
+        store.comparisons.with_ids(judged_ids(said)),
+    )
     calibrator, report = calibrate_version(
         reward_model,
         judge.reward_model,
@@ -76,57 +93,94 @@ def calibration(
     )
     calib = pairs[pairs["split"] == "calib"]
     settled = champions.settle(
-        reward_model, judge.reward_model, calibrator, report, calib, taste_changes=changes, acceptance=config, progress=told
+        reward_model,
+        judge.reward_model,
+        calibrator,
+        report,
+        calib,
+        taste_changes=changes,
+        acceptance=config,
+        progress=told,
     )
     report, fitted = settled.report, settled.judge
-    # What was not calibrated for want of pairs has no out-of-sample predictions that drift could be measured from.
-    # Frozen with the model: drift is measured from one place.
-    if report.candidates and report.may_serve and champions.reference_window(reward_model.label) is None:
-        p_chosen, embed = fitted.p_chosen(calib, progress=told), partial(fitted.embed, progress=told)
-        window = reference_window(calib, p_chosen, model_version=reward_model.label, embed=embed, taste_changes=changes)
+    # What was not calibrated for want of pairs has no out-of-sample predictions that drift could be
+    # measured from. Frozen with the model: drift is measured from one place.
+    if (
+        report.candidates
+        and report.may_serve
+        and champions.reference_window(reward_model.label) is None
+    ):
+        p_chosen, embed = (
+            fitted.p_chosen(calib, progress=told),
+            partial(fitted.embed, progress=told),
+        )
+        window = reference_window(
+            calib, p_chosen, model_version=reward_model.label, embed=embed, taste_changes=changes
+        )
         champions.save_reference_window(reward_model, window)
     with tracked(context, registry) as run:
         if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
-        test = open_test_split(pairs, model=reward_model.label, purpose="Evidently's calibration report", record=opening_recorder(registry))
-        texts, bounds = _evidently(fitted, test, report, told), all_ceilings(said, groups_of(comparisons), passes=passes)
+        test = open_test_split(
+            pairs,
+            model=reward_model.label,
+            purpose="Evidently's calibration report",
+            record=opening_recorder(registry),
+        )
+        texts, bounds = (
+            _evidently(fitted, test, report, told),
+            all_ceilings(said, groups_of(comparisons), passes=passes),
+        )
         yield from deliver(
             context,
             registry,
             report,
             run=run,
-            metrics=calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)},
+            metrics=calibration_figures(report)
+            | {"is_champion": float(settled.was_champion or settled.takes_over)},
             checks=[
                 rule(
                     "calibration does not raise the log loss",
                     report.calibrated.log_loss.value <= report.raw.log_loss.value + 0.01,
-                    f"{report.method} raises the log loss on unseen votes from {report.raw.log_loss.value:.3f} to "
-                    f"{report.calibrated.log_loss.value:.3f}: the calibration split is small or unlike the test split.",
+                    f"{report.method} raises the log loss on unseen votes from "
+                    f"{report.raw.log_loss.value:.3f} to {report.calibrated.log_loss.value:.3f}: "
+                    "the calibration split is small or unlike the test split.",
                 ),
                 rule("may become champion", report.refusal is None, settled.told),
             ],
             headline=(
-                f"{report.method}: ECE without its noise {report.raw.ece_debiased} → {report.calibrated.ece_debiased}, "
-                f"slope {report.raw.slope or 'unknown'} → {report.calibrated.slope or 'unknown'}; {settled.told}"
+                f"{report.method}: ECE without its noise {report.raw.ece_debiased} → "
+                f"{report.calibrated.ece_debiased}, slope {report.raw.slope or 'unknown'} → "
+                f"{report.calibrated.slope or 'unknown'}; {settled.told}"
             ),
             rows=bounds.round(3),
             figures=calibration_pictures(report),
             texts=texts
             | {
                 "ceilings.csv": bounds.to_csv(index=False),
-                "calibration_log.json": json.dumps(calibration_log(store.calibrations.whole_log()), indent=1),
+                "calibration_log.json": json.dumps(
+                    calibration_log(store.calibrations.whole_log()), indent=1
+                ),
             },
         )
     if settled.takes_over:
-        champions.promote("reward_model", reward_model, reason=settled.reason, actor=f"run {context.run_id}")
+        champions.promote(
+            "reward_model", reward_model, reason=settled.reason, actor=f"run {context.run_id}"
+        )
 
 
-def _evidently(judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress) -> dict[str, str]:
-    """Evidently's report with our ECE, Brier, slope and groups, as JSON and as a page; nothing where there are too few rows to test."""
+def _evidently(
+    judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress
+) -> dict[str, str]:
+    """Evidently's report with our ECE, Brier, slope and groups, as JSON and as a page; nothing
+    where there are too few rows to test.
+    """
     try:
         result = evidently_calibration_report(
-            voted_rows(pairs, judge.p_chosen(pairs, progress=progress)), noise_ceiling=report.noise_ceiling, by_group=report.by_group
+            voted_rows(pairs, judge.p_chosen(pairs, progress=progress)),
+            noise_ceiling=report.noise_ceiling,
+            by_group=report.by_group,
         )
     except NotEnoughData:
         return {}

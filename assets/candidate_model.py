@@ -13,21 +13,36 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
-from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, read_strategy_params, train_candidate
+from rlhf_pipeline.retraining.strategies import (
+    STRATEGIES,
+    StrategyParams,
+    read_strategy_params,
+    train_candidate,
+)
 
 
 @with_bounds
 class CandidateConfig(StrategyParams, dg.Config):
     """Which strategy, with which parameters."""
 
-    strategy: str = Field(default="dpo", description=f"How the candidate is trained: {', '.join(sorted(STRATEGIES))}")
+    strategy: str = Field(
+        default="dpo", description=f"How the candidate is trained: {', '.join(sorted(STRATEGIES))}"
+    )
     params_file: str | None = Field(
-        default=None, description="YAML or JSON file of training parameters on the run's machine; what it names wins over the fields here"
+        default=None,
+        description="YAML or JSON file of training parameters on the run's machine; what it names "
+        "wins over the fields here",
     )
 
     def training_params(self) -> StrategyParams:
-        """The launchpad's parameters under those of the file. Raises ConfigurationError naming what the file has wrong."""
-        named = read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True) if self.params_file else {}
+        """The launchpad's parameters under those of the file. Raises ConfigurationError naming what
+        the file has wrong.
+        """
+        named = (
+            read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True)
+            if self.params_file
+            else {}
+        )
         return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
 
 
@@ -41,18 +56,38 @@ def candidate_model(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """DPO or best-of-n SFT from the champion, with checkpoints: a killed training goes on where it was, and ends with the same weights."""
+    """DPO or best-of-n SFT from the champion, with checkpoints: a killed training goes on where it
+    was, and ends with the same weights.
+    """
     parent = champions.policy()
     params = config.training_params()
     # Named by content: the same data and parent resume the same training, whichever run does it.
-    out = settings.models / "candidates" / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
-    report = train_candidate(
-        config.strategy, champions.policy_folder(parent), retraining_set, out, params, progress=progress("candidate_model")
+    out = (
+        settings.models
+        / "candidates"
+        / f"{value_hash(retraining_set)[:12]}-{parent.content_hash[:12]}"
     )
-    metrics = {"n_pairs": report.n_pairs, "n_steps": report.n_steps, "seconds": report.seconds, **report.metrics}
+    report = train_candidate(
+        config.strategy,
+        champions.policy_folder(parent),
+        retraining_set,
+        out,
+        params,
+        progress=progress("candidate_model"),
+    )
+    metrics = {
+        "n_pairs": report.n_pairs,
+        "n_steps": report.n_steps,
+        "seconds": report.seconds,
+        **report.metrics,
+    }
     ceiling = champions.noise_ceiling()
     if ceiling is not None and any(is_accuracy(name) for name in metrics):
-        metrics |= {"noise_ceiling": ceiling.value, "noise_ceiling_low": ceiling.low, "noise_ceiling_high": ceiling.high}
+        metrics |= {
+            "noise_ceiling": ceiling.value,
+            "noise_ceiling_low": ceiling.low,
+            "noise_ceiling_high": ceiling.high,
+        }
     used = {"strategy": config.strategy, **report.params}
     with tracked(context, registry) as run:
         run.log_params(used)
@@ -74,8 +109,15 @@ def candidate_model(
             version,
             run=run,
             metrics=metrics,
-            checks=[rule("no sign of a broken training", not report.warnings, " ".join(report.warnings))],
-            headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} pairs, {report.n_steps} steps{resumed}",
-            figures={"loss_curve": loss_curve(report.loss_curve, title=f"Loss of {version.label}", others=report.curves)},
+            checks=[
+                rule("no sign of a broken training", not report.warnings, " ".join(report.warnings))
+            ],
+            headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} "
+            f"pairs, {report.n_steps} steps{resumed}",
+            figures={
+                "loss_curve": loss_curve(
+                    report.loss_curve, title=f"Loss of {version.label}", others=report.curves
+                )
+            },
             texts={"report.json": report.model_dump_json(indent=1)},
         )

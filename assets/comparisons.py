@@ -1,4 +1,6 @@
-"""Comparisons of a day: pairs of completions, published to the store together with the champion's prediction."""
+"""Comparisons of a day: pairs of completions, published to the store together with the champion's
+prediction.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,17 +41,23 @@ def comparisons(
     settings: dg.ResourceParam[Settings],
     clock: dg.ResourceParam[Callable[[str], datetime]],
 ) -> Iterator[Any]:
-    """What people judge. The champion reward model's prediction is written in the same transaction, before any vote can exist.
+    """What people judge. The champion reward model's prediction is written in the same transaction,
+    before any vote can exist.
 
-    Where people vote, their share of the day is offered to them, and the reward model answers those of the rest that it is sure of.
+    Where people vote, their share of the day is offered to them, and the reward model answers those
+    of the rest that it is sure of.
     """
     by_people = settings.annotators == "human"
-    # Whoever deals the cards to people repeats some of them, later and with sides swapped; nobody deals to simulated annotators.
+    # Whoever deals the cards to people repeats some of them, later and with sides swapped; nobody
+    # deals to simulated annotators.
     pairing = _pairing(config, repeat_share=0.0 if by_people else config.repeat_share)
     made: dict[str, pd.DataFrame] = {}
     for day in context.partition_keys:
-        # Days of this run are published at its end: a range must repeat the same pairs as a run for each day.
-        earlier = [made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)]
+        # Days of this run are published at its end: a range must repeat the same pairs as a run for
+        # each day.
+        earlier = [
+            made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)
+        ]
         of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
         drawn = pair_completions(*of_day, pairing, day=day, earlier=concat(earlier, COMPARISONS))
         made[day] = _published_before(context, store, day, drawn)
@@ -66,13 +74,35 @@ def comparisons(
         context,
         registry,
         frame,
-        metrics={"n_comparisons": len(frame), "n_repeats": repeats, "n_new": n_new, "n_predictions": n_predictions, **routed},
+        metrics={
+            "n_comparisons": len(frame),
+            "n_repeats": repeats,
+            "n_new": n_new,
+            "n_predictions": n_predictions,
+            **routed,
+        },
         usual=[
-            usually("expect_column_value_lengths_to_be_between", column="completion_a", min_value=2, mostly=0.95),
-            usually("expect_column_value_lengths_to_be_between", column="completion_b", min_value=2, mostly=0.95),
+            usually(
+                "expect_column_value_lengths_to_be_between",
+                column="completion_a",
+                min_value=2,
+                mostly=0.95,
+            ),
+            usually(
+                "expect_column_value_lengths_to_be_between",
+                column="completion_b",
+                min_value=2,
+                mostly=0.95,
+            ),
         ],
-        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} predicted by {judge.label if judge else 'nobody yet'}"
-        + (f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, {routed['n_open']} left open" if routed else ""),
+        headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, {n_predictions} "
+        f"predicted by {judge.label if judge else 'nobody yet'}"
+        + (
+            f"; {routed['n_people']} for people, {routed['n_machine']} answered by machine, "
+            f"{routed['n_open']} left open"
+            if routed
+            else ""
+        ),
         rows=frame[["prompt", "completion_a", "completion_b"]],
     )
 
@@ -83,23 +113,34 @@ def _pairing(config: ComparisonsConfig, *, repeat_share: float) -> PairingParams
 
 
 def _route(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str, int]:
-    """Numbers of where each day's comparisons went, summed; the rule holds for each day on its own."""
+    """Numbers of where each day's comparisons went, summed; the rule holds for each day on its
+    own.
+    """
     params = RoutingParams(**{name: getattr(config, name) for name in RoutingParams.model_fields})
     _, rules = store.rules.latest()
     total: Counter[str] = Counter()
     for day in days:
         published = store.comparisons.for_days([day])
         routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
-        total.update(send(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump())
+        total.update(
+            send(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump()
+        )
     return {name: n for name, n in total.items() if name != "n"}
 
 
-def _published_before(context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame) -> pd.DataFrame:
-    """What is published stays: a day collected again, by another champion or with other parameters, keeps its comparisons."""
+def _published_before(
+    context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame
+) -> pd.DataFrame:
+    """What is published stays: a day collected again, by another champion or with other parameters,
+    keeps its comparisons.
+    """
     published = store.comparisons.for_days([day])
     if set(published["comparison_id"]) <= set(drawn["comparison_id"]):
         return drawn  # nothing published yet, or a run that was killed while publishing these
-    context.log.warning(f"{day} has {len(published)} published comparisons; they stay, the {len(drawn)} drawn now are dropped.")
+    context.log.warning(
+        f"{day} has {len(published)} published comparisons; they stay, the {len(drawn)} drawn now "
+        "are dropped."
+    )
     return published
 
 

@@ -1,4 +1,6 @@
-"""Completions of a day's prompts: k per prompt over a grid of temperature and top_p, by the champion policy."""
+"""Completions of a day's prompts: k per prompt over a grid of temperature and top_p, by the
+champion policy.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +19,16 @@ from rlhf_pipeline.store import Store
 
 @with_bounds
 class CompletionsConfig(CompletionParams, CallParams, dg.Config):
-    """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its key is a setting, never this."""
+    """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its
+    key is a setting, never this.
+    """
 
-    least_per_prompt: int = Field(default=2, ge=1, le=64, description=str(CompletionParams.model_fields["least_per_prompt"].description))
+    least_per_prompt: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description=str(CompletionParams.model_fields["least_per_prompt"].description),
+    )
 
 
 @dg.asset(**daily("completions", "generate", "parquet", "transformers"))
@@ -34,10 +43,18 @@ def completions(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """k completions of every prompt. Each is a row of the store's work ledger, made once: a run that was cut off goes on where it was."""
+    """k completions of every prompt. Each is a row of the store's work ledger, made once: a run
+    that was cut off goes on where it was.
+    """
     backend = champions.backend(settings, timeout_s=config.timeout_s)
     made_of = generate(
-        prompts, [backend], config, ledger=store.generation, calls=config, origin=context.run_id, progress=progress("completions")
+        prompts,
+        [backend],
+        config,
+        ledger=store.generation,
+        calls=config,
+        origin=context.run_id,
+        progress=progress("completions"),
     )
     frame = made_of.frame
     made = frame[frame["error"].isna()]
@@ -53,17 +70,30 @@ def completions(
             **_costs(made_of),
         },
         usual=[
-            usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop", "length"], mostly=0.95),
-            usually("expect_column_values_to_be_in_set", column="finish_reason", value_set=["stop"], mostly=0.5),
+            usually(
+                "expect_column_values_to_be_in_set",
+                column="finish_reason",
+                value_set=["stop", "length"],
+                mostly=0.95,
+            ),
+            usually(
+                "expect_column_values_to_be_in_set",
+                column="finish_reason",
+                value_set=["stop"],
+                mostly=0.5,
+            ),
             usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
         ],
-        headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} failed{_why(made_of)}",
+        headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} "
+        f"failed{_why(made_of)}",
         rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
     )
 
 
 def _costs(made: Generation) -> dict[str, float]:
-    """What this run of the ledger came to, all its tries together; why rows failed; and what nobody knows the bill of."""
+    """What this run of the ledger came to, all its tries together; why rows failed; and what nobody
+    knows the bill of.
+    """
     return {
         "n_cached": made.n_cached,
         "n_attempts": made.n_attempts,

@@ -1,4 +1,6 @@
-"""How every stage hands over what it made: checked, described, tracked. Knows Dagster and MLflow runs; knows no stage."""
+"""How every stage hands over what it made: checked, described, tracked. Knows Dagster and MLflow
+runs; knows no stage.
+"""
 
 import base64
 import functools
@@ -22,7 +24,8 @@ P = ParamSpec("P")
 
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
-WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}  # fields that count or date a making
+# fields that count or date a making
+WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
 PREVIEW_WIDTH = 80
 
 C = TypeVar("C", bound=dg.Config)
@@ -30,7 +33,10 @@ C = TypeVar("C", bound=dg.Config)
 
 def daily(name: str, group: str, *kinds: str) -> dict[str, Any]:
     """Arguments of `@dg.asset` for a stage with one frame a day; a range of days is one run."""
-    return _described(name, group, kinds, DAYS) | {"partitions_def": DAYS, "backfill_policy": dg.BackfillPolicy.single_run()}
+    return _described(name, group, kinds, DAYS) | {
+        "partitions_def": DAYS,
+        "backfill_policy": dg.BackfillPolicy.single_run(),
+    }
 
 
 def standing(name: str, group: str, *kinds: str) -> dict[str, Any]:
@@ -38,11 +44,18 @@ def standing(name: str, group: str, *kinds: str) -> dict[str, Any]:
     return _described(name, group, kinds, None)
 
 
-def _described(name: str, group: str, kinds: Sequence[str], days: dg.PartitionsDefinition | None) -> dict[str, Any]:
+def _described(
+    name: str, group: str, kinds: Sequence[str], days: dg.PartitionsDefinition | None
+) -> dict[str, Any]:
     schema = SCHEMAS.get(name)
-    blocking, warning = "Columns, types, keys, allowed values and ranges.", "What is usual; a failure warns and stops nothing."
+    blocking, warning = (
+        "Columns, types, keys, allowed values and ranges.",
+        "What is usual; a failure warns and stops nothing.",
+    )
     checks = [
-        dg.AssetCheckSpec("schema", asset=name, blocking=True, description=blocking, partitions_def=days),
+        dg.AssetCheckSpec(
+            "schema", asset=name, blocking=True, description=blocking, partitions_def=days
+        ),
         dg.AssetCheckSpec("distribution", asset=name, description=warning, partitions_def=days),
     ]
     return {
@@ -57,7 +70,9 @@ def _described(name: str, group: str, kinds: Sequence[str], days: dg.PartitionsD
 
 
 def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
-    """A frame that its maker already refuses fails the schema check too, so that the UI shows which stage broke and why."""
+    """A frame that its maker already refuses fails the schema check too, so that the UI shows which
+    stage broke and why.
+    """
 
     @functools.wraps(stage)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
@@ -65,7 +80,12 @@ def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[An
             with memory_named(f"Asset {stage.__name__}"):
                 yield from stage(*args, **kwargs)
         except FrameError as broken:
-            yield dg.AssetCheckResult(check_name="schema", passed=False, severity=dg.AssetCheckSeverity.ERROR, description=str(broken))
+            yield dg.AssetCheckResult(
+                check_name="schema",
+                passed=False,
+                severity=dg.AssetCheckSeverity.ERROR,
+                description=str(broken),
+            )
             raise
 
     return checked
@@ -74,7 +94,12 @@ def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[An
 def column_schema(schema: FrameSchema) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[
-            dg.TableColumn(name, type=c.kind, description=c.description, constraints=dg.TableColumnConstraints(nullable=c.nullable))
+            dg.TableColumn(
+                name,
+                type=c.kind,
+                description=c.description,
+                constraints=dg.TableColumnConstraints(nullable=c.nullable),
+            )
             for name, c in schema.columns.items()
         ]
     )
@@ -96,16 +121,21 @@ def deliver(
     usual: Sequence[Expectation] = (),
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-    """Checks first: a blocking failure raises before anything is written, so the last good artefact stays in place.
+    """Checks first: a blocking failure raises before anything is written, so the last good artefact
+    stays in place.
 
-    `figures` and `texts` go into the MLflow run; `write` puts `pages` whole to their paths, for people to open.
+    `figures` and `texts` go into the MLflow run; `write` puts `pages` whole to their paths, for
+    people to open.
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_outcomes(name, value, usual)]
     yield from _check_results(outcomes)
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
-        raise ExpectationFailed(f"{name}: {'; '.join(o.message for o in failed)} Nothing was written; mend the cause and run again.")
+        raise ExpectationFailed(
+            f"{name}: {'; '.join(o.message for o in failed)} Nothing was written; mend the cause "
+            "and run again."
+        )
     numbers = {key: float(number) for key, number in metrics.items() if number is not None}
     data_hash = value_hash(value)
     with tracked(context, registry) if run is None else nullcontext(run) as run:
@@ -118,22 +148,43 @@ def deliver(
         metadata=_metadata(value, numbers, headline, rows, figures or {})
         | ({"report": dg.MetadataValue.path(str(list(pages)[-1]))} if pages else {})
         | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
-        data_version=None if context.has_partition_key or context.has_partition_key_range else dg.DataVersion(data_hash[:20]),
+        data_version=None
+        if context.has_partition_key or context.has_partition_key_range
+        else dg.DataVersion(data_hash[:20]),
     )
 
 
 def tracked(context: dg.AssetExecutionContext, registry: Registry) -> Any:
     """The MLflow run of this materialisation; a retried asset finds its own again."""
     name = context.asset_key.to_user_string()
-    days = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+    days = (
+        list(context.partition_keys)
+        if context.has_partition_key or context.has_partition_key_range
+        else []
+    )
     partition = "-" if not days else days[0] if len(days) == 1 else f"{days[0]}...{days[-1]}"
-    tags = {"dagster.run_id": context.run_id, "dagster.asset": name, "dagster.partition": partition, "dagster.job": context.job_name}
-    return registry.run(f"{name} {partition}".removesuffix(" -"), tags, run_key=f"{context.run_id}:{name}:{partition}")
+    tags = {
+        "dagster.run_id": context.run_id,
+        "dagster.asset": name,
+        "dagster.partition": partition,
+        "dagster.job": context.job_name,
+    }
+    return registry.run(
+        f"{name} {partition}".removesuffix(" -"),
+        tags,
+        run_key=f"{context.run_id}:{name}:{partition}",
+    )
 
 
 def value_hash(value: pd.DataFrame | Record) -> str:
-    """Of a frame's rows; of a record without when it was made, so that the same inputs give the same data version."""
-    return frame_hash(value) if isinstance(value, pd.DataFrame) else content_hash(_timeless(value.model_dump(mode="json")))
+    """Of a frame's rows; of a record without when it was made, so that the same inputs give the
+    same data version.
+    """
+    return (
+        frame_hash(value)
+        if isinstance(value, pd.DataFrame)
+        else content_hash(_timeless(value.model_dump(mode="json")))
+    )
 
 
 def _timeless(content: Any) -> Any:
@@ -142,18 +193,35 @@ def _timeless(content: Any) -> Any:
     return content
 
 
-def _outcomes(name: str, value: pd.DataFrame | Record, usual: Sequence[Expectation]) -> list[Outcome]:
+def _outcomes(
+    name: str, value: pd.DataFrame | Record, usual: Sequence[Expectation]
+) -> list[Outcome]:
     """What the schema promises, and what is usual: an empty frame only has to be noticed."""
     if isinstance(value, Record):
         same = type(value).from_json(value.model_dump_json()) == value
-        return [rule("the record comes back from JSON unchanged", same, f"{name} does not survive its JSON file.", blocking=True)]
+        return [
+            rule(
+                "the record comes back from JSON unchanged",
+                same,
+                f"{name} does not survive its JSON file.",
+                blocking=True,
+            )
+        ]
     not_empty = Expectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 1})
-    return validate(value, suite_for(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name)
+    return validate(
+        value, suite_for(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name
+    )
 
 
 def rule(name: str, passed: bool, message: str, *, blocking: bool = False) -> Outcome:
-    """A check of our own beside Great Expectations': `message` says what is wrong, for when it failed."""
-    return Outcome(expectation=Expectation(type=name, blocking=blocking), passed=passed, message=name if passed else message)
+    """A check of our own beside Great Expectations': `message` says what is wrong, for when it
+    failed.
+    """
+    return Outcome(
+        expectation=Expectation(type=name, blocking=blocking),
+        passed=passed,
+        message=name if passed else message,
+    )
 
 
 def usually(kind: str, **kwargs: Any) -> Expectation:
@@ -162,10 +230,17 @@ def usually(kind: str, **kwargs: Any) -> Expectation:
 
 
 def with_bounds(config: type[C]) -> type[C]:
-    """A config class whose descriptions end in the bounds of each field: the launchpad shows nothing but descriptions."""
+    """A config class whose descriptions end in the bounds of each field: the launchpad shows
+    nothing but descriptions.
+    """
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     for field in config.model_fields.values():
-        bounds = [f"{signs[name]} {limit}" for m in field.metadata for name in signs if (limit := getattr(m, name, None)) is not None]
+        bounds = [
+            f"{signs[name]} {limit}"
+            for m in field.metadata
+            for name in signs
+            if (limit := getattr(m, name, None)) is not None
+        ]
         if bounds and field.description:
             field.description = f"{field.description} ({', '.join(bounds)})"
     return config
@@ -184,7 +259,9 @@ def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]
         )
 
 
-def _log(run: Run, numbers: Mapping[str, float], figures: Mapping[str, bytes], texts: Mapping[str, str]) -> None:
+def _log(
+    run: Run, numbers: Mapping[str, float], figures: Mapping[str, bytes], texts: Mapping[str, str]
+) -> None:
     run.log_metrics(dict(numbers))
     for name, png in figures.items():
         run.log_figure(png, f"{name}.png")
@@ -193,7 +270,11 @@ def _log(run: Run, numbers: Mapping[str, float], figures: Mapping[str, bytes], t
 
 
 def _metadata(
-    value: pd.DataFrame | Record, numbers: Mapping[str, float], headline: str, rows: pd.DataFrame | None, figures: Mapping[str, bytes]
+    value: pd.DataFrame | Record,
+    numbers: Mapping[str, float],
+    headline: str,
+    rows: pd.DataFrame | None,
+    figures: Mapping[str, bytes],
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {"headline": headline, **numbers}
     shown = value if isinstance(value, pd.DataFrame) and rows is None else rows
@@ -204,9 +285,13 @@ def _metadata(
     if shown is not None:
         metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
     for name, png in figures.items():
-        metadata[name] = dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
+        metadata[name] = dg.MetadataValue.md(
+            f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
+        )
     for ceiling in missing_ceilings(numbers):
-        metadata[ceiling] = "unknown: no two votes on one comparison overlap, and nobody judged one again"
+        metadata[ceiling] = (
+            "unknown: no two votes on one comparison overlap, and nobody judged one again"
+        )
     return {key: item for key, item in metadata.items() if item is not None}
 
 
@@ -214,5 +299,11 @@ def markdown_table(frame: pd.DataFrame, rows: int = PREVIEW_ROWS) -> str:
     """The first rows, cells cut to a width that a browser shows, pipes and line breaks escaped."""
     if frame.empty:
         return "_no rows_"
-    cut = frame.head(rows).map(lambda cell: "" if pd.isna(cell) else str(cell).replace("\n", "⏎ ").replace("|", "\\|")[:PREVIEW_WIDTH])
+    cut = frame.head(rows).map(
+        lambda cell: (
+            ""
+            if pd.isna(cell)
+            else str(cell).replace("\n", "⏎ ").replace("|", "\\|")[:PREVIEW_WIDTH]
+        )
+    )
     return str(cut.to_markdown(index=False))

@@ -45,7 +45,10 @@ class DriftConfig(DriftParams, OverTimeParams, dg.Config):
     """Detectors, windows, how many must agree, and how far back calibration is shown."""
 
     up_to_seq: int | None = Field(
-        default=None, ge=0, description="Highest vote seq the detectors read, as in a replay of imported days; empty = all that may be read"
+        default=None,
+        ge=0,
+        description="Highest vote seq the detectors read, as in a replay of imported days; empty = "
+        "all that may be read",
     )
 
 
@@ -61,13 +64,18 @@ def drift_report(
     registry: dg.ResourceParam[Registry],
     settings: dg.ResourceParam[Settings],
 ) -> Iterator[Any]:
-    """DDM, ADWIN and HDDM-A over the errors in vote order; lengths, confidence and embeddings against the reference; calibration tests.
+    """DDM, ADWIN and HDDM-A over the errors in vote order; lengths, confidence and embeddings
+    against the reference; calibration tests.
 
-    What the detectors and the calibration tests find goes into the store as events, for the retraining sensor.
+    What the detectors and the calibration tests find goes into the store as events, for the
+    retraining sensor.
     """
     days = list(context.partition_keys)
     limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
-    streams = {label: _read(store, label, config, limit) for label in sorted(reflection_log["reward_model"].unique())}
+    streams = {
+        label: _read(store, label, config, limit)
+        for label in sorted(reflection_log["reward_model"].unique())
+    }
     reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames, store.file_hashes)
     series = series_of(days, files, lambda said: passes_known(said, store), config)
     for day in days:
@@ -76,18 +84,41 @@ def drift_report(
         page = html_report(replace(found, over_time=series.of(day)), config)
         reports.append(found.report)
         pages[files.report(day)] = page
-        texts |= {name: json.dumps(content) for name, content in evidently.items()} | {f"drift_report_{day}.html": page}
+        texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
+            f"drift_report_{day}.html": page
+        }
     frame = concat(reports, DRIFT_REPORTS)
     last = overall_verdict(reports[-1])
-    current = registry.get("reward_model", "champion")  # its label alone is wanted here: it is not loaded
+    # its label alone is wanted here: it is not loaded
+    current = registry.get("reward_model", "champion")
     yield from deliver(
         context,
         registry,
         frame,
-        metrics={"n_drift": int((frame["verdict"] == "drift").sum()), "n_warning": int((frame["verdict"] == "warning").sum())},
-        checks=[rule("the champion reward model fits the day", last != Verdict.DRIFT, f"Drift: {_reasons(reports[-1])}.")],
+        metrics={
+            "n_drift": int((frame["verdict"] == "drift").sum()),
+            "n_warning": int((frame["verdict"] == "warning").sum()),
+        },
+        checks=[
+            rule(
+                "the champion reward model fits the day",
+                last != Verdict.DRIFT,
+                f"Drift: {_reasons(reports[-1])}.",
+            )
+        ],
         headline=f"{last}: {_reasons(reports[-1])}",
-        rows=reports[-1].iloc[::-1][["space", "detector", "verdict", "statistic", "threshold", "p_value", "n_reference", "n_current"]],
+        rows=reports[-1].iloc[::-1][
+            [
+                "space",
+                "detector",
+                "verdict",
+                "statistic",
+                "threshold",
+                "p_value",
+                "n_reference",
+                "n_current",
+            ]
+        ],
         figures=(
             {"drift_timeline": _timeline(store, current.label, votes, streams[current.label])}
             if current and current.label in streams
@@ -102,14 +133,18 @@ def drift_report(
 
 @dataclass(frozen=True)
 class Stream:
-    """The errors of one reward model as far as they may be read, and what the detectors found in them."""
+    """The errors of one reward model as far as they may be read, and what the detectors found in
+    them.
+    """
 
     errors: pd.DataFrame
     found: ScanResult
 
 
 def _readable(store: Store) -> int | None:
-    """Detectors read in seq order and never go back, so nothing is read beyond imported votes whose day waits for its replay."""
+    """Detectors read in seq order and never go back, so nothing is read beyond imported votes whose
+    day waits for its replay.
+    """
     first = store.votes.first_imported_seq(store.replays.pending())
     return None if first is None else first - 1
 
@@ -123,25 +158,56 @@ def _read(store: Store, label: str, config: DriftConfig, limit: int | None) -> S
 
 
 def _evidence(
-    day: str, rows: pd.DataFrame, votes: pd.DataFrame, streams: dict[str, Stream], champions: Champions, store: Store, config: DriftConfig
+    day: str,
+    rows: pd.DataFrame,
+    votes: pd.DataFrame,
+    streams: dict[str, Stream],
+    champions: Champions,
+    store: Store,
+    config: DriftConfig,
 ) -> tuple[DayEvidence, dict[str, Any]]:
-    """The day's rows against the reference of the model that predicted most of them, and Evidently's results by file name."""
+    """The day's rows against the reference of the model that predicted most of them, and
+    Evidently's results by file name.
+    """
     project = champions.registry.project
     judged = rows[rows["is_error"].notna()]
     label = str(judged["reward_model"].mode().iloc[0]) if len(judged) else None
     if label is None:
-        return DayEvidence(project, day, report_of(day, model_version=None, reference=None, current=None, params=config)), {}
+        return DayEvidence(
+            project,
+            day,
+            report_of(day, model_version=None, reference=None, current=None, params=config),
+        ), {}
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = _embedding(champions, label)
     reference = champions.reference_window(label)
     comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
-    current = current_window(mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded)
-    passes, judgements, groups = passes_known(votes, store), judged_predictions(mine), groups_of(comparisons)
-    ceiling, ceilings = shown_ceiling(votes, passes=passes), ceilings_by_group(votes, groups, passes=passes)
-    by_group = calibration_by_group(judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings)
+    current = current_window(
+        mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
+    )
+    passes, judgements, groups = (
+        passes_known(votes, store),
+        judged_predictions(mine),
+        groups_of(comparisons),
+    )
+    ceiling, ceilings = (
+        shown_ceiling(votes, passes=passes),
+        ceilings_by_group(votes, groups, passes=passes),
+    )
+    by_group = calibration_by_group(
+        judgements["p"],
+        judgements["outcome"],
+        judgements["group"].to_numpy(),
+        groups,
+        ceilings=ceilings,
+    )
     tests, calibration_json = _calibration_tests(judgements, ceiling, by_group)
     store.events.add(calibration_events(mine, tests, model_version=label))
-    events, stream, last_seq = store.events.for_model(label), streams[label], int(judged["seq"].max())
+    events, stream, last_seq = (
+        store.events.for_model(label),
+        streams[label],
+        int(judged["seq"].max()),
+    )
     data_drift = _data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
     found = DayEvidence(
@@ -166,7 +232,10 @@ def _evidence(
         warnings=[w for w in stream.found.warnings if w.seq <= last_seq],
         noise_ceiling=ceiling,
         by_group=by_group,
-        texts=lambda ids: {row.comparison_id: (row.prompt, row.completion_a) for row in store.comparisons.with_ids(ids).itertuples()},
+        texts=lambda ids: {
+            row.comparison_id: (row.prompt, row.completion_a)
+            for row in store.comparisons.with_ids(ids).itertuples()
+        },
         data_drift=data_drift,
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
@@ -174,7 +243,8 @@ def _evidence(
 
 
 def _embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
-    """The model's own features, or why there are none: rows of a day outlive what their model needs, such as the encoder of the settings.
+    """The model's own features, or why there are none: rows of a day outlive what their model
+    needs, such as the encoder of the settings.
 
     Its predictions are stored, so that all else of the day can be said without it.
     """
@@ -182,7 +252,10 @@ def _embedding(champions: Champions, label: str) -> tuple[Embed | None, str | No
     try:
         judge = champions.judge(version)
     except (ModelError, InvalidScores) as cause:
-        return None, f"{label} cannot be loaded, so that the texts are not seen as it saw them. {cause}"
+        return (
+            None,
+            f"{label} cannot be loaded, so that the texts are not seen as it saw them. {cause}",
+        )
     return (judge.embed if judge else None), None
 
 
@@ -223,7 +296,9 @@ def _calibration_picture(windows: Sequence[CalibrationWindow] | str) -> dict[str
 def _calibration_tables(days: Sequence[str], series: Series) -> dict[str, str]:
     found = {day: series.of(day) for day in days}
     return {
-        f"calibration_over_time_{day}.csv": over_time_frame(w).to_csv(index=False) for day, w in found.items() if not isinstance(w, str)
+        f"calibration_over_time_{day}.csv": over_time_frame(w).to_csv(index=False)
+        for day, w in found.items()
+        if not isinstance(w, str)
     }
 
 

@@ -31,7 +31,9 @@ def evaluation(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Win rate and mean reward with intervals, KL, checkable answers, mean length, on prompts no policy is trained on."""
+    """Win rate and mean reward with intervals, KL, checkable answers, mean length, on prompts no
+    policy is trained on.
+    """
     champion, judge = champions.policy(), champions.judge(reward_model)
     assert judge is not None  # a version was given
     candidate = champions.load_policy(candidate_model)
@@ -52,7 +54,8 @@ def evaluation(
         )
 
     result, samples = against(champion)
-    # Small steps can walk a long way: each champion is also set beside the policy that the project began with.
+    # Small steps can walk a long way: each champion is also set beside the policy that the project
+    # began with.
     base = registry.get("policy", 1) or champion
     from_base = result.win_rate if base.label == champion.label else against(base)[0].win_rate
     result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base})
@@ -67,14 +70,24 @@ def evaluation(
             "mean_reward_candidate": result.mean_reward_candidate.value,
             "mean_reward_champion": result.mean_reward_champion.value,
             "kl": result.kl.value,
-            "checkable_candidate": result.checkable_candidate.value if result.checkable_candidate else None,
-            "checkable_champion": result.checkable_champion.value if result.checkable_champion else None,
+            "checkable_candidate": result.checkable_candidate.value
+            if result.checkable_candidate
+            else None,
+            "checkable_champion": result.checkable_champion.value
+            if result.checkable_champion
+            else None,
             "length_ratio": result.length_ratio,
         },
-        checks=[rule("close to the champion", result.kl.value < MUCH_KL, f"{result.kl.value:.2f} nats per token from the champion.")],
+        checks=[
+            rule(
+                "close to the champion",
+                result.kl.value < MUCH_KL,
+                f"{result.kl.value:.2f} nats per token from the champion.",
+            )
+        ],
         headline=(
-            f"win rate {result.win_rate} on {result.n_prompts} prompts, {from_base.value:.3f} against {base.label}, "
-            f"KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}"
+            f"win rate {result.win_rate} on {result.n_prompts} prompts, {from_base.value:.3f} "
+            f"against {base.label}, KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}"
         ),
         rows=samples[["prompt", "completion_candidate", "completion_champion"]],
         texts={"samples.jsonl": samples.to_json(orient="records", lines=True, force_ascii=False)},

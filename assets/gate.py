@@ -32,17 +32,30 @@ def gate(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """Win rate, checkable answers, length and blocking checks, each with its reason; only then the alias moves. Truth of a simulation never decides."""
+    """Win rate, checkable answers, length and blocking checks, each with its reason; only then the
+    alias moves. Truth of a simulation never decides.
+    """
     decision = decide(
-        evaluation, config, failed_blocking_checks=[*_failed_checks(context.instance), *_mismatches(evaluation, candidate_model, champions)]
+        evaluation,
+        config,
+        failed_blocking_checks=[
+            *_failed_checks(context.instance),
+            *_mismatches(evaluation, candidate_model, champions),
+        ],
     )
-    reasons = "; ".join(check.reason for check in decision.checks if check.passed is decision.promoted)
+    reasons = "; ".join(
+        check.reason for check in decision.checks if check.passed is decision.promoted
+    )
     yield from deliver(
         context,
         registry,
         decision,
-        metrics={"promoted": float(decision.promoted), "n_failed": sum(not check.passed for check in decision.checks)},
-        headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: {reasons}",
+        metrics={
+            "promoted": float(decision.promoted),
+            "n_failed": sum(not check.passed for check in decision.checks),
+        },
+        headline=f"{decision.candidate} {'promoted' if decision.promoted else 'not promoted'}: "
+        f"{reasons}",
         rows=pd.DataFrame([check.model_dump() for check in decision.checks]),
     )
     store.gates.record(decision)
@@ -51,12 +64,23 @@ def gate(
 
 
 def _mismatches(evaluation: Evaluation, candidate: ModelVersion, champions: Champions) -> list[str]:
-    """An evaluation speaks for the two models it compared, and a reward model that may not serve judges none."""
+    """An evaluation speaks for the two models it compared, and a reward model that may not serve
+    judges none.
+    """
     champion, found = champions.policy(), []
     if evaluation.candidate != candidate.label:
-        found.append(f"the evaluation is of {evaluation.candidate}, the candidate is {candidate.label}: materialise evaluation again")
-    if evaluation.champion not in (champion.label, candidate.parent if champion.label == candidate.label else None):
-        found.append(f"the evaluation is against {evaluation.champion}, the champion is {champion.label}: materialise evaluation again")
+        found.append(
+            f"the evaluation is of {evaluation.candidate}, the candidate is {candidate.label}: "
+            "materialise evaluation again"
+        )
+    if evaluation.champion not in (
+        champion.label,
+        candidate.parent if champion.label == candidate.label else None,
+    ):
+        found.append(
+            f"the evaluation is against {evaluation.champion}, the champion is {champion.label}: "
+            "materialise evaluation again"
+        )
     refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
     if refusal is not None:
         found.append(f"the reward model that judged was refused: {refusal.cause}")
@@ -67,4 +91,6 @@ def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
     """Blocking checks of the stages before whose last evaluation failed."""
     keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED]
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    return [key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"]
+    return [
+        key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"
+    ]

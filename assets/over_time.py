@@ -1,4 +1,6 @@
-"""Calibration over time for the drift reports: windows that rest on unchanged votes are read, the others made again. Knows frames by day."""
+"""Calibration over time for the drift reports: windows that rest on unchanged votes are read, the
+others made again. Knows frames by day.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,9 @@ MADE_BY = 1  # raise it where the same votes give other figures: what is kept is
 
 @dataclass(frozen=True)
 class Series:
-    """Windows by day, those of them that were not kept yet, and which days' windows stand in whose report; or in words why there are none."""
+    """Windows by day, those of them that were not kept yet, and which days' windows stand in whose
+    report; or in words why there are none.
+    """
 
     windows: Mapping[str, CalibrationWindow]
     shown: Mapping[str, Sequence[str]]
@@ -31,17 +35,25 @@ class Series:
         return self.left_out or [self.windows[one] for one in self.shown[day]]
 
 
-def series_of(days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams) -> Series:
-    """The windows that stand in the reports of `days`, from the reflection log and votes of each day as they lie there.
+def series_of(
+    days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams
+) -> Series:
+    """The windows that stand in the reports of `days`, from the reflection log and votes of each
+    day as they lie there.
 
-    A broken file of another day is no reason to report nothing of this one: the series is left out then, and says why.
+    A broken file of another day is no reason to report nothing of this one: the series is left out
+    then, and says why.
     """
     try:
         first = min([*files.days("reflection_log"), *days])
         shown = {day: shown_days(day, first, params) for day in days}
         wanted = sorted({one for found in shown.values() for one in found})
         hashes = _rests_on(wanted, files, params)
-        kept = {day: window for day, window in files.windows(wanted).items() if window.rests_on == hashes[day]}
+        kept = {
+            day: window
+            for day, window in files.windows(wanted).items()
+            if window.rests_on == hashes[day]
+        }
         made = list(_made([day for day in wanted if day not in kept], files, passes, params))
     except (ArtefactError, FrameError) as cause:
         return Series({}, {}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
@@ -52,18 +64,26 @@ def series_of(days: Sequence[str], files: Artefacts, passes: Passes, params: Ove
 def _rests_on(days: Sequence[str], files: Artefacts, params: OverTimeParams) -> dict[str, str]:
     inside = {day: days_of_window(day, params) for day in days}
     hashes = files.hashes(sorted({one for found in inside.values() for one in found}), RESTS_ON)
-    return {day: content_hash(MADE_BY, [hashes[one] for one in found]) for day, found in inside.items()}
+    return {
+        day: content_hash(MADE_BY, [hashes[one] for one in found]) for day, found in inside.items()
+    }
 
 
-def _made(days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams) -> Iterator[CalibrationWindow]:
+def _made(
+    days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams
+) -> Iterator[CalibrationWindow]:
     for start in range(0, len(days), AT_ONCE):
         some = days[start : start + AT_ONCE]
         inside = sorted({one for day in some for one in days_of_window(day, params)})
         reflections, votes = (files.read_days(stage, inside) for stage in RESTS_ON)
-        yield from calibration_over_time(_served(reflections), votes, some, passes=passes, params=params)
+        yield from calibration_over_time(
+            _served(reflections), votes, some, passes=passes, params=params
+        )
 
 
 def _served(reflections: pd.DataFrame) -> pd.DataFrame:
-    """A vote that was judged again on a later day is in both days' logs: each day is as it was served, so each by itself."""
+    """A vote that was judged again on a later day is in both days' logs: each day is as it was
+    served, so each by itself.
+    """
     parts = [served_predictions(part) for _, part in reflections.groupby("day")]
     return pd.concat(parts, ignore_index=True) if parts else served_predictions(reflections)

@@ -1,4 +1,6 @@
-"""Prompts of a day: exact quotas per category and level from templates, a data set, instructions, evolution or an installed generator."""
+"""Prompts of a day: exact quotas per category and level from templates, a data set, instructions,
+evolution or an installed generator.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -26,15 +28,23 @@ SHOWN_REJECTIONS = 20
 
 @with_bounds
 class PromptsConfig(PromptParams, dg.Config):
-    """How many prompts a day, of which categories and difficulties, keeping which rules, from which source."""
+    """How many prompts a day, of which categories and difficulties, keeping which rules, from which
+    source.
+    """
 
-    source: str = Field(default="", description=f"One of {', '.join(source_names())}; empty = the setting prompt_source")
+    source: str = Field(
+        default="",
+        description=f"One of {', '.join(source_names())}; empty = the setting prompt_source",
+    )
     written: bool = Field(
-        default=False, description="Of the sources freeform, evolution and distilabel: the completion backend writes, and judges how hard"
+        default=False,
+        description="Of the sources freeform, evolution and distilabel: the completion backend "
+        "writes, and judges how hard",
     )
     doubtful: bool = Field(
         default=False,
-        description="Of the source evolution: fittest is what the champion reward model's members disagree on, not what is hard",
+        description="Of the source evolution: fittest is what the champion reward model's members "
+        "disagree on, not what is hard",
     )
 
 
@@ -48,21 +58,40 @@ def prompts(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """What the policy is asked today. Prompts of the frozen evaluation set are never among them."""
-    values = config.model_dump(exclude={"written", "doubtful"}) | {"source": config.source or settings.prompt_source}
+    values = config.model_dump(exclude={"written", "doubtful"}) | {
+        "source": config.source or settings.prompt_source
+    }
     params, report = PromptParams(**values), Report()
     frozen = frozen_prompt_ids(frozen_prompts())
-    common: dict[str, Any] = {"exclude": frozen, "report": report, "embed": Encoder(settings.encoder).encode if params.topic else None}
+    common: dict[str, Any] = {
+        "exclude": frozen,
+        "report": report,
+        "embed": Encoder(settings.encoder).encode if params.topic else None,
+    }
     if config.doubtful and params.source != "evolution":
-        raise ConfigurationError(f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set the source.")
+        raise ConfigurationError(
+            f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set "
+            "the "
+            "source."
+        )
     ledger, calls = champions.store.generation, settings_calls(settings)
-    texts = BackendTexts(champions.backend(settings), ledger=ledger, calls=calls) if config.written or config.doubtful else None
+    texts = (
+        BackendTexts(champions.backend(settings), ledger=ledger, calls=calls)
+        if config.written or config.doubtful
+        else None
+    )
     writer = texts if config.written else None
     if config.doubtful and texts is not None:
         generator = EvolutionGenerator(settings.prompts_file, writer, _doubts(champions, texts))
-        made = (generate_with(generator, params, day=day, **common) for day in context.partition_keys)
+        made = (
+            generate_with(generator, params, day=day, **common) for day in context.partition_keys
+        )
     else:
         made = (
-            generate(params, day=day, source_file=settings.prompts_file, text_generator=writer, **common) for day in context.partition_keys
+            generate(
+                params, day=day, source_file=settings.prompts_file, text_generator=writer, **common
+            )
+            for day in context.partition_keys
         )
     try:
         frame = concat(made, PROMPTS)
@@ -72,20 +101,36 @@ def prompts(
     for rejection in report.rejections[:SHOWN_REJECTIONS]:
         context.log.warning(f"Rejected by {rejection.rule}: {rejection}.")
     per_category = frame["category"].value_counts()
-    counts = {f"n_{name.replace('-', '_')}": n for name, n in report.counts.items() if name != "kept"}
+    counts = {
+        f"n_{name.replace('-', '_')}": n for name, n in report.counts.items() if name != "kept"
+    }
     yield from deliver(
         context,
         registry,
         frame,
-        metrics={"n_prompts": len(frame), "n_categories": len(per_category), "share_checkable": frame["reference"].notna().mean()}
+        metrics={
+            "n_prompts": len(frame),
+            "n_categories": len(per_category),
+            "share_checkable": frame["reference"].notna().mean(),
+        }
         | counts
         | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
         usual=[
-            usually("expect_column_value_lengths_to_be_between", column="text", min_value=8, max_value=4000, mostly=0.99),
-            usually("expect_column_unique_value_count_to_be_between", column="category", min_value=2),
+            usually(
+                "expect_column_value_lengths_to_be_between",
+                column="text",
+                min_value=8,
+                max_value=4000,
+                mostly=0.99,
+            ),
+            usually(
+                "expect_column_unique_value_count_to_be_between", column="category", min_value=2
+            ),
         ],
         headline=f"{len(frame)} prompts in {len(per_category)} categories",
-        texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)} if report.rejections else None,
+        texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)}
+        if report.rejections
+        else None,
         rows=frame[["category", "difficulty", "text", "reference"]],
     )
 
@@ -93,5 +138,8 @@ def prompts(
 def _doubts(champions: Champions, texts: BackendTexts) -> RewardModelUncertainty:
     judge = champions.judge()
     if judge is None:
-        raise ConfigurationError("There is no champion reward model yet that could doubt. Collect votes first, or leave `doubtful` off.")
+        raise ConfigurationError(
+            "There is no champion reward model yet that could doubt. Collect votes first, or leave "
+            "`doubtful` off."
+        )
     return RewardModelUncertainty(texts.complete_twice, partial(disagreement, judge.reward_model))

@@ -1,4 +1,6 @@
-"""The reflection log of a day: every prediction, made before the vote, beside the vote that came."""
+"""The reflection log of a day: every prediction, made before the vote, beside the vote that
+came.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +29,8 @@ class ReflectionConfig(dg.Config):
 
     is_replay: bool = Field(
         default=False,
-        description="First let the champion predict the imported comparisons of the day; those it may have learnt from are refused",
+        description="First let the champion predict the imported comparisons of the day; those it "
+        "may have learnt from are refused",
     )
 
 
@@ -42,10 +45,11 @@ def reflection_log(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Each row carries reward model, calibrator and data versions, raw and calibrated probability, and the human's vote.
+    """Each row carries reward model, calibrator and data versions, raw and calibrated probability,
+    and the human's vote.
 
-    Predictions are made when a comparison is published. One that was imported with its votes is predicted when its day is
-    replayed, by the champion of that day, which has seen none of them.
+    Predictions are made when a comparison is published. One that was imported with its votes is
+    predicted when its day is replayed, by the champion of that day, which has seen none of them.
     """
     days = list(context.partition_keys)
     replayed = ReplayedPredictions()
@@ -57,7 +61,9 @@ def reflection_log(
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
     # Votes on comparisons from before the first reward model have no prediction to stand beside.
     frame = reflect(predictions, votes, strict=False)
-    frame = frame.assign(day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"]))
+    frame = frame.assign(
+        day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"])
+    )
     frame = frame[frame["day"].isin(days)]
     judged = frame["is_error"].dropna().astype(float)
     ceiling = shown_ceiling(votes, passes=passes_known(votes, store))
@@ -68,21 +74,36 @@ def reflection_log(
         metrics={
             "n_rows": len(frame),
             "n_unvoted": int(frame["vote_id"].isna().sum()),
-            **({"error_rate": judged.mean(), "noise_ceiling": ceiling.value if ceiling else None} if len(judged) else {}),
             **(
-                {"n_replayed": replayed.n_written, "n_refused": replayed.n_refused, "n_left_out": replayed.n_left_out}
+                {"error_rate": judged.mean(), "noise_ceiling": ceiling.value if ceiling else None}
+                if len(judged)
+                else {}
+            ),
+            **(
+                {
+                    "n_replayed": replayed.n_written,
+                    "n_refused": replayed.n_refused,
+                    "n_left_out": replayed.n_left_out,
+                }
                 if config.is_replay
                 else {}
             ),
         },
         usual=[
-            usually("expect_column_mean_to_be_between", column="p_calibrated", min_value=0.3, max_value=0.7),
+            usually(
+                "expect_column_mean_to_be_between",
+                column="p_calibrated",
+                min_value=0.3,
+                max_value=0.7,
+            ),
             usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
         ],
         headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, {_at_best(ceiling)}"
         if len(judged)
         else "no prediction met a vote yet",
-        rows=frame[["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]],
+        rows=frame[
+            ["comparison_id", "reward_model", "p_raw", "p_calibrated", "choice", "is_error"]
+        ],
     )
 
 
@@ -90,15 +111,22 @@ def _at_best(ceiling: Interval | None) -> str:
     """The noise ceiling as an error rate: that of who always says what most would."""
     if ceiling is None:
         return "noise ceiling unknown, nothing overlaps or was judged again"
-    least = ceiling.model_copy(update={"value": 1 - ceiling.value, "low": 1 - ceiling.high, "high": 1 - ceiling.low})
+    least = ceiling.model_copy(
+        update={"value": 1 - ceiling.value, "low": 1 - ceiling.high, "high": 1 - ceiling.low}
+    )
     return f"at best {least}"
 
 
 def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> ReplayedPredictions:
-    """The champion's predictions of the imported comparisons first judged on `day`, as if it had been asked in the morning."""
+    """The champion's predictions of the imported comparisons first judged on `day`, as if it had
+    been asked in the morning.
+    """
     data_seq = judge.version.data_seq
     if data_seq is None:
-        raise ModelNotFound(f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay {day} again.")
+        raise ModelNotFound(
+            f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay "
+            f"{day} again."
+        )
     ids = store.predictions.unpredicted(day, data_seq=data_seq)
     made = ReplayedPredictions(n_left_out=store.predictions.left_out(day, data_seq=data_seq))
     for start in range(0, len(ids), PREDICTED_AT_ONCE):

@@ -40,21 +40,35 @@ def retraining_set(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """By information: where the reward model is unsure, and where it disagreed with people. Never an evaluation split or a frozen prompt."""
-    pairs, judge, frozen = latest_pairs(preference_pairs, votes), champions.judge(reward_model), frozen_prompt_ids(frozen_prompts())
+    """By information: where the reward model is unsure, and where it disagreed with people. Never
+    an evaluation split or a frozen prompt.
+    """
+    pairs, judge, frozen = (
+        latest_pairs(preference_pairs, votes),
+        champions.judge(reward_model),
+        frozen_prompt_ids(frozen_prompts()),
+    )
     assert judge is not None  # a version was given
-    scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
+    scores = pd.DataFrame(
+        {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
+    )
     frame = select(
         pairs,
         scores,
         reflection_log,
         config,
-        taste_changes=TasteChanges.from_log(store.taste_changes.all(), change_seq=config.change_seq),
+        taste_changes=TasteChanges.from_log(
+            store.taste_changes.all(), change_seq=config.change_seq
+        ),
         frozen_prompt_ids=frozen,
     )
-    rule = Expectation(type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True)
+    rule = Expectation(
+        type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
+    )
     problems = verify_retraining_set(frame, frozen, config.min_pairs)
-    checks = [Outcome(expectation=rule, passed=not problems, message=" ".join(problems) or rule.type)]
+    checks = [
+        Outcome(expectation=rule, passed=not problems, message=" ".join(problems) or rule.type)
+    ]
     yield from deliver(
         context,
         registry,
@@ -67,6 +81,7 @@ def retraining_set(
             "mean_information": frame["information"].mean() if len(frame) else None,
         },
         usual=[usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
-        headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full weight, calibrated by {calibration.method}",
+        headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full "
+        f"weight, calibrated by {calibration.method}",
         rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],
     )

@@ -1,4 +1,6 @@
-"""The reward model: heads on a frozen encoder or a fine-tuned one, learnt from votes or the annotator model, warm-started from the champion."""
+"""The reward model: heads on a frozen encoder or a fine-tuned one, learnt from votes or the
+annotator model, warm-started from the champion.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -31,17 +33,24 @@ from rlhf_pipeline.votes import TasteChanges, latest_pairs, shown_ceiling
 
 @with_bounds
 class FineTuningConfig(FineTuningParams, dg.Config):
-    """Kind transformer: network, trainer and their costs; for the embedding kind they mean nothing."""
+    """Kind transformer: network, trainer and their costs; for the embedding kind they mean
+    nothing.
+    """
 
 
 @with_bounds
 class RewardModelConfig(RewardModelParams, dg.Config):
     """How the reward model is fitted, and which votes count less."""
 
-    fine_tuning: FineTuningConfig = Field(default_factory=FineTuningConfig, description="What kind transformer has beside these")
+    fine_tuning: FineTuningConfig = Field(
+        default_factory=FineTuningConfig, description="What kind transformer has beside these"
+    )
     change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
     up_to_seq: int | None = Field(
-        default=None, ge=0, description="Highest vote seq to learn from, as in a replay of imported days; empty = all pairs there are"
+        default=None,
+        ge=0,
+        description="Highest vote seq to learn from, as in a replay of imported days; empty = all "
+        "pairs there are",
     )
 
 
@@ -58,18 +67,24 @@ def reward_model(
     registry: dg.ResourceParam[Registry],
     progress: dg.ResourceParam[Any],
 ) -> Iterator[Any]:
-    """Fitted on the training split of all days, registered as candidate; calibration decides whether it becomes champion.
+    """Fitted on the training split of all days, registered as candidate; calibration decides
+    whether it becomes champion.
 
     A killed training of kind transformer goes on where it was, whichever run does it again.
     """
-    pairs, said = latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq), votes_known(votes, store, config.up_to_seq)
+    pairs, said = (
+        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
+        votes_known(votes, store, config.up_to_seq),
+    )
     champion = champions.judge()
     # Named by content, as a candidate's: the same pairs and parent resume the same training.
     parent = "anew" if champion is None else champion.version.content_hash[:12]
     unfinished = settings.models / "reward_models" / f"{value_hash(pairs)[:12]}-{parent}"
     model = unfitted(config, champions.encoder(), checkpoints=unfinished)
     start, instead = _start(champion, model)
-    changes = TasteChanges.from_log(store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq)
+    changes = TasteChanges.from_log(
+        store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq
+    )
     since = said[said["seq"] >= changes.latest_seq] if changes else None
     fitted = fit_reward_model(
         pairs,
@@ -79,7 +94,9 @@ def reward_model(
         ceiling=shown_ceiling(said, passes=passes_known(said, store, config.up_to_seq)),
         ceiling_since_change=None
         if since is None
-        else shown_ceiling(since, passes=passes_known(since, store, config.up_to_seq, since_seq=changes.latest_seq)),
+        else shown_ceiling(
+            since, passes=passes_known(since, store, config.up_to_seq, since_seq=changes.latest_seq)
+        ),
         warm_start=start,
         taste_changes=changes,
         up_to_seq=config.up_to_seq,
@@ -106,9 +123,15 @@ def reward_model(
         registry.set_alias("reward_model", CANDIDATE, version.version)
         shown = report.test_since_change or test
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
-        told = f"{version.label} on {report.read}: {_said(shown, where) if shown else 'no test pairs yet'}"
+        told = (
+            f"{version.label} on {report.read}: "
+            f"{_said(shown, where) if shown else 'no test pairs yet'}"
+        )
         if report.weight_reason:
-            told += f"; pairs from before the change count {report.weight_before_change:g} ({report.weight_reason})"
+            told += (
+                f"; pairs from before the change count {report.weight_before_change:g} "
+                f"({report.weight_reason})"
+            )
         beats_length = shown is None or shown.accuracy.value > shown.longer_wins.value
         yield from deliver(
             context,
@@ -117,10 +140,18 @@ def reward_model(
             run=run,
             metrics=metrics,
             checks=[
-                rule("better than preferring the longer completion", beats_length, f"{version.label} is no better than a ruler on {where}.")
+                rule(
+                    "better than preferring the longer completion",
+                    beats_length,
+                    f"{version.label} is no better than a ruler on {where}.",
+                )
             ],
             headline=f"{told}; {instead}" if instead else told,
-            figures={"loss_curve": loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")},
+            figures={
+                "loss_curve": loss_curve(
+                    list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"
+                )
+            },
             texts={"report.json": report.model_dump_json(indent=1)},
         )
 
@@ -129,14 +160,29 @@ def _start(champion: Judge | None, model: RewardModel) -> tuple[RewardModel | No
     """The champion's model to start from, or None and why, where there is a champion."""
     if champion is None:
         return None, ""
-    why = f"it cannot be loaded ({champion.lost})" if champion.lost else why_not_from(champion.reward_model, model)
-    return (None, f"fitted anew, not from {champion.label}: {why}") if why else (champion.reward_model, "")
+    why = (
+        f"it cannot be loaded ({champion.lost})"
+        if champion.lost
+        else why_not_from(champion.reward_model, model)
+    )
+    return (
+        (None, f"fitted anew, not from {champion.label}: {why}")
+        if why
+        else (champion.reward_model, "")
+    )
 
 
 def _said(shown: TestAccuracy, where: str) -> str:
-    """Of single votes beside their ceiling, and of majorities, which have none: they are surer than a vote."""
-    ceiling = "unknown, nothing overlaps or was judged again" if shown.ceiling is None else str(shown.ceiling)
+    """Of single votes beside their ceiling, and of majorities, which have none: they are surer than
+    a vote.
+    """
+    ceiling = (
+        "unknown, nothing overlaps or was judged again"
+        if shown.ceiling is None
+        else str(shown.ceiling)
+    )
     return (
-        f"{shown.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy {shown.accuracy} on the majorities of {shown.n} {where}, "
-        f"longer wins {shown.longer_wins.value:.3f}"
+        f"{shown.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
+        f"{shown.accuracy} on the majorities of {shown.n} {where}, longer wins "
+        f"{shown.longer_wins.value:.3f}"
     )

@@ -14,7 +14,10 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import agreement, by_people, ceilings, last_words, shown_ceiling
 from rlhf_pipeline.votes.ceilings import MEASURES
 
-ONE_MORE_CHANGE = "First vote seq of one more change of taste, for this run alone; recorded changes count in any case"
+ONE_MORE_CHANGE = (
+    "First vote seq of one more change of taste, for this run alone; recorded "
+    "changes count in any case"
+)
 
 votes_inbox = dg.AssetSpec(
     "votes_inbox",
@@ -22,7 +25,8 @@ votes_inbox = dg.AssetSpec(
     owners=OWNERS,
     kinds={"sqlite"},
     partitions_def=DAYS,
-    description="Votes as they arrive in the store, from page, API, import or simulation. The votes sensor reports each touched day here.",
+    description="Votes as they arrive in the store, from page, API, import or simulation. The "
+    "votes sensor reports each touched day here.",
 )
 
 
@@ -30,19 +34,30 @@ votes_inbox = dg.AssetSpec(
 class VotesConfig(dg.Config):
     """Which moment of the store to take."""
 
-    up_to_seq: int | None = Field(default=None, ge=0, description="Highest vote seq to include; empty = all there are now")
+    up_to_seq: int | None = Field(
+        default=None, ge=0, description="Highest vote seq to include; empty = all there are now"
+    )
 
 
 @dg.asset(**daily("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"])
 @schema_checked
 def votes(
-    context: dg.AssetExecutionContext, config: VotesConfig, store: dg.ResourceParam[Store], registry: dg.ResourceParam[Registry]
+    context: dg.AssetExecutionContext,
+    config: VotesConfig,
+    store: dg.ResourceParam[Store],
+    registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """A snapshot: the same day up to the same seq gives the same rows. Superseded votes and earlier passes are left out."""
+    """A snapshot: the same day up to the same seq gives the same rows. Superseded votes and earlier
+    passes are left out.
+    """
     days = list(context.partition_keys)
     frame = store.votes.snapshot(days, up_to_seq=config.up_to_seq)
     passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
-    agreed, ceiling, bounds = agreement(frame, passes=passes), shown_ceiling(frame, passes=passes), ceilings(frame, passes=passes).iloc[0]
+    agreed, ceiling, bounds = (
+        agreement(frame, passes=passes),
+        shown_ceiling(frame, passes=passes),
+        ceilings(frame, passes=passes).iloc[0],
+    )
     people = by_people(frame)
     n_machine = len(frame) - len(people)
     yield from deliver(
@@ -56,15 +71,36 @@ def votes(
             "n_ties": int((people["choice"] == "tie").sum()),
             "n_repeat_passes": len(passes),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
-            "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,  # from repeats alone it is `ceiling_from_repeats`
+            # from repeats alone it is `ceiling_from_repeats`
+            "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
             "self_consistency": agreed.self_consistency.value if agreed.self_consistency else None,
         }
-        | {f"ceiling_{name}": None if pd.isna(bounds[name]) else float(bounds[name]) for name in MEASURES},
+        | {
+            f"ceiling_{name}": None if pd.isna(bounds[name]) else float(bounds[name])
+            for name in MEASURES
+        },
         usual=[
-            usually("expect_column_values_to_be_in_set", column="choice", value_set=["a", "b"], mostly=0.5),
-            usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["a"], mostly=0.25),
-            usually("expect_column_values_to_not_be_in_set", column="choice", value_set=["b"], mostly=0.25),
-            usually("expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2),
+            usually(
+                "expect_column_values_to_be_in_set",
+                column="choice",
+                value_set=["a", "b"],
+                mostly=0.5,
+            ),
+            usually(
+                "expect_column_values_to_not_be_in_set",
+                column="choice",
+                value_set=["a"],
+                mostly=0.25,
+            ),
+            usually(
+                "expect_column_values_to_not_be_in_set",
+                column="choice",
+                value_set=["b"],
+                mostly=0.25,
+            ),
+            usually(
+                "expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2
+            ),
         ],
         headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, agreement "
         + str(agreed.raw_agreement or "unknown: nothing overlaps")
@@ -74,19 +110,29 @@ def votes(
 
 
 def votes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
-    """VOTES of several days' snapshots, one of an annotator on a comparison; with a limit, as they stood at that seq.
+    """VOTES of several days' snapshots, one of an annotator on a comparison; with a limit, as they
+    stood at that seq.
 
-    That is asked of the store: a snapshot that was taken later has lost what was changed above the limit.
+    That is asked of the store: a snapshot that was taken later has lost what was changed above the
+    limit.
     """
     if up_to_seq is None or votes.empty:
         return last_words(votes)
     last = votes["day"].max()
-    days = [touched.day.isoformat() for touched in store.votes.touched_days() if touched.day.isoformat() <= last]
+    days = [
+        touched.day.isoformat()
+        for touched in store.votes.touched_days()
+        if touched.day.isoformat() <= last
+    ]
     return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
 
 
-def passes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None = None, *, since_seq: int | None = None) -> pd.DataFrame:
-    """What those who cast VOTES said of the same comparisons before, as `agreement` takes it; without a limit up to the last of VOTES.
-    `since_seq` leaves out what was said before it."""
+def passes_known(
+    votes: pd.DataFrame, store: Store, up_to_seq: int | None = None, *, since_seq: int | None = None
+) -> pd.DataFrame:
+    """What those who cast VOTES said of the same comparisons before, as `agreement` takes it;
+    without a limit up to the last of VOTES. `since_seq` leaves out what was said before it."""
     limit = up_to_seq if up_to_seq is not None or votes.empty else int(votes["seq"].max())
-    return store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=limit, since_seq=since_seq)
+    return store.votes.repeat_passes(
+        votes["day"].unique().tolist(), up_to_seq=limit, since_seq=since_seq
+    )

@@ -1,11 +1,14 @@
-"""Who votes well, and what their votes say together: the joint model beside majority, Dawid and Skene, and who knows the truth. Prints tables.
+"""Who votes well, and what their votes say together: the joint model beside majority, Dawid and
+Skene, and who knows the truth. Prints tables.
 
     python benchmarks/bench_annotators.py [--votes 1000000] [--data ../shared/data]
 
-Simulated: annotators with a discrimination, a side they lean to and a tie width, a fifth or more of them spammers; worlds of
-benchmarks/simulation.yaml; three seeds, median and range. Real: the convarg votes of `--data`, skipped where they are not. There one vote
-of each comparison is held out at random and asked which side it took: no label that was made from the same votes judges the votes. Big: a
-process for each way of fitting, CPU seconds and peak memory; comparisons share completions, as those that the pipeline makes do.
+Simulated: annotators with a discrimination, a side they lean to and a tie width, a fifth or more of
+them spammers; worlds of benchmarks/simulation.yaml; three seeds, median and range. Real: the
+convarg votes of `--data`, skipped where they are not. There one vote of each comparison is held out
+at random and asked which side it took: no label that was made from the same votes judges the votes.
+Big: a process for each way of fitting, CPU seconds and peak memory; comparisons share completions,
+as those that the pipeline makes do.
 """
 
 import argparse
@@ -54,7 +57,11 @@ USED_BY = {
     JOINT_SHARED: "annotator_model: soft labels and reliabilities",
 }
 # How a million votes are fitted: as the table names it, and in which process.
-FITS = {"alone": "joint model, each comparison by itself", "shared": "joint model, completions shared", "asset": "all that the asset fits"}
+FITS = {
+    "alone": "joint model, each comparison by itself",
+    "shared": "joint model, completions shared",
+    "asset": "all that the asset fits",
+}
 
 
 def majority(votes: pd.DataFrame) -> Floats:
@@ -64,7 +71,9 @@ def majority(votes: pd.DataFrame) -> Floats:
 
 def oracle(truth: Simulated) -> Floats:
     """Votes weighed by how well each annotator really discriminates."""
-    known = dict(zip(sorted(truth.votes["annotator_id"].unique()), truth.discrimination, strict=True))
+    known = dict(
+        zip(sorted(truth.votes["annotator_id"].unique()), truth.discrimination, strict=True)
+    )
     weighed = truth.votes["choice"].map(SIGNS) * truth.votes["annotator_id"].map(known)
     return np.asarray(weighed.groupby(truth.votes["comparison_id"]).sum(), dtype=np.float64)
 
@@ -96,11 +105,16 @@ def told(values: list[float], digits: int = 3) -> str:
 def worlds(crowd: Crowd) -> list[Simulated]:
     return [
         simulate(
-            crowd.n_prompts, completions=crowd.completions, n_annotators=crowd.n_annotators, votes_each=crowd.votes_each,
-            spammers=crowd.spammers, bias=crowd.bias, seed=seed,
+            crowd.n_prompts,
+            completions=crowd.completions,
+            n_annotators=crowd.n_annotators,
+            votes_each=crowd.votes_each,
+            spammers=crowd.spammers,
+            bias=crowd.bias,
+            seed=seed,
         )
         for seed in SIMULATED.seeds
-    ]  # fmt: skip
+    ]
 
 
 def simulated(limits: Limits) -> None:
@@ -113,41 +127,69 @@ def simulated(limits: Limits) -> None:
     }
     crowd = SIMULATED.consensus
     truths = worlds(crowd)
-    found = {name: [share_right(way(truth), truth.d > 0) for truth in truths] for name, way in ways.items()}
+    found = {
+        name: [share_right(way(truth), truth.d > 0) for truth in truths]
+        for name, way in ways.items()
+    }
     table(
-        f"Better side of {len(truths[0].d):,} comparisons, {crowd.votes_each} votes each, {crowd.spammers:.0%} spammers",
+        f"Better side of {len(truths[0].d):,} comparisons, {crowd.votes_each} votes each, "
+        f"{crowd.spammers:.0%} spammers",
         ("by", "found"),
         [(n, told(v)) for n, v in found.items()],
     )
     base, best = np.median(found["majority"]), np.median(found["who knows the annotators"])
     for name in (DAWID_SKENE, "joint model"):
         closed = float((np.median(found[name]) - base) / (best - base))
-        limits.judge(closed >= 0.5, f"{name} closes {closed:.0%} of the gap between majority and who knows the annotators, limit 50 %")
+        limits.judge(
+            closed >= 0.5,
+            f"{name} closes {closed:.0%} of the gap between majority and who knows the annotators, "
+            "limit 50 %",
+        )
 
     shared = worlds(SIMULATED.shared)
     alone = [share_right(by_joint(truth.votes), truth.d > 0) for truth in shared]
-    together = [share_right(by_joint(truth.votes, truth.comparisons), truth.d > 0) for truth in shared]
+    together = [
+        share_right(by_joint(truth.votes, truth.comparisons), truth.d > 0) for truth in shared
+    ]
     rows = [("each comparison by itself", told(alone)), ("completions shared", told(together))]
     table(
-        f"The same where {SIMULATED.shared.completions} completions of a prompt are all compared, {SIMULATED.shared.spammers:.0%} spammers",
+        f"The same where {SIMULATED.shared.completions} completions of a prompt are all compared, "
+        f"{SIMULATED.shared.spammers:.0%} spammers",
         ("joint model", "found"),
         rows,
     )
 
     ranked = [
-        auroc(np.asarray(joint_model(truth.votes).annotators["reliability"], dtype=np.float64), truth.is_spammer)
+        auroc(
+            np.asarray(joint_model(truth.votes).annotators["reliability"], dtype=np.float64),
+            truth.is_spammer,
+        )
         for truth in worlds(SIMULATED.spammers)
     ]
     few = SIMULATED.spammers
     each = few.n_prompts * few.votes_each / few.n_annotators
-    limits.judge(min(ranked) >= 0.9, f"{few.spammers:.0%} spammers at {each:.0f} votes each are found with AUROC {told(ranked)}, limit 0.9")
+    limits.judge(
+        min(ranked) >= 0.9,
+        f"{few.spammers:.0%} spammers at {each:.0f} votes each are found with AUROC "
+        f"{told(ranked)}, "
+        "limit 0.9",
+    )
 
     injected, inside = 1 / (1 + np.exp(-SIMULATED.position_bias.bias)) - 0.5, []
     for truth in worlds(SIMULATED.position_bias):
         annotators = joint_model(truth.votes).annotators
-        inside.append(float(((annotators["position_bias_low"] <= injected) & (injected <= annotators["position_bias_high"])).mean()))
+        inside.append(
+            float(
+                (
+                    (annotators["position_bias_low"] <= injected)
+                    & (injected <= annotators["position_bias_high"])
+                ).mean()
+            )
+        )
     limits.judge(
-        float(np.median(inside)) >= 0.8, f"an injected position bias of {injected:.3f} lies in {told(inside, 2)} of the 95 % intervals"
+        float(np.median(inside)) >= 0.8,
+        f"an injected position bias of {injected:.3f} lies in {told(inside, 2)} of the 95 % "
+        "intervals",
     )
 
 
@@ -155,16 +197,28 @@ def real(limits: Limits, folder: Path) -> None:
     if not (folder / "votes.parquet").exists():
         limits.skip(f"real votes: {folder} holds no votes.parquet; name it with --data")
         return
-    pairs, cast = pd.read_parquet(folder / "pairs.parquet"), pd.read_parquet(folder / "votes.parquet")
-    pairs = pairs[pairs["source"] == "convarg"].drop_duplicates("pair_id").sort_values("pair_id", ignore_index=True)
+    pairs, cast = (
+        pd.read_parquet(folder / "pairs.parquet"),
+        pd.read_parquet(folder / "votes.parquet"),
+    )
+    pairs = (
+        pairs[pairs["source"] == "convarg"]
+        .drop_duplicates("pair_id")
+        .sort_values("pair_id", ignore_index=True)
+    )
     cast = cast[cast["pair_id"].isin(pairs["pair_id"])]
     number = pd.Index(pairs["pair_id"]).get_indexer(cast["pair_id"])
     annotator = pd.factorize(cast["annotator_id"], sort=True)[0]
     prompt = pd.factorize(pairs["prompt"], sort=True)[0].astype(np.int64)
-    texts = pd.factorize(pd.concat([pairs["response_a_id"], pairs["response_b_id"]]), sort=True)[0].astype(np.int64)
+    texts = pd.factorize(pd.concat([pairs["response_a_id"], pairs["response_b_id"]]), sort=True)[
+        0
+    ].astype(np.int64)
     comparisons = comparisons_of(prompt, texts[: len(pairs)], texts[len(pairs) :])
     votes = votes_of(number, annotator, cast["choice"].to_numpy(), prompt=prompt[number])
-    print(f"\n{len(votes):,} votes on {len(pairs):,} comparisons; Krippendorff's alpha {krippendorff_alpha(votes)}")
+    print(
+        f"\n{len(votes):,} votes on {len(pairs):,} comparisons; Krippendorff's alpha "
+        f"{krippendorff_alpha(votes)}"
+    )
     ways: dict[str, Callable[[pd.DataFrame], Floats]] = {
         "majority": majority,
         UNSHRUNK: lambda votes: by_confusion(votes, DawidSkeneParams(n_imagined=0)),
@@ -185,22 +239,37 @@ def real(limits: Limits, folder: Path) -> None:
     gold = pairs["gold"].isin(["a", "b"]).to_numpy()
     is_a = (pairs["gold"] == "a").to_numpy()[gold]
     of_gold = {name: share_right(way(votes)[gold], is_a) for name, way in ways.items()}
-    gaps = {name: [one - base for one, base in zip(held[name], held["majority"], strict=True)] for name in ways}
+    gaps = {
+        name: [one - base for one, base in zip(held[name], held["majority"], strict=True)]
+        for name in ways
+    }
     rows = [
-        (name, told(held[name]), ", ".join(f"{100 * gap:+.1f}" for gap in gaps[name]), f"{of_gold[name]:.3f}", USED_BY[name])
+        (
+            name,
+            told(held[name]),
+            ", ".join(f"{100 * gap:+.1f}" for gap in gaps[name]),
+            f"{of_gold[name]:.3f}",
+            USED_BY[name],
+        )
         for name in ways
     ]
     table(
         "Real votes (convarg)",
-        ("by", "side of a held-out vote", "points beside majority, by seed", "the corpus's own label, made from these votes", "used by"),
+        (
+            "by",
+            "side of a held-out vote",
+            "points beside majority, by seed",
+            "the corpus's own label, made from these votes",
+            "used by",
+        ),
         rows,
     )
     for name in (DAWID_SKENE, JOINT_SHARED):
         worst = min(gaps[name])
         limits.judge(
             worst >= -BELOW_MAJORITY,
-            f"held-out real votes, worst of {len(gaps[name])} seeds: {name} {100 * worst:+.1f} points beside majority, limit "
-            f"{-100 * BELOW_MAJORITY:.1f} (used by {USED_BY[name]})",
+            f"held-out real votes, worst of {len(gaps[name])} seeds: {name} {100 * worst:+.1f} "
+            f"points beside majority, limit {-100 * BELOW_MAJORITY:.1f} (used by {USED_BY[name]})",
         )
 
 
@@ -208,23 +277,49 @@ def big(limits: Limits, n_votes: int) -> None:
     """Each way of fitting in a process of its own, whose peak memory is then its own."""
     rows, of_pairs = [], 0.0
     for fit, name in FITS.items():
-        command = [sys.executable, "-c", f"from benchmarks.bench_annotators import only_big; only_big({n_votes}, {fit!r})"]
-        child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)  # what went wrong is seen
-        cpu, gigabytes, before, n, iterations, pairs_cpu, agreed_cpu = map(float, child.stdout.split())
+        command = [
+            sys.executable,
+            "-c",
+            f"from benchmarks.bench_annotators import only_big; only_big({n_votes}, {fit!r})",
+        ]
+        # what went wrong is seen
+        child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+        cpu, gigabytes, before, n, iterations, pairs_cpu, agreed_cpu = map(
+            float, child.stdout.split()
+        )
         of_pairs = max(of_pairs, pairs_cpu)
-        rows.append((name, f"{cpu:.0f}", f"{agreed_cpu:.1f}", f"{gigabytes:.2f}", f"{before:.2f}", f"{iterations:.0f}"))
+        rows.append(
+            (
+                name,
+                f"{cpu:.0f}",
+                f"{agreed_cpu:.1f}",
+                f"{gigabytes:.2f}",
+                f"{before:.2f}",
+                f"{iterations:.0f}",
+            )
+        )
         limits.judge(
             cpu + agreed_cpu <= CPU_S * n / 1e6 and gigabytes <= GIGABYTES,
-            f"{n:,.0f} votes, {name}: with the consensus {cpu + agreed_cpu:.0f} s of CPU and {gigabytes:.2f} GB, limits {CPU_S:g} s and "
-            f"{GIGABYTES:g} GB a million",
+            f"{n:,.0f} votes, {name}: with the consensus {cpu + agreed_cpu:.0f} s of CPU and "
+            f"{gigabytes:.2f} GB, limits {CPU_S:g} s and {GIGABYTES:g} GB a million",
         )
     table(
-        f"{n:,.0f} votes, {SIMULATED.million.votes_each} a comparison, of {SIMULATED.million.n_annotators:,} people",
-        ("fit", "CPU s", "consensus, CPU s", "GB at most", "GB of the votes themselves", "iterations"),
+        f"{n:,.0f} votes, {SIMULATED.million.votes_each} a comparison, of "
+        f"{SIMULATED.million.n_annotators:,} people",
+        (
+            "fit",
+            "CPU s",
+            "consensus, CPU s",
+            "GB at most",
+            "GB of the votes themselves",
+            "iterations",
+        ),
         rows,
     )
     limits.judge(
-        of_pairs <= PAIRS_S * n / 1e6, f"preference pairs of {n:,.0f} votes: {of_pairs:.1f} s of CPU, limit {PAIRS_S:g} s a million"
+        of_pairs <= PAIRS_S * n / 1e6,
+        f"preference pairs of {n:,.0f} votes: {of_pairs:.1f} s of CPU, limit {PAIRS_S:g} s a "
+        "million",
     )
 
 
@@ -240,10 +335,13 @@ def million(n_votes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     comparison = np.repeat(number, world.votes_each)
     annotator = rng.integers(0, world.n_annotators, len(comparison))
     discrimination = rng.normal(world.discrimination, world.discrimination_sd, world.n_annotators)
-    felt = (utility[a] - utility[b])[comparison] * discrimination[annotator] + rng.logistic(size=len(comparison))
+    felt = (utility[a] - utility[b])[comparison] * discrimination[annotator] + rng.logistic(
+        size=len(comparison)
+    )
     choice = np.select([felt > world.tie_width, felt < -world.tie_width], ["a", "b"], "tie")
     votes = votes_of(comparison, annotator, choice, prompt=prompt[comparison])
-    swapped = pd.array(rng.random(len(comparison)) < 0.5, dtype="boolean")  # as cards do: a coin says which side a stands on
+    # as cards do: a coin says which side a stands on
+    swapped = pd.array(rng.random(len(comparison)) < 0.5, dtype="boolean")
     return votes.assign(is_swapped=swapped), comparisons_of(prompt, a, b)
 
 
@@ -266,7 +364,15 @@ def only_big(n_votes: int, fit: str) -> None:
     most = peak()
     begun = time.process_time()
     preference_pairs(votes, shown)
-    print(fitted - start, most, before, len(votes), model.n_iterations, time.process_time() - begun, agreed - fitted)
+    print(
+        fitted - start,
+        most,
+        before,
+        len(votes),
+        model.n_iterations,
+        time.process_time() - begun,
+        agreed - fitted,
+    )
 
 
 def peak() -> float:
@@ -274,7 +380,9 @@ def peak() -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--votes", type=int, default=1_000_000)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given = parser.parse_args()

@@ -2,10 +2,12 @@
 
     python benchmarks/bench_at_rest.py [--seconds 120] [--warm-up 60]
 
-Starts `rlhf dev` on a fresh home with a small policy, waits until every server answers and then `--warm-up` seconds, and measures for
-`--seconds`. CPU is user and system time of the processes themselves, so other work on the machine does not count. Limits: 3 s of CPU a
-minute, and 1 GB of memory as PSS, in which a page that several processes share counts once; the sum of RSS counts it in each of them
-and stands beside it without a limit. Where a system has no PSS (macOS), RSS is held to the limit.
+Starts `rlhf dev` on a fresh home with a small policy, waits until every server answers and then
+`--warm-up` seconds, and measures for `--seconds`. CPU is user and system time of the processes
+themselves, so other work on the machine does not count. Limits: 3 s of CPU a minute, and 1 GB of
+memory as PSS, in which a page that several processes share counts once; the sum of RSS counts it in
+each of them and stands beside it without a limit. Where a system has no PSS (macOS), RSS is held to
+the limit.
 """
 
 import argparse
@@ -45,9 +47,13 @@ class Usage:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=120, help="how long to measure")
-    parser.add_argument("--warm-up", type=float, default=60, help="how long to wait after every server answers")
+    parser.add_argument(
+        "--warm-up", type=float, default=60, help="how long to wait after every server answers"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="at-rest-") as folder:
         home = Path(folder) / "home"
@@ -64,7 +70,9 @@ def main() -> int:
 
 
 def measure(root: psutil.Process, seconds: float) -> list[Usage]:
-    """What the process and all its descendants use; those that end meanwhile are counted until then as far as their parent collects them."""
+    """What the process and all its descendants use; those that end meanwhile are counted until then
+    as far as their parent collects them.
+    """
     before = {process.pid: _cpu(process) for process in _family(root)}
     time.sleep(seconds)
     usages = []
@@ -72,8 +80,17 @@ def measure(root: psutil.Process, seconds: float) -> list[Usage]:
         with contextlib.suppress(psutil.NoSuchProcess):
             memory = process.memory_full_info()
             pss = getattr(memory, "pss", None)
-            command = " ".join(process.cmdline()).replace(str(Path(sys.executable).parent) + "/", "")
-            usages.append(Usage(command, _cpu(process) - before.get(process.pid, 0.0), pss and pss / 1e6, memory.rss / 1e6))
+            command = " ".join(process.cmdline()).replace(
+                str(Path(sys.executable).parent) + "/", ""
+            )
+            usages.append(
+                Usage(
+                    command,
+                    _cpu(process) - before.get(process.pid, 0.0),
+                    pss and pss / 1e6,
+                    memory.rss / 1e6,
+                )
+            )
     return usages
 
 
@@ -83,10 +100,20 @@ def report(usages: list[Usage], seconds: float) -> Limits:
     per_minute = 60 / seconds
     for usage in usages:
         pss = "" if usage.pss_mb is None else f", {usage.pss_mb:.0f} MB PSS"
-        table.row(usage.command[:70], "CPU a minute, memory", f"{usage.cpu_s * per_minute:.2f} s{pss}, {usage.rss_mb:.0f} MB RSS")
+        table.row(
+            usage.command[:70],
+            "CPU a minute, memory",
+            f"{usage.cpu_s * per_minute:.2f} s{pss}, {usage.rss_mb:.0f} MB RSS",
+        )
     cpu, rss = sum(u.cpu_s for u in usages) * per_minute, sum(u.rss_mb for u in usages)
     n = f"{len(usages)} processes"
-    table.row(n, f"CPU a minute, over {seconds:g} s", f"{cpu:.2f} s", f"{CPU_S_PER_MINUTE:g} s", passed=cpu <= CPU_S_PER_MINUTE)
+    table.row(
+        n,
+        f"CPU a minute, over {seconds:g} s",
+        f"{cpu:.2f} s",
+        f"{CPU_S_PER_MINUTE:g} s",
+        passed=cpu <= CPU_S_PER_MINUTE,
+    )
     all_pss = [u.pss_mb for u in usages if u.pss_mb is not None]
     if len(all_pss) == len(usages):
         pss = sum(all_pss)
@@ -98,14 +125,23 @@ def report(usages: list[Usage], seconds: float) -> Limits:
 
 
 def _make_home(home: Path, policy: Path) -> None:
-    from rlhf_pipeline.cli.context import Workspace  # seconds, which tests of the limits need not pay
+    # seconds, which tests of the limits need not pay
+    from rlhf_pipeline.cli.context import Workspace
     from rlhf_pipeline.cli.init import initialise
     from rlhf_pipeline.policy import PretrainingParams, pretrain
     from rlhf_pipeline.policy.corpus import CorpusParams
 
     # No prompt is completed here, but a home needs a policy.
     corpus = CorpusParams(n_texts=500)
-    small = PretrainingParams(corpus=corpus, n_vocabulary=384, hidden=32, layers=1, intermediate=64, steps=20, batch_size=8)
+    small = PretrainingParams(
+        corpus=corpus,
+        n_vocabulary=384,
+        hidden=32,
+        layers=1,
+        intermediate=64,
+        steps=20,
+        batch_size=8,
+    )
     pretrain(policy, small)
     workspace = Workspace(Settings(home=home, project="bench", policy=str(policy)))
     initialise(workspace)
@@ -113,11 +149,19 @@ def _make_home(home: Path, policy: Path) -> None:
 
 
 def _start(home: Path, log: str) -> "subprocess.Popen[bytes]":
-    environ = {name: value for name, value in environ_of("", home).items() if name != "RLHF_DATABASE_URL"}
-    ports = [part for name in ("dagster", "mlflow", "web") for part in (f"--{name}-port", str(free_port()))]
+    environ = {
+        name: value for name, value in environ_of("", home).items() if name != "RLHF_DATABASE_URL"
+    }
+    ports = [
+        part
+        for name in ("dagster", "mlflow", "web")
+        for part in (f"--{name}-port", str(free_port()))
+    ]
     command = [str(Path(sys.executable).with_name("rlhf")), "dev", *ports]
     with open(log, "ab") as output:
-        return subprocess.Popen(command, cwd=home, env=environ, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(
+            command, cwd=home, env=environ, stdout=output, stderr=output, start_new_session=True
+        )
 
 
 def _wait(server: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -144,7 +188,9 @@ def _family(root: psutil.Process) -> list[psutil.Process]:
 
 
 def _cpu(process: psutil.Process) -> float:
-    """User and system time of the process and of its children that ended: runs and short helpers are its work too."""
+    """User and system time of the process and of its children that ended: runs and short helpers
+    are its work too.
+    """
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 

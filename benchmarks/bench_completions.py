@@ -1,6 +1,8 @@
-"""Completions by a provider: our ledger, cache and meter beside a bare loop; every fault of a provider; the edge of a budget.
+"""Completions by a provider: our ledger, cache and meter beside a bare loop; every fault of a
+provider; the edge of a budget.
 
-The provider is the STUB in a process of its own, 200 ms to an answer. Run: python benchmarks/bench_completions.py [--prompts 1000]
+The provider is the STUB in a process of its own, 200 ms to an answer. Run: python
+benchmarks/bench_completions.py [--prompts 1000]
 """
 
 import argparse
@@ -23,7 +25,17 @@ sys.path[:0] = [str(ROOT)]
 
 import pandas as pd  # noqa: E402
 
-from benchmarks.completion_calls import CONCURRENCY, PARAMS, PRICES, K, bare, fresh_store, ours, prompts, served  # noqa: E402
+from benchmarks.completion_calls import (  # noqa: E402
+    CONCURRENCY,
+    PARAMS,
+    PRICES,
+    K,
+    bare,
+    fresh_store,
+    ours,
+    prompts,
+    served,
+)
 from benchmarks.completion_costs import memory, saving  # noqa: E402
 from benchmarks.measuring import Table, on_cores  # noqa: E402
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions  # noqa: E402
@@ -80,14 +92,20 @@ def raw(url: str, frame: pd.DataFrame) -> None:
 
             async def one(text: str, seed: int) -> str:
                 asked = {
-                    "model": "stub-model", "messages": [{"role": "user", "content": text}], "temperature": 0.7, "top_p": 1.0, "seed": seed,
+                    "model": "stub-model",
+                    "messages": [{"role": "user", "content": text}],
+                    "temperature": 0.7,
+                    "top_p": 1.0,
+                    "seed": seed,
                     "max_tokens": 48,
-                }  # fmt: skip
+                }
                 async with gate:
                     answer = await client.post(f"{url}/chat/completions", json=asked)
                 return str(json.loads(answer.content)["choices"][0]["message"]["content"])
 
-            return await asyncio.gather(*(one(text, seed) for text in frame["text"] for seed in range(K)))
+            return await asyncio.gather(
+                *(one(text, seed) for text in frame["text"] for seed in range(K))
+            )
 
     assert len(in_a_loop(run)) == len(frame) * K
 
@@ -124,15 +142,41 @@ def rate(table: Table, n_prompts: int, repeats: int) -> None:
     cpu = [m.cpu_s / n * 1000 for m in with_us]
     cpu_bare = [m.cpu_s / n * 1000 for m in alone]
     where = f"{n_prompts:,} prompts x {K}, {CONCURRENCY} at once, median of {repeats}"
-    table.row(where, "bare AsyncOpenAI loop", f"{_spread(other)}/s, {_spread(cpu_bare, 2)} ms CPU each")
+    table.row(
+        where, "bare AsyncOpenAI loop", f"{_spread(other)}/s, {_spread(cpu_bare, 2)} ms CPU each"
+    )
     under = [n / m.wall_s for m in transport], [m.cpu_s / n * 1000 for m in transport]
-    table.row(where, "raw httpx2 loop, the client's transport", f"{_spread(under[0])}/s, {_spread(under[1], 2)} ms CPU each")
-    table.row(where, "ours: ledger, cache, meter", f"{_spread(each)}/s, {_spread(cpu, 2)} ms CPU each")
+    table.row(
+        where,
+        "raw httpx2 loop, the client's transport",
+        f"{_spread(under[0])}/s, {_spread(under[1], 2)} ms CPU each",
+    )
+    table.row(
+        where, "ours: ledger, cache, meter", f"{_spread(each)}/s, {_spread(cpu, 2)} ms CPU each"
+    )
     share, cost = statistics.median(shares), statistics.median(cpu)
-    table.row(where, "share of the bare loop's rate", _spread(shares, 2), f">= {SHARE}", passed=share >= SHARE)
-    table.row(where, "client CPU per completion", f"{cost:.2f} ms (aim {CPU_AIM_MS})", f"<= {CPU_MS} ms", passed=cost <= CPU_MS)
+    table.row(
+        where,
+        "share of the bare loop's rate",
+        _spread(shares, 2),
+        f">= {SHARE}",
+        passed=share >= SHARE,
+    )
+    table.row(
+        where,
+        "client CPU per completion",
+        f"{cost:.2f} ms (aim {CPU_AIM_MS})",
+        f"<= {CPU_MS} ms",
+        passed=cost <= CPU_MS,
+    )
     took = statistics.median(m.wall_s for m in second)
-    table.row(where, "the same again, as another run", f"{n_again} calls, {took:.2f} s", "0 calls", passed=n_again == 0)
+    table.row(
+        where,
+        "the same again, as another run",
+        f"{n_again} calls, {took:.2f} s",
+        "0 calls",
+        passed=n_again == 0,
+    )
 
 
 def faults(table: Table, n_prompts: int) -> None:
@@ -147,41 +191,86 @@ def faults(table: Table, n_prompts: int) -> None:
         with served(*chances) as stub, fresh_store() as store:
             began = time.perf_counter()
             made = ours(store, prompts(n_prompts), stub.base_url, **calls)
-            judge(table, f"{name}, {n_prompts * K:,} asked", made, stub.counters(), time.perf_counter() - began, store)
+            judge(
+                table,
+                f"{name}, {n_prompts * K:,} asked",
+                made,
+                stub.counters(),
+                time.perf_counter() - began,
+                store,
+            )
 
 
-def judge(table: Table, where: str, made: Generation, counted: Counters, seconds: float, store: Store) -> None:
-    """Nothing lost, nothing twice, nothing early; what we say was spent is what the provider counted, or called unknown."""
+def judge(
+    table: Table, where: str, made: Generation, counted: Counters, seconds: float, store: Store
+) -> None:
+    """Nothing lost, nothing twice, nothing early; what we say was spent is what the provider
+    counted, or called unknown.
+    """
     n = len(made.frame)
     lost = int(made.frame["error"].notna().sum())
-    per_item = Counter(call["item_no"] for call in store.generation.calls(made.run_id) if call["outcome"] == "succeeded")
+    per_item = Counter(
+        call["item_no"]
+        for call in store.generation.calls(made.run_id)
+        if call["outcome"] == "succeeded"
+    )
     twice = sum(times > 1 for times in per_item.values())
     spent = list(made.spent.values())
     n_tokens = sum(s.n_tokens for s in spent)
-    unknown = f", {made.n_unknown} with unknown bill (at worst {made.cost_unknown:.4f})" if made.n_unknown else ""
-    table.row(where, "lost, duplicates, early", f"{lost}, {twice}, {counted.n_early} in {seconds:.1f} s", "0, 0, 0",
-              passed=(lost, twice, counted.n_early) == (0, 0, 0))  # fmt: skip
+    unknown = (
+        f", {made.n_unknown} with unknown bill (at worst {made.cost_unknown:.4f})"
+        if made.n_unknown
+        else ""
+    )
+    table.row(
+        where,
+        "lost, duplicates, early",
+        f"{lost}, {twice}, {counted.n_early} in {seconds:.1f} s",
+        "0, 0, 0",
+        passed=(lost, twice, counted.n_early) == (0, 0, 0),
+    )
     calls = sum(s.n_calls for s in spent)
     table.row(
-        where, "calls: ledger and STUB", f"{calls:,} and {counted.n_calls:,} for {n:,}{unknown}", "equal", passed=calls == counted.n_calls
+        where,
+        "calls: ledger and STUB",
+        f"{calls:,} and {counted.n_calls:,} for {n:,}{unknown}",
+        "equal",
+        passed=calls == counted.n_calls,
     )
     billed = (n_tokens, counted.n_tokens)
     if made.n_unknown:
-        table.row(where, "answers billed that never came", f"{counted.n_billed - counted.n_answered} at the STUB", "all unknown",
-                  passed=counted.n_billed - counted.n_answered == made.n_unknown)  # fmt: skip
+        table.row(
+            where,
+            "answers billed that never came",
+            f"{counted.n_billed - counted.n_answered} at the STUB",
+            "all unknown",
+            passed=counted.n_billed - counted.n_answered == made.n_unknown,
+        )
     else:
-        table.row(where, "completion tokens: ledger and STUB", f"{billed[0]:,} and {billed[1]:,}", "equal", passed=billed[0] == billed[1])
+        table.row(
+            where,
+            "completion tokens: ledger and STUB",
+            f"{billed[0]:,} and {billed[1]:,}",
+            "equal",
+            passed=billed[0] == billed[1],
+        )
 
 
 def two_providers(table: Table, n_prompts: int) -> None:
-    """One asks to be left alone for two minutes at its first call; the other does not wait with it."""
+    """One asks to be left alone for two minutes at its first call; the other does not wait with
+    it.
+    """
     frame = prompts(n_prompts)
     alone: list[Measured] = []
     with served() as stub, fresh_store() as store:
         ours(store, frame[:8], stub.base_url)  # imports
         with measured(alone):
             ours(store, frame, stub.base_url, asset="alone")
-    with served() as good, served((1.0, _status(429, 120_000, "seconds"))) as away, fresh_store() as store:
+    with (
+        served() as good,
+        served((1.0, _status(429, 120_000, "seconds"))) as away,
+        fresh_store() as store,
+    ):
         began = time.perf_counter()
         ended: list[float] = []
 
@@ -190,9 +279,18 @@ def two_providers(table: Table, n_prompts: int) -> None:
                 ended.append(time.perf_counter() - began)
                 raise KeyboardInterrupt
 
-        backends = [OpenAICompatibleBackend("stub-model", url) for url in (good.base_url, away.base_url)]
+        backends = [
+            OpenAICompatibleBackend("stub-model", url) for url in (good.base_url, away.base_url)
+        ]
         with suppress(KeyboardInterrupt):
-            ask_all(frame, backends, PARAMS, ledger=store.generation, calls=CallParams(concurrency=CONCURRENCY), progress=told)
+            ask_all(
+                frame,
+                backends,
+                PARAMS,
+                ledger=store.generation,
+                calls=CallParams(concurrency=CONCURRENCY),
+                progress=told,
+            )
         seconds = ended[0] if ended else float("nan")
         n_asked = away.counters()
         where = f"Retry-After 120 s on one of two providers, {n_prompts * K:,} each"
@@ -205,8 +303,20 @@ def two_providers(table: Table, n_prompts: int) -> None:
         )
         [run] = store.generation.runs()
         lost = n_prompts * K * 2 - run.states.get("succeeded", 0) - run.states.get("open", 0)
-        table.row(where, "lost of either", f"{lost}; {run.states.get('open', 0):,} wait for the one", "0", passed=lost == 0)
-        table.row(where, "the one is asked again early", f"{n_asked.n_early} of {n_asked.n_calls} calls", "0", passed=n_asked.n_early == 0)
+        table.row(
+            where,
+            "lost of either",
+            f"{lost}; {run.states.get('open', 0):,} wait for the one",
+            "0",
+            passed=lost == 0,
+        )
+        table.row(
+            where,
+            "the one is asked again early",
+            f"{n_asked.n_early} of {n_asked.n_calls} calls",
+            "0",
+            passed=n_asked.n_early == 0,
+        )
 
 
 def budget(table: Table) -> None:
@@ -218,10 +328,19 @@ def budget(table: Table) -> None:
             with fresh_store() as store:
                 made = ours(store, frame, stub.base_url, budget_per_run=limit)
                 counted = stub.counters()
-                paid = (counted.n_prompt_tokens * PRICES["prompt_price"] + counted.n_tokens * PRICES["completion_price"]) / 1e6
+                paid = (
+                    counted.n_prompt_tokens * PRICES["prompt_price"]
+                    + counted.n_tokens * PRICES["completion_price"]
+                ) / 1e6
                 where = f"budget {limit:g}, {CONCURRENCY} at once"
                 done = int(made.frame["error"].isna().sum())
-                table.row(where, "billed by the STUB", f"{paid:.6f} for {done} of {len(made.frame)}", f"<= {limit:g}", passed=paid <= limit)
+                table.row(
+                    where,
+                    "billed by the STUB",
+                    f"{paid:.6f} for {done} of {len(made.frame)}",
+                    f"<= {limit:g}",
+                    passed=paid <= limit,
+                )
                 same = abs(made.cost - paid) < 1e-9
                 table.row(where, "spent by the ledger", f"{made.cost:.6f}", "equal", passed=same)
 
@@ -231,11 +350,18 @@ def anthropic(table: Table, n_prompts: int) -> None:
         spent: list[Measured] = []
         with measured(spent):
             made = ask_all(
-                prompts(n_prompts), [AnthropicBackend("stub-model", stub.base_url)], PARAMS, ledger=store.generation,
+                prompts(n_prompts),
+                [AnthropicBackend("stub-model", stub.base_url)],
+                PARAMS,
+                ledger=store.generation,
                 calls=CallParams(concurrency=CONCURRENCY, **PRICES),
-            )  # fmt: skip
+            )
         n = len(made.frame)
-        table.row("anthropic", "messages API", f"{n / spent[0].wall_s:.0f}/s, {spent[0].cpu_s / n * 1000:.2f} ms CPU each")
+        table.row(
+            "anthropic",
+            "messages API",
+            f"{n / spent[0].wall_s:.0f}/s, {spent[0].cpu_s / n * 1000:.2f} ms CPU each",
+        )
         judge(table, "anthropic, no faults", made, stub.counters(), spent[0].wall_s, store)
 
 
@@ -250,12 +376,22 @@ def a_day(table: Table, n_samples: int) -> None:
         seconds = time.perf_counter() - began
     a_day_s = n_samples / seconds * 86_400
     measured_ = f"{n_samples / seconds:.0f}/s, {len(pairs):,} comparisons, {a_day_s:,.0f} a day"
-    table.row(f"{n_samples:,} samples, {cores}", "prompts to comparisons", measured_, "> 10,000 a day", passed=a_day_s > A_DAY)
+    table.row(
+        f"{n_samples:,} samples, {cores}",
+        "prompts to comparisons",
+        measured_,
+        "> 10,000 a day",
+        passed=a_day_s > A_DAY,
+    )
 
 
 def local(table: Table) -> None:
-    """Greedy, on one core: a plain loop, ours one at a time (what sampling from seeds costs), and ours in batches."""
-    prompts_ = [f"Prompt number {i}: name a river" + " and say where it ends" * (i % 4) for i in range(64)]
+    """Greedy, on one core: a plain loop, ours one at a time (what sampling from seeds costs), and
+    ours in batches.
+    """
+    prompts_ = [
+        f"Prompt number {i}: name a river" + " and say where it ends" * (i % 4) for i in range(64)
+    ]
     frame = prompts(64).assign(text=prompts_)
     with tempfile.TemporaryDirectory() as folder, on_cores(1) as cores:
         random_policy(Path(folder))
@@ -270,29 +406,53 @@ def local(table: Table) -> None:
             if name == "plain":
                 texts[name], n_tokens = one_by_one(policy, prompts_, params.max_new_tokens)
             else:
-                made = complete_prompts(frame, backend, params.model_copy(update={"batch_size": 1 if name == "one" else 64}))
+                made = complete_prompts(
+                    frame,
+                    backend,
+                    params.model_copy(update={"batch_size": 1 if name == "one" else 64}),
+                )
                 texts[name], n_tokens = made["text"].tolist(), int(made["n_tokens"].sum())
             speed[name] = n_tokens / (cpu_s() - began)
-    where = f"local, 64 prompts of four lengths, 48 tokens, a random Llama of {policy.model.num_parameters() / 1e6:.0f} M, {cores}"
+    where = (
+        "local, 64 prompts of four lengths, 48 tokens, a random Llama of "
+        f"{policy.model.num_parameters() / 1e6:.0f} M, {cores}"
+    )
     table.row(where, "plain model.generate loop", f"{speed['plain']:.0f} tokens a CPU second")
     table.row(
-        where, "ours, one prompt at a time", f"{speed['one']:.0f}, {speed['one'] / speed['plain']:.2f} times: our engine and sampling"
+        where,
+        "ours, one prompt at a time",
+        f"{speed['one']:.0f}, {speed['one'] / speed['plain']:.2f} times: our engine and sampling",
     )
     ratio = speed["batched"] / speed["plain"]
-    told = f"{speed['batched']:.0f}, {ratio:.1f} times, of which batching {speed['batched'] / speed['one']:.1f}"
+    told = (
+        f"{speed['batched']:.0f}, {ratio:.1f} times, of which batching "
+        f"{speed['batched'] / speed['one']:.1f}"
+    )
     table.row(where, "ours, batched by length", told, f">= {LOCAL} times", passed=ratio >= LOCAL)
     same = sum(a == b == c for a, b, c in zip(*texts.values(), strict=True))
     table.row(where, "same texts under greedy decoding", f"{same} of 64", "64", passed=same == 64)
     ratio, same = in_bfloat16(policy, prompts_, params.max_new_tokens, speed["batched"])
-    table.row(where, "in bfloat16, why it is not used", f"{ratio:.2f} times as fast, {same} of 64 texts as in a batch of one")
+    table.row(
+        where,
+        "in bfloat16, why it is not used",
+        f"{ratio:.2f} times as fast, {same} of 64 texts as in a batch of one",
+    )
 
 
-def in_bfloat16(policy: Policy, prompts_: Sequence[str], max_new_tokens: int, speed: float) -> tuple[float, int]:
-    """How many times as fast as `speed`, and how many texts do not depend on their batch: what every completion is promised."""
+def in_bfloat16(
+    policy: Policy, prompts_: Sequence[str], max_new_tokens: int, speed: float
+) -> tuple[float, int]:
+    """How many times as fast as `speed`, and how many texts do not depend on their batch: what
+    every completion is promised.
+    """
     import torch
 
     policy.model.to(torch.bfloat16)
-    how: dict[str, Any] = {"temperature": 0.0, "seeds": range(len(prompts_)), "max_new_tokens": max_new_tokens}
+    how: dict[str, Any] = {
+        "temperature": 0.0,
+        "seeds": range(len(prompts_)),
+        "max_new_tokens": max_new_tokens,
+    }
     alone = policy.generate(prompts_, batch_size=1, **how)
     began = cpu_s()
     batched = policy.generate(prompts_, batch_size=len(prompts_), **how)
@@ -300,17 +460,25 @@ def in_bfloat16(policy: Policy, prompts_: Sequence[str], max_new_tokens: int, sp
     return tokens_a_s / speed, sum(a.text == b.text for a, b in zip(alone, batched, strict=True))
 
 
-def one_by_one(policy: Policy, prompts_: Sequence[str], max_new_tokens: int) -> tuple[list[str], int]:
+def one_by_one(
+    policy: Policy, prompts_: Sequence[str], max_new_tokens: int
+) -> tuple[list[str], int]:
     """What one writes without us; its texts and how many tokens they have."""
     import torch
     from transformers import GenerationConfig
 
-    config = GenerationConfig(do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=1, pad_token_id=0)
+    config = GenerationConfig(
+        do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=1, pad_token_id=0
+    )
     texts, n = [], 0
     for text in prompts_:
         asked = policy.tokenizer(text, return_tensors="pt")
         with torch.inference_mode():
-            ids = policy.model.generate(input_ids=asked.input_ids, attention_mask=asked.attention_mask, generation_config=config)
+            ids = policy.model.generate(
+                input_ids=asked.input_ids,
+                attention_mask=asked.attention_mask,
+                generation_config=config,
+            )
         new = ids[0, asked.input_ids.shape[1] :]
         n += len(new)
         texts.append(policy.text_of(new))
@@ -318,24 +486,42 @@ def one_by_one(policy: Policy, prompts_: Sequence[str], max_new_tokens: int) -> 
 
 
 def random_policy(folder: Path) -> None:
-    """A Llama from its configuration, with a vocabulary as small models have. Its weights are spread wide enough that a next token is as
-    decided as a trained model's: near ties are decided on the row alone, which a model that knows nothing has at every step."""
+    """A Llama from its configuration, with a vocabulary as small models have. Its weights are
+    spread wide enough that a next token is as decided as a trained model's: near ties are decided
+    on the row alone, which a model that knows nothing has at every step."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     symbols = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     words = Tokenizer(
-        models.BPE(vocab={s: i for i, s in enumerate([*symbols, *(f"<{i}>" for i in range(8192 - len(symbols)))])}, merges=[])
+        models.BPE(
+            vocab={
+                s: i
+                for i, s in enumerate([*symbols, *(f"<{i}>" for i in range(8192 - len(symbols)))])
+            },
+            merges=[],
+        )
     )
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"
+    ).save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=8192, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
-        max_position_embeddings=512, pad_token_id=0, eos_token_id=1, bos_token_id=None, initializer_range=0.1,
-    )  # fmt: skip
+        vocab_size=8192,
+        hidden_size=256,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+        initializer_range=0.1,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
@@ -345,7 +531,10 @@ def _status(status: int, wait_ms: int | None, as_: str = "seconds") -> Fault:
 
 def _spread(values: Sequence[float], digits: int = 0) -> str:
     """Median and range."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+    return (
+        f"{statistics.median(values):.{digits}f} "
+        f"({min(values):.{digits}f}-{max(values):.{digits}f})"
+    )
 
 
 def main() -> int:
@@ -353,7 +542,19 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=1000, help="of the rate and of each fault")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--only", choices=["rate", "faults", "two_providers", "budget", "anthropic", "local", "day", "memory", "saving"], help="one part"
+        "--only",
+        choices=[
+            "rate",
+            "faults",
+            "two_providers",
+            "budget",
+            "anthropic",
+            "local",
+            "day",
+            "memory",
+            "saving",
+        ],
+        help="one part",
     )
     asked = parser.parse_args()
     table = Table()

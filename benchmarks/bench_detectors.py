@@ -1,8 +1,10 @@
-"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n. Prints one table each.
+"""What the drift detectors cost and catch: false alarms, delay and dating, alone and k of n. Prints
+one table each.
 
     python benchmarks/bench_detectors.py [--seeds 200]
 
-Streams are errors of a model that is wrong in 25 % of votes; in half of them the rate rises to 50 % (or 40 %).
+Streams are errors of a model that is wrong in 25 % of votes; in half of them the rate rises to 50 %
+(or 40 %).
 """
 
 import argparse
@@ -34,11 +36,15 @@ BASE = 0.25
 def events_of(seed: int, n_before: int, n_after: int, risen: float) -> tuple[DriftEvent, ...]:
     rng = np.random.default_rng([seed, n_before, n_after])
     errors = np.concatenate([rng.random(n_before) < BASE, rng.random(n_after) < risen]).astype(int)
-    frame = pd.DataFrame({"seq": np.arange(1, len(errors) + 1), "day": "2026-01-01", "error": errors})
+    frame = pd.DataFrame(
+        {"seq": np.arange(1, len(errors) + 1), "day": "2026-01-01", "error": errors}
+    )
     return scan(frame, model_version="bench@1").events
 
 
-def first_confirmed(events: Sequence[DriftEvent], params: ConfirmationParams) -> tuple[DriftEvent, ...]:
+def first_confirmed(
+    events: Sequence[DriftEvent], params: ConfirmationParams
+) -> tuple[DriftEvent, ...]:
     """What the trigger sees the first time it would fire, reading events as they come."""
     for i in range(1, len(events) + 1):
         if span := confirming(events[:i], params):
@@ -51,18 +57,29 @@ def alone(name: str, streams: Streams) -> Streams:
 
 
 def row(name: str, k: int, still: Streams, changed: Streams, n_before: int) -> list[object]:
-    """Rates and delays of one rule: alarms on stationary streams, first alarm at or after the change on the others."""
+    """Rates and delays of one rule: alarms on stationary streams, first alarm at or after the
+    change on the others.
+    """
     params = ConfirmationParams(confirmations=k)
     false = np.mean([bool(first_confirmed(events, params)) for events in still])
     spans = [first_confirmed(events, params) for events in changed]
     right = np.mean([bool(span) and span[-1].seq > n_before for span in spans])
-    caught = [first_confirmed([e for e in events if e.seq > n_before], params) for events in changed]
+    caught = [
+        first_confirmed([e for e in events if e.seq > n_before], params) for events in changed
+    ]
     delays = np.array([span[-1].seq - n_before if span else np.inf for span in caught])
     dated = [(change_seq(span) or 0) - n_before for span in caught if span]
     delay = [f"{np.quantile(delays, q, method='inverted_cdf'):.0f}" for q in (0.5, 0.95)]
     dating = "/".join(f"{np.quantile(dated, q):+.0f}" for q in (0.1, 0.5, 0.9)) if dated else "-"
     accuracy = (right + 1 - false) / 2
-    return [name, f"{false:.1%}", f"{np.mean(delays <= 300):.1%}", *delay, dating, f"{accuracy:.3f}"]
+    return [
+        name,
+        f"{false:.1%}",
+        f"{np.mean(delays <= 300):.1%}",
+        *delay,
+        dating,
+        f"{accuracy:.3f}",
+    ]
 
 
 def main() -> int:
@@ -70,16 +87,37 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     given = parser.parse_args()
-    header = ("rule", "false alarm in stationary stream", "found within 300", "delay p50", "p95", "change dated p10/p50/p90", "accuracy")
+    header = (
+        "rule",
+        "false alarm in stationary stream",
+        "found within 300",
+        "delay p50",
+        "p95",
+        "change dated p10/p50/p90",
+        "accuracy",
+    )
     with ProcessPoolExecutor(given.processes) as pool:
         for n_before, risen in ((1000, 0.5), (1800, 0.5), (1000, 0.4)):
             run = partial(pool.map, chunksize=10)
-            still: Streams = list(run(partial(events_of, n_before=1000, n_after=0, risen=BASE), range(given.seeds)))
+            still: Streams = list(
+                run(partial(events_of, n_before=1000, n_after=0, risen=BASE), range(given.seeds))
+            )
             after = partial(events_of, n_before=n_before, n_after=500, risen=risen)
             changed: Streams = list(run(after, range(given.seeds, 2 * given.seeds)))
-            rows = [row(name, 1, alone(name, still), alone(name, changed), n_before) for name in DETECTORS]
-            rows += [row(f"{k} of {len(DETECTORS)}", k, still, changed, n_before) for k in range(1, len(DETECTORS) + 1)]
-            table(f"{given.seeds} seeds; stationary: 1000 votes; changed: {BASE} -> {risen} after vote {n_before}", header, rows)
+            rows = [
+                row(name, 1, alone(name, still), alone(name, changed), n_before)
+                for name in DETECTORS
+            ]
+            rows += [
+                row(f"{k} of {len(DETECTORS)}", k, still, changed, n_before)
+                for k in range(1, len(DETECTORS) + 1)
+            ]
+            table(
+                f"{given.seeds} seeds; stationary: 1000 votes; changed: {BASE} -> {risen} after "
+                f"vote {n_before}",
+                header,
+                rows,
+            )
     costs()
     return Limits().told()
 
@@ -98,7 +136,10 @@ def costs() -> None:
         each = (time.perf_counter() - start) / len(errors) * 1e6
         rows.append((name, f"{each:.1f}", len(str(detector.state()))))
     table("Cost over 20,000 votes", ("detector", "µs a vote", "state, bytes"), rows)
-    print(f"\nWindow tests: alpha {WindowParams().alpha} over all tests of a day; see tests/unit/drift/test_windows.py for the rate.")
+    print(
+        f"\nWindow tests: alpha {WindowParams().alpha} over all tests of a day; see "
+        "tests/unit/drift/test_windows.py for the rate."
+    )
 
 
 if __name__ == "__main__":

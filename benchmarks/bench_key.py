@@ -1,12 +1,15 @@
-"""What an annotator feels: from the key to the next comparison on the screen, in headless Chromium. Prints one table.
+"""What an annotator feels: from the key to the next comparison on the screen, in headless Chromium.
+Prints one table.
 
     python benchmarks/bench_key.py [--votes 100] [--every-ms 500]
 
-`rlhf serve` runs as an operator starts it, with 400 comparisons of about 2,000 characters of Markdown. A real key is pressed every half second; the time
-runs from the event's own time stamp to the second animation frame after it, in which the next comparison is checked to stand (the first is
-where it was painted). Two frames take 17 to 33 ms by themselves at 60 Hz: `no vote` is the same measure of a key that means nothing, in
-the same run. The burst presses the next key as soon as a comparison stands. At the end all votes must be in the store. The limit
-holds on an otherwise idle machine.
+`rlhf serve` runs as an operator starts it, with 400 comparisons of about 2,000 characters of
+Markdown. A real key is pressed every half second; the time runs from the event's own time stamp to
+the second animation frame after it, in which the next comparison is checked to stand (the first is
+where it was painted). Two frames take 17 to 33 ms by themselves at 60 Hz: `no vote` is the same
+measure of a key that means nothing, in the same run. The burst presses the next key as soon as a
+comparison stands. At the end all votes must be in the store. The limit holds on an otherwise idle
+machine.
 """
 
 import argparse
@@ -53,7 +56,8 @@ def scattered(wave: float) -> float:
 
 """
 PROSE = (
-    "People have asked this for as long as there have been people and skies, and the answer took until the nineteenth century to be found. "
+    "People have asked this for as long as there have been people and skies, and the answer "
+    "took until the nineteenth century to be found. "
 )
 
 WATCH = """() => {
@@ -94,9 +98,16 @@ BURST_WATCH = """(n) => new Promise((resolve, reject) => {
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--votes", type=int, default=100)
-    arguments.add_argument("--every-ms", type=float, default=500, help="above the 150 ms in which the page takes no vote")
+    arguments.add_argument(
+        "--every-ms",
+        type=float,
+        default=500,
+        help="above the 150 ms in which the page takes no vote",
+    )
     asked = arguments.parse_args()
     limits, chromium = Limits(), find_chromium()
     if chromium is None:
@@ -107,12 +118,20 @@ def main() -> int:
         url = f"sqlite:///{home / 'store.db'}"
         user_id, secret = furnish(url)
         with serving(url, home) as (address, _):
-            idle, keys, burst = measure(chromium, f"{address}/login?token={secret}", asked.votes, asked.every_ms)
+            idle, keys, burst = measure(
+                chromium, f"{address}/login?token={secret}", asked.votes, asked.every_ms
+            )
         with opened(url) as store:
-            stored = [vote for vote, _ in store.votes.said_by(user_id, before_seq=None, limit=10_000)]
+            stored = [
+                vote for vote, _ in store.votes.said_by(user_id, before_seq=None, limit=10_000)
+            ]
     n_cast = asked.votes + BURST
     print(f"{'':>28}{'n':>6}{'p50 ms':>9}{'p95 ms':>9}{'max ms':>9}")
-    for name, taken in (("no vote (two frames)", idle), (f"key, one each {asked.every_ms:g} ms", keys), ("burst", burst)):
+    for name, taken in (
+        ("no vote (two frames)", idle),
+        (f"key, one each {asked.every_ms:g} ms", keys),
+        ("burst", burst),
+    ):
         p50, p95 = np.percentile(taken, [50, 95])
         print(f"{name:>28}{len(taken):>6}{p50:>9.1f}{p95:>9.1f}{max(taken):>9.1f}")
     p95 = float(np.percentile(keys, 95))
@@ -126,23 +145,41 @@ def furnish(url: str) -> tuple[str, str]:
     n = N_COMPARISONS
     long = [COMPLETION.format(i=i) + PROSE * 9 for i in range(n)]
     rows = {
-        "day": utc_now().date().isoformat(), "comparison_id": [f"key-{i:05d}" for i in range(n)], "prompt_id": [f"p{i}" for i in range(n)],
-        "prompt": [f"Why is the sky blue, and not violet? Explain it to a curious ten-year-old. ({i})" for i in range(n)],
-        "completion_a_id": [f"a{i}" for i in range(n)], "completion_b_id": [f"b{i}" for i in range(n)], "completion_a": long,
-        "completion_b": long[::-1], "model_version_a": "bench.policy@1", "model_version_b": "bench.policy@2", "category": "factual",
-        "repeat_of": None, "position": range(n), "seed": 0,
-    }  # fmt: skip
+        "day": utc_now().date().isoformat(),
+        "comparison_id": [f"key-{i:05d}" for i in range(n)],
+        "prompt_id": [f"p{i}" for i in range(n)],
+        "prompt": [
+            f"Why is the sky blue, and not violet? Explain it to a curious ten-year-old. ({i})"
+            for i in range(n)
+        ],
+        "completion_a_id": [f"a{i}" for i in range(n)],
+        "completion_b_id": [f"b{i}" for i in range(n)],
+        "completion_a": long,
+        "completion_b": long[::-1],
+        "model_version_a": "bench.policy@1",
+        "model_version_b": "bench.policy@2",
+        "category": "factual",
+        "repeat_of": None,
+        "position": range(n),
+        "seed": 0,
+    }
     frame = check_frame(pd.DataFrame(rows), COMPARISONS)
     with opened(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
         store.assignments.offer(frame["comparison_id"].tolist(), overlap=1)
-        user = store.users.add(email="ann@bench.test", name="Ann", roles=[Role.ANNOTATOR], actor="bench")
-        secret, _ = store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="bench")
+        user = store.users.add(
+            email="ann@bench.test", name="Ann", roles=[Role.ANNOTATOR], actor="bench"
+        )
+        secret, _ = store.tokens.issue(
+            user.user_id, kind="login", lifetime=timedelta(hours=1), actor="bench"
+        )
     return user.user_id, secret
 
 
-def measure(chromium: str, link: str, n: int, every_ms: float) -> tuple[list[float], list[float], list[float]]:
+def measure(
+    chromium: str, link: str, n: int, every_ms: float
+) -> tuple[list[float], list[float], list[float]]:
     """Milliseconds of keys that mean nothing, of votes, of a burst of votes."""
     from playwright.sync_api import sync_playwright
 

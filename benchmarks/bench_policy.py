@@ -1,7 +1,9 @@
-"""Does learning from preferences raise what simulated people really want? DPO and best-of-n SFT on the embedded policy.
+"""Does learning from preferences raise what simulated people really want? DPO and best-of-n SFT on
+the embedded policy.
 
-Per strategy and seed: pairs drawn and judged under the `sourced` taste, one candidate trained on them, both policies on
-frozen prompts, judged by the simulator's truth. Run it alone: `python benchmarks/bench_policy.py [--seeds 3]`.
+Per strategy and seed: pairs drawn and judged under the `sourced` taste, one candidate trained on
+them, both policies on frozen prompts, judged by the simulator's truth. Run it alone: `python
+benchmarks/bench_policy.py [--seeds 3]`.
 """
 
 import argparse
@@ -37,13 +39,26 @@ DAY = "2026-01-01"
 
 
 def pairs_by_truth(policy_folder: Path, seed: int) -> pd.DataFrame:
-    """Pairs of completions of the policy, chosen by true utility: what a strategy makes of votes without noise."""
-    prompts = generate(PromptParams(n=N_PAIRS, seed=seed), day=DAY, exclude=frozen_prompt_ids(frozen_prompts()))
-    made = complete_prompts(prompts, LocalBackend(policy_folder, model_version="bench"), CompletionParams(k=2, seed=seed))
-    frame = pair_completions(prompts, made, PairingParams(pairs_per_prompt=1, repeat_share=0.0, seed=seed), day=DAY)
+    """Pairs of completions of the policy, chosen by true utility: what a strategy makes of votes
+    without noise.
+    """
+    prompts = generate(
+        PromptParams(n=N_PAIRS, seed=seed), day=DAY, exclude=frozen_prompt_ids(frozen_prompts())
+    )
+    made = complete_prompts(
+        prompts,
+        LocalBackend(policy_folder, model_version="bench"),
+        CompletionParams(k=2, seed=seed),
+    )
+    frame = pair_completions(
+        prompts, made, PairingParams(pairs_per_prompt=1, repeat_share=0.0, seed=seed), day=DAY
+    )
     references = prompts.set_index("prompt_id")["reference"].reindex(frame["prompt_id"])
     known = [None if pd.isna(r) else r for r in references]
-    a, b = (utility(frame["prompt"].tolist(), known, frame[side].tolist(), SOURCED_TASTE) for side in ("completion_a", "completion_b"))
+    a, b = (
+        utility(frame["prompt"].tolist(), known, frame[side].tolist(), SOURCED_TASTE)
+        for side in ("completion_a", "completion_b")
+    )
     frame = frame.assign(gap=np.abs(a - b), chose_a=a > b)[lambda f: f["gap"] > 0]
     return pd.DataFrame(
         {
@@ -63,12 +78,23 @@ def pairs_by_truth(policy_folder: Path, seed: int) -> pd.DataFrame:
 
 
 def truth(policy: Policy, prompts: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """True utility of one completion per frozen prompt, and which checkable answers are right (NaN elsewhere)."""
+    """True utility of one completion per frozen prompt, and which checkable answers are right (NaN
+    elsewhere).
+    """
     texts = [
-        g.text for g in policy.generate(prompts["text"].tolist(), temperature=0.8, top_p=1.0, seeds=range(len(prompts)), max_new_tokens=48)
+        g.text
+        for g in policy.generate(
+            prompts["text"].tolist(),
+            temperature=0.8,
+            top_p=1.0,
+            seeds=range(len(prompts)),
+            max_new_tokens=48,
+        )
     ]
     known = [None if pd.isna(r) else r for r in prompts["reference"]]
-    return utility(prompts["text"].tolist(), known, texts, SOURCED_TASTE), rightness(prompts["reference"], pd.Series(texts))
+    return utility(prompts["text"].tolist(), known, texts, SOURCED_TASTE), rightness(
+        prompts["reference"], pd.Series(texts)
+    )
 
 
 def main() -> int:
@@ -81,9 +107,18 @@ def main() -> int:
     prompts, champion = frozen_prompts(), load_policy(base)
     before, right_before = truth(champion, prompts)
     table = Table(
-        "strategy", "seed", "pairs", "CPU s", "true win rate", "true utility", "facts right", title="Embedded policy, 300 frozen prompts"
+        "strategy",
+        "seed",
+        "pairs",
+        "CPU s",
+        "true win rate",
+        "true utility",
+        "facts right",
+        title="Embedded policy, 300 frozen prompts",
     )
-    table.add_row("(base)", "-", "-", "-", "0.500", f"{before.mean():+.2f}", f"{np.nanmean(right_before):.2f}")
+    table.add_row(
+        "(base)", "-", "-", "-", "0.500", f"{before.mean():+.2f}", f"{np.nanmean(right_before):.2f}"
+    )
     for strategy in sorted(STRATEGIES):
         for seed in seeds:
             pairs = pairs_by_truth(base, seed)
@@ -92,9 +127,19 @@ def main() -> int:
                 train_candidate(strategy, base, pairs, Path(out), StrategyParams(seed=seed))
                 seconds = process_time() - started
                 after, right = truth(load_policy(Path(out) / "model"), prompts)
-            wins = interval_of_mean(np.where(after > before, 1.0, np.where(after < before, 0.0, 0.5)))
+            wins = interval_of_mean(
+                np.where(after > before, 1.0, np.where(after < before, 0.0, 0.5))
+            )
             facts = f"{np.nanmean(right):.2f}"
-            table.add_row(strategy, str(seed), str(len(pairs)), f"{seconds:.0f}", str(wins), f"{after.mean():+.2f}", facts)
+            table.add_row(
+                strategy,
+                str(seed),
+                str(len(pairs)),
+                f"{seconds:.0f}",
+                str(wins),
+                f"{after.mean():+.2f}",
+                facts,
+            )
     Console(width=120).print(table)
     return Limits().told()
 

@@ -1,10 +1,12 @@
-"""How much the embedded loop makes in a day on two cores: samples from prompts to comparisons, and prompts through every stage.
+"""How much the embedded loop makes in a day on two cores: samples from prompts to comparisons, and
+prompts through every stage.
 
     python benchmarks/bench_samples.py [--samples 2000] [--prompts 200]
 
-The jobs themselves, with Great Expectations, MLflow runs, ledger and files, and the embedded policy in place of a provider. Each rate is what
-it would come to in a day or an hour at that pace. Limits: 10,000 samples a day, 50 prompts an hour, no sample failed or lost.
-Reads the embedded policy from RLHF_HOME (default var/) where `rlhf init` has left one, else trains it first (a minute).
+The jobs themselves, with Great Expectations, MLflow runs, ledger and files, and the embedded policy
+in place of a provider. Each rate is what it would come to in a day or an hour at that pace. Limits:
+10,000 samples a day, 50 prompts an hour, no sample failed or lost. Reads the embedded policy from
+RLHF_HOME (default var/) where `rlhf init` has left one, else trains it first (a minute).
 """
 
 import argparse
@@ -30,9 +32,16 @@ DAY_S, HOUR_S = 86_400, 3_600
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, default=2000, help="completions of one collection")
-    parser.add_argument("--prompts", type=int, default=200, help="prompts that go through every stage, retraining and gate included")
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        default=200,
+        help="prompts that go through every stage, retraining and gate included",
+    )
     given = parser.parse_args()
     k = CompletionParams().k
     if given.samples % k or given.samples <= 0:
@@ -54,24 +63,40 @@ def main() -> int:
         pairs = bench.workspace.files.read_frame("comparisons", day)
         bench.instance.dispose()
     rows = [
-        (series, job, f"{seconds:.1f}", *(f"{timed.stages[stage]:.1f} {stage}" for stage in STAGES[job][:3]))
-        for series, timed in ((f"{given.prompts} prompts", whole), (f"{given.samples:,} samples", collected))
+        (
+            series,
+            job,
+            f"{seconds:.1f}",
+            *(f"{timed.stages[stage]:.1f} {stage}" for stage in STAGES[job][:3]),
+        )
+        for series, timed in (
+            (f"{given.prompts} prompts", whole),
+            (f"{given.samples:,} samples", collected),
+        )
         for job, seconds in timed.jobs.items()
     ]
     table(f"Seconds on {cores}", ("what", "job", "seconds", "of them", "", ""), rows)
     samples_a_day = len(made) / sum(collected.jobs.values()) * DAY_S
     prompts_an_hour = given.prompts / sum(whole.jobs.values()) * HOUR_S
-    print(f"\n{len(made):,} samples became {len(pairs):,} comparisons; {int(made['error'].notna().sum())} failed\n")
+    print(
+        f"\n{len(made):,} samples became {len(pairs):,} comparisons; "
+        f"{int(made['error'].notna().sum())} failed\n"
+    )
     limits = Limits()
     limits.judge(
-        samples_a_day > SAMPLES_A_DAY, f"{samples_a_day:,.0f} samples a day from prompts to comparisons, more than {SAMPLES_A_DAY:,} wanted"
+        samples_a_day > SAMPLES_A_DAY,
+        f"{samples_a_day:,.0f} samples a day from prompts to comparisons, more than "
+        f"{SAMPLES_A_DAY:,} wanted",
     )
     limits.judge(
-        prompts_an_hour > PROMPTS_AN_HOUR, f"{prompts_an_hour:,.0f} prompts an hour through every stage, more than {PROMPTS_AN_HOUR} wanted"
+        prompts_an_hour > PROMPTS_AN_HOUR,
+        f"{prompts_an_hour:,.0f} prompts an hour through every stage, more than {PROMPTS_AN_HOUR} "
+        "wanted",
     )
     limits.judge(
         len(made) == given.samples and made["error"].isna().all(),
-        f"{len(made):,} of {given.samples:,} samples made, {int(made['error'].notna().sum())} failed",
+        f"{len(made):,} of {given.samples:,} samples made, {int(made['error'].notna().sum())} "
+        "failed",
     )
     return limits.told()
 

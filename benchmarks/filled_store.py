@@ -1,4 +1,6 @@
-"""A store in which every list and page has rows, at the size that is asked for. Prints nothing; see bench_pages."""
+"""A store in which every list and page has rows, at the size that is asked for. Prints nothing; see
+bench_pages.
+"""
 
 import json
 import subprocess
@@ -23,12 +25,14 @@ AT_ONCE = 5_000  # comparisons whose days are read
 
 
 def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
-    """Import the files as an operator does, fit the annotator model, import a calibration log; then what no command brings: predictions, as a
-    replay writes them, feedback and work."""
+    """Import the files as an operator does, fit the annotator model, import a calibration log; then
+    what no command brings: predictions, as a replay writes them, feedback and work."""
     home.mkdir(parents=True, exist_ok=True)
     for kind, file in zip(("comparisons", "votes"), files, strict=True):
         n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
-        said = _rlhf(url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else []))
+        said = _rlhf(
+            url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])
+        )
         if not said.startswith(f"{n:,} imported"):
             raise SystemExit(f"rlhf import {kind}: {said}")
     _rlhf(url, home, "votes", "annotators", "--publish")
@@ -44,9 +48,18 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
 
 
 def _rlhf(url: str, home: Path, *arguments: str) -> str:
-    done = subprocess.run([RLHF, *arguments], env=environ_of(url, home), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [RLHF, *arguments],
+        env=environ_of(url, home),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise SystemExit(f"rlhf {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        raise SystemExit(
+            f"rlhf {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -58,11 +71,20 @@ def _calibrations() -> Iterator[CalibrationReport]:
     measured, bins = calibration_metrics(p, right), reliability_table(p, right)
     for n in range(CALIBRATIONS):
         yield CalibrationReport(
-            reward_model=f"earlier.reward_model@{n // 7 + 1}", calibrator_version=n % 7 + 1, method="temperature",
-            params={"temperature": 1 + n / 100}, raw=measured, calibrated=measured, candidates={"none": 0.6, "temperature": 0.5},
-            raw_bins=bins, calibrated_bins=bins, noise_ceiling=measured.accuracy, data_hash=f"{n:064x}", n_fit=400,
+            reward_model=f"earlier.reward_model@{n // 7 + 1}",
+            calibrator_version=n % 7 + 1,
+            method="temperature",
+            params={"temperature": 1 + n / 100},
+            raw=measured,
+            calibrated=measured,
+            candidates={"none": 0.6, "temperature": 0.5},
+            raw_bins=bins,
+            calibrated_bins=bins,
+            noise_ceiling=measured.accuracy,
+            data_hash=f"{n:064x}",
+            n_fit=400,
             fitted_at=FIRST + timedelta(days=n),
-        )  # fmt: skip
+        )
 
 
 def _predict(store: Store, ids: list[str]) -> None:
@@ -72,17 +94,35 @@ def _predict(store: Store, ids: list[str]) -> None:
         shown = store.comparisons.with_ids(ids[start : start + AT_ONCE])
         margin = rng.normal(0, 1.5, len(shown))
         rows = {
-            "day": shown["day"], "comparison_id": shown["comparison_id"], "reward_model": MODEL, "calibrator": "temperature@1",
-            "data_hash": "bench", "features_hash": "bench", "score_a": margin, "score_b": 0.0, "p_raw": 1 / (1 + np.exp(-margin)),
-            "p_calibrated": 1 / (1 + np.exp(-margin / 2)), "predicted_at": utc_now(),
-        }  # fmt: skip
-        written = store.predictions.replay(check_frame(pd.DataFrame(rows), PREDICTIONS), data_seq=0).n_written
+            "day": shown["day"],
+            "comparison_id": shown["comparison_id"],
+            "reward_model": MODEL,
+            "calibrator": "temperature@1",
+            "data_hash": "bench",
+            "features_hash": "bench",
+            "score_a": margin,
+            "score_b": 0.0,
+            "p_raw": 1 / (1 + np.exp(-margin)),
+            "p_calibrated": 1 / (1 + np.exp(-margin / 2)),
+            "predicted_at": utc_now(),
+        }
+        written = store.predictions.replay(
+            check_frame(pd.DataFrame(rows), PREDICTIONS), data_seq=0
+        ).n_written
         if written != len(shown):
             raise SystemExit(f"{written} of {len(shown)} predictions were written")
 
 
 def _feedback(n: int) -> NewFeedback:
     kind, said = (
-        ("thumbs", {"value": 1}) if n % 2 else ("detailed", {"text": "It answers, but at three times the length that was asked for."})
+        ("thumbs", {"value": 1})
+        if n % 2
+        else ("detailed", {"text": "It answers, but at three times the length that was asked for."})
     )
-    return NewFeedback(kind=kind, session_id=f"session-{n // 5}", turn=n % 5, completion_id=f"completion-{n}", **said)
+    return NewFeedback(
+        kind=kind,
+        session_id=f"session-{n // 5}",
+        turn=n % 5,
+        completion_id=f"completion-{n}",
+        **said,
+    )

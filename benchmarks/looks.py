@@ -1,4 +1,6 @@
-"""Every look at a test split that benchmarks take, kept in MLflow between runs. Knows openings; knows nothing of what is measured."""
+"""Every look at a test split that benchmarks take, kept in MLflow between runs. Knows openings;
+knows nothing of what is measured.
+"""
 
 import argparse
 import re
@@ -9,23 +11,32 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.registry import Registry, opening_recorder, openings
 from rlhf_pipeline.votes import Opening
 
-KEPT = Path(__file__).with_name("registry")  # ignored by git, and no home: `make demo-clean` leaves it alone
+# ignored by git, and no home: `make demo-clean` leaves it alone
+KEPT = Path(__file__).with_name("registry")
 PROJECT = "benchmarks"
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}")  # told by its first digits; MLflow has them all
 
 
 def registry_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--registry", type=Path, default=KEPT, help=f"folder of the MLflow registry of openings; default {KEPT}")
+    parser.add_argument(
+        "--registry",
+        type=Path,
+        default=KEPT,
+        help=f"folder of the MLflow registry of openings; default {KEPT}",
+    )
 
 
 def code(commit: object) -> str:
     """Twelve digits of the commit, and whether it was changed."""
-    name, _, changed = str(commit).partition("-") if isinstance(commit, str) else ("no checkout", "", "")
+    name, _, changed = (
+        str(commit).partition("-") if isinstance(commit, str) else ("no checkout", "", "")
+    )
     return f"{name[:12]}{'-' if changed else ''}{changed}"
 
 
 class Looks:
-    """What `record` of anything that opens a test split is: each opening is in MLflow before a pair is handed out.
+    """What `record` of anything that opens a test split is: each opening is in MLflow before a pair
+    is handed out.
 
     MLflow is loaded and migrated here, seconds that no clock of a benchmark is to count.
     """
@@ -52,7 +63,8 @@ class Looks:
         first = min(opening.opened_at for opening in self.own).replace(microsecond=0)
         mine = known[known["opened_at"] >= first]
         table(
-            f"Openings of the test split: {len(self.own)} in this run, {len(known)} kept in {self.registry.tracking_uri}",
+            f"Openings of the test split: {len(self.own)} in this run, {len(known)} kept in "
+            f"{self.registry.tracking_uri}",
             ("opened", "for", "why", "pairs", "of hash", "code"),
             [
                 (

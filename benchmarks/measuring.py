@@ -1,4 +1,6 @@
-"""What benchmarks share: seconds of wall and CPU by stage, cores, tables in Markdown, limits. Knows nothing of what is measured."""
+"""What benchmarks share: seconds of wall and CPU by stage, cores, tables in Markdown, limits. Knows
+nothing of what is measured.
+"""
 
 import os
 import resource
@@ -11,7 +13,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Spent:
-    """Wall and CPU seconds of each stage, child processes included: others may be using this machine."""
+    """Wall and CPU seconds of each stage, child processes included: others may be using this
+    machine.
+    """
 
     stages: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -29,7 +33,9 @@ class Spent:
 
 @contextmanager
 def on_cores(n: int) -> Iterator[str]:
-    """This process, its threads and children on `n` of the cores it may use; the words for that. Where a system cannot, the words say so."""
+    """This process, its threads and children on `n` of the cores it may use; the words for that.
+    Where a system cannot, the words say so.
+    """
     if not hasattr(os, "sched_setaffinity"):
         yield f"all {os.cpu_count()} cores: this system pins no process"
         return
@@ -54,7 +60,9 @@ def _pin(cores: set[int]) -> None:
 
 
 def _cpu() -> float:
-    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
@@ -67,7 +75,8 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 @dataclass
 class Limits:
-    """What a benchmark holds itself to. A limit is held, broken or not measured; none of these is ever taken for another.
+    """What a benchmark holds itself to. A limit is held, broken or not measured; none of these is
+    ever taken for another.
 
     Every benchmark ends with `sys.exit(limits.told())`.
     """
@@ -91,11 +100,17 @@ class Limits:
         print(f"----  not measured: {text}", flush=True)
 
     def told(self) -> int:
-        """Says in the last lines how many limits were held and which were not; the exit code, 1 where one is broken."""
+        """Says in the last lines how many limits were held and which were not; the exit code, 1
+        where one is broken.
+        """
         if not (self.held or self.broken or self.unmeasured):
             print("\nthis benchmark describes; it has no limits")
             return 0
-        counts = {"held": len(self.held), "broken": len(self.broken), "not measured": len(self.unmeasured)}
+        counts = {
+            "held": len(self.held),
+            "broken": len(self.broken),
+            "not measured": len(self.unmeasured),
+        }
         print("\nlimits: " + ", ".join(f"{n} {state}" for state, n in counts.items() if n))
         for state, texts in (("broken", self.broken), ("not measured", self.unmeasured)):
             for text in texts:
@@ -111,6 +126,12 @@ class Table:
         self.limits = Limits()
         print("| where | what | measured | limit | |\n|---|---|---|---|---|", flush=True)
 
-    def row(self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None) -> None:
-        said = "" if passed is None else self.limits.note(passed, f"{where}, {what}: {measured}, limit {limit}")
+    def row(
+        self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None
+    ) -> None:
+        said = (
+            ""
+            if passed is None
+            else self.limits.note(passed, f"{where}, {what}: {measured}, limit {limit}")
+        )
         print(f"| {where} | {what} | {measured} | {limit} | {said} |", flush=True)

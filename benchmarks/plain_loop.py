@@ -1,4 +1,5 @@
-"""The loop without an orchestrator: every stage's library calls one after the other, with checks, MLflow runs and files.
+"""The loop without an orchestrator: every stage's library calls one after the other, with checks,
+MLflow runs and files.
 
 What bench_loop.py sets beside the same stages as Dagster assets.
 """
@@ -36,7 +37,14 @@ from rlhf_pipeline.drift.plots import drift_timeline
 from rlhf_pipeline.drift.reference import current_window, reference_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
 from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.evaluation import EvaluationParams, GateParams, evaluate, frozen_prompt_ids, frozen_prompts, gate
+from rlhf_pipeline.evaluation import (
+    EvaluationParams,
+    GateParams,
+    evaluate,
+    frozen_prompt_ids,
+    frozen_prompts,
+    gate,
+)
 from rlhf_pipeline.evaluation.plots import loss_curve
 from rlhf_pipeline.expectations import require, suite_for, validate
 from rlhf_pipeline.frames import SCHEMAS, frame_hash
@@ -93,11 +101,20 @@ class PlainScript:
     @contextmanager
     def stage(self, name: str) -> Iterator[Run]:
         start = time.perf_counter()
-        with self.registry.run(name, {"stage": name}, run_key=f"plain:{name}:{time.time_ns()}") as run:
+        with self.registry.run(
+            name, {"stage": name}, run_key=f"plain:{name}:{time.time_ns()}"
+        ) as run:
             yield run
         self.timed.stages[name] = time.perf_counter() - start
 
-    def keep(self, run: Run, name: str, value: pd.DataFrame | Record, metrics: dict[str, float], day: str | None = None) -> None:
+    def keep(
+        self,
+        run: Run,
+        name: str,
+        value: pd.DataFrame | Record,
+        metrics: dict[str, float],
+        day: str | None = None,
+    ) -> None:
         if isinstance(value, Record):
             self.files.write_record(name, value)
         else:
@@ -108,16 +125,22 @@ class PlainScript:
 
     def collection(self, day: str) -> None:
         with self.stage("prompts") as run:
-            prompts = generate(self.prompt_params, day=day, exclude=frozen_prompt_ids(frozen_prompts()))
+            prompts = generate(
+                self.prompt_params, day=day, exclude=frozen_prompt_ids(frozen_prompts())
+            )
             self.keep(run, "prompts", prompts, {"n_prompts": len(prompts)}, day)
         with self.stage("completions") as run:
             backend = self.champions.backend(self.settings)
-            completions = complete_prompts(prompts, backend, CompletionParams(), cache=self.store.completions_cache)
+            completions = complete_prompts(
+                prompts, backend, CompletionParams(), cache=self.store.completions_cache
+            )
             self.keep(run, "completions", completions, {"n_completions": len(completions)}, day)
         with self.stage("comparisons") as run:
             before = [(date.fromisoformat(day) - timedelta(days=n)).isoformat() for n in (1, 2, 3)]
             earlier = self.store.comparisons.for_days(before)
-            comparisons = pair_completions(prompts, completions, PairingParams(), day=day, earlier=earlier)
+            comparisons = pair_completions(
+                prompts, completions, PairingParams(), day=day, earlier=earlier
+            )
             judge = self.champions.judge()
             predictions = self._predicted(judge, comparisons) if judge else None
             self.store.comparisons.publish(comparisons, predictions, published_at=utc_now())
@@ -131,7 +154,9 @@ class PlainScript:
         with self.stage("preference_pairs") as run:
             judged = votes["comparison_id"].unique().tolist()
             all_votes = self.store.votes.on(judged, up_to_seq=int(votes["seq"].max()))
-            pairs = preference_pairs(all_votes, self.store.comparisons.with_ids(judged), PairParams()).assign(day=day)
+            pairs = preference_pairs(
+                all_votes, self.store.comparisons.with_ids(judged), PairParams()
+            ).assign(day=day)
             self.keep(run, "preference_pairs", pairs, {"n_pairs": len(pairs)}, day)
         with self.stage("reflection_log") as run:
             found = [self.store.predictions.for_days([day]), self.store.predictions.of(judged)]
@@ -140,54 +165,112 @@ class PlainScript:
             self.keep(run, "reflection_log", reflections, {"n_rows": len(reflections)}, day)
         with self.stage("drift_report") as run:
             report = self._drift_report(day, reflections, votes, run)
-            self.keep(run, "drift_report", report, {"n_drift": int((report["verdict"] == "drift").sum())}, day)
+            self.keep(
+                run,
+                "drift_report",
+                report,
+                {"n_drift": int((report["verdict"] == "drift").sum())},
+                day,
+            )
 
-    def _drift_report(self, day: str, reflections: pd.DataFrame, votes: pd.DataFrame, run: Run) -> pd.DataFrame:
+    def _drift_report(
+        self, day: str, reflections: pd.DataFrame, votes: pd.DataFrame, run: Run
+    ) -> pd.DataFrame:
         judged, params = reflections[reflections["is_error"].notna()], DriftParams()
         if judged.empty:
-            return drift_report(day, model_version=None, reference=None, current=None, params=params)
+            return drift_report(
+                day, model_version=None, reference=None, current=None, params=params
+            )
         label = str(judged["reward_model"].mode().iloc[0])
-        found = scan(self.store.detectors.errors_after(label), self.store.detectors.states(label), model_version=label, params=params)
+        found = scan(
+            self.store.detectors.errors_after(label),
+            self.store.detectors.states(label),
+            model_version=label,
+            params=params,
+        )
         self.store.detectors.record_scan(found.events, label, found.states)
         mine = reflections[reflections["reward_model"] == label]
-        judge, reference = self.champions.judge(self.champions.version(label)), self.champions.reference_window(label)
+        judge, reference = (
+            self.champions.judge(self.champions.version(label)),
+            self.champions.reference_window(label),
+        )
         texts = self.store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
-        current = current_window(mine, texts, model_version=label, embed=judge.embed if judge else None)
-        judgements, ceiling, groups = judged_predictions(mine), shown_ceiling(votes), groups_of(texts)
+        current = current_window(
+            mine, texts, model_version=label, embed=judge.embed if judge else None
+        )
+        judgements, ceiling, groups = (
+            judged_predictions(mine),
+            shown_ceiling(votes),
+            groups_of(texts),
+        )
         by_group = calibration_by_group(
-            judgements["p"], judgements["outcome"], judgements["group"].to_numpy(), groups, ceilings=ceilings_by_group(votes, groups)
+            judgements["p"],
+            judgements["outcome"],
+            judgements["group"].to_numpy(),
+            groups,
+            ceilings=ceilings_by_group(votes, groups),
         )
         tests = evidently_calibration_report(judgements, noise_ceiling=ceiling, by_group=by_group)
         self.store.events.add(calibration_events(mine, list(tests.tests), model_version=label))
         events = self.store.events.for_model(label)
         report = drift_report(
-            day, model_version=label, reference=reference, current=current, events=[*events], warnings=found.warnings,
-            calibration_tests=list(tests.tests), last_seq=int(judged["seq"].max()), params=params,
-        )  # fmt: skip
+            day,
+            model_version=label,
+            reference=reference,
+            current=current,
+            events=[*events],
+            warnings=found.warnings,
+            calibration_tests=list(tests.tests),
+            last_seq=int(judged["seq"].max()),
+            params=params,
+        )
         run.log_text(json.dumps(tests.json), "calibration.json")
-        data_drift = data_drift_report(reference, current, params).json if reference is not None else {}
+        data_drift = (
+            data_drift_report(reference, current, params).json if reference is not None else {}
+        )
         run.log_text(json.dumps(data_drift), "data_drift.json")
         errors = self.store.detectors.errors_after(label)
-        run.log_figure(drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label), "drift_timeline.png")
+        run.log_figure(
+            drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label),
+            "drift_timeline.png",
+        )
         shown = DayEvidence(
-            project=self.registry.project, day=day, report=report, reference=reference, current=current, judged=judgements,
-            errors=errors, events=[*events], warnings=[*found.warnings], noise_ceiling=ceiling, by_group=by_group, texts=self._texts, data_drift=data_drift,
-        )  # fmt: skip
+            project=self.registry.project,
+            day=day,
+            report=report,
+            reference=reference,
+            current=current,
+            judged=judgements,
+            errors=errors,
+            events=[*events],
+            warnings=[*found.warnings],
+            noise_ceiling=ceiling,
+            by_group=by_group,
+            texts=self._texts,
+            data_drift=data_drift,
+        )
         run.log_text(html_report(shown, params), f"drift_report_{day}.html")
         return report
 
     def _texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        return {row.comparison_id: (row.prompt, row.completion_a) for row in self.store.comparisons.with_ids(ids).itertuples()}
+        return {
+            row.comparison_id: (row.prompt, row.completion_a)
+            for row in self.store.comparisons.with_ids(ids).itertuples()
+        }
 
     def retraining(self, day: str) -> None:
         votes = self.files.read_days("votes", self.files.days("votes"))
-        pairs = latest_pairs(self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes)
+        pairs = latest_pairs(
+            self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes
+        )
         with self.stage("annotator_model") as run:
             cast = last_words(votes)
             learnt = learn_annotators(
-                cast, self.store.comparisons.with_ids(judged_ids(cast)), efforts=self.store.votes.efforts(),
+                cast,
+                self.store.comparisons.with_ids(judged_ids(cast)),
+                efforts=self.store.votes.efforts(),
                 passes=self.store.votes.repeat_passes(cast["day"].unique().tolist()),
-            )  # fmt: skip
+            )
             run.log_figure(reliability_plot(learnt.figures), "annotators.png")
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
@@ -197,35 +280,59 @@ class PlainScript:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None
             fitted = fit_reward_model(
-                pairs, RewardModelParams(), encoder=self.champions.encoder(), warm_start=warm_start, record=opening_recorder(self.registry)
+                pairs,
+                RewardModelParams(),
+                encoder=self.champions.encoder(),
+                warm_start=warm_start,
+                record=opening_recorder(self.registry),
             )
             fitted.model.save(Path(folder) / "reward_model")
             version = self.registry.register(
-                "reward_model", Path(folder) / "reward_model", run=run, data_hash=fitted.report.data_hash, data_seq=fitted.report.max_seq
+                "reward_model",
+                Path(folder) / "reward_model",
+                run=run,
+                data_hash=fitted.report.data_hash,
+                data_seq=fitted.report.max_seq,
             )
             self.registry.set_alias("reward_model", "candidate", version.version)
-            run.log_figure(loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label), "loss_curve.png")
+            run.log_figure(
+                loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label),
+                "loss_curve.png",
+            )
             self.keep(run, "reward_model", version, {"n_train": fitted.report.n_train})
         with self.stage("calibration") as run:
             judge = self.champions.judge(version)
             assert judge is not None
             groups = groups_of(self.store.comparisons.with_ids(pairs["comparison_id"].tolist()))
             calibrator, report = calibrate(
-                pairs, judge.reward_model, CalibrationParams(), reward_model_label=version.label,
-                data_hash=version.data_hash or "", noise_ceiling=shown_ceiling(votes), groups=groups,
-                group_ceilings=ceilings_by_group(votes, groups), record=opening_recorder(self.registry),
-            )  # fmt: skip
+                pairs,
+                judge.reward_model,
+                CalibrationParams(),
+                reward_model_label=version.label,
+                data_hash=version.data_hash or "",
+                noise_ceiling=shown_ceiling(votes),
+                groups=groups,
+                group_ceilings=ceilings_by_group(votes, groups),
+                record=opening_recorder(self.registry),
+            )
             number = self.store.calibrations.add(report, calibrator.to_json())
             judge = Judge(version, judge.reward_model, calibrator, f"{report.method}@{number}")
             calib = pairs[pairs["split"] == "calib"]
             test = open_test_split(
-                pairs, model=version.label, purpose="Evidently's calibration report", record=opening_recorder(self.registry)
+                pairs,
+                model=version.label,
+                purpose="Evidently's calibration report",
+                record=opening_recorder(self.registry),
             )
-            window = reference_window(calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed)
+            window = reference_window(
+                calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed
+            )
             window.save(self.champions.reference_folder(version))
             run.log_folder(self.champions.reference_folder(version), "reference_window")
             evidently = evidently_calibration_report(
-                voted_rows(test, judge.p_chosen(test)), noise_ceiling=report.noise_ceiling, by_group=report.by_group
+                voted_rows(test, judge.p_chosen(test)),
+                noise_ceiling=report.noise_ceiling,
+                by_group=report.by_group,
             )
             run.log_text(evidently.html().decode(), "evidently.html")
             run.log_figure(reliability_diagram(report), "reliability_diagram.png")
@@ -233,26 +340,48 @@ class PlainScript:
             verdict = assess(judge, self.champions.judge(), calib, ceiling=report.noise_ceiling)
             self.keep(run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value})
             if verdict.is_accepted:
-                self.champions.promote("reward_model", version, reason=verdict.reason, actor="benchmark")
+                self.champions.promote(
+                    "reward_model", version, reason=verdict.reason, actor="benchmark"
+                )
         frozen = frozen_prompts()
         with self.stage("retraining_set") as run:
             reflections = self.files.read_days("reflection_log", self.files.days("reflection_log"))
-            scores = pd.DataFrame({"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)})
-            frame = select(pairs, scores, reflections, SelectionParams(), frozen_prompt_ids=frozen_prompt_ids(frozen))
-            assert not verify_retraining_set(frame, frozen_prompt_ids(frozen), SelectionParams().min_pairs)
+            scores = pd.DataFrame(
+                {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
+            )
+            frame = select(
+                pairs,
+                scores,
+                reflections,
+                SelectionParams(),
+                frozen_prompt_ids=frozen_prompt_ids(frozen),
+            )
+            assert not verify_retraining_set(
+                frame, frozen_prompt_ids(frozen), SelectionParams().min_pairs
+            )
             self.keep(run, "retraining_set", frame, {"n_pairs": len(frame)})
         with self.stage("candidate_model") as run:
             parent, out = self.champions.policy(), self.settings.models / "candidates" / "plain"
-            trained = train_candidate("dpo", self.champions.policy_folder(parent), frame, out, StrategyParams())
-            candidate = self.registry.register("policy", out / "model", run=run, parent=parent.label, data_hash=trained.data_hash)
+            trained = train_candidate(
+                "dpo", self.champions.policy_folder(parent), frame, out, StrategyParams()
+            )
+            candidate = self.registry.register(
+                "policy", out / "model", run=run, parent=parent.label, data_hash=trained.data_hash
+            )
             self.registry.set_alias("policy", "candidate", candidate.version)
             run.log_figure(loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png")
             self.keep(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
         with self.stage("evaluation") as run:
             result, samples = self._evaluation(candidate, parent, judge)
             base = self.registry.get("policy", 1) or parent
-            from_base = result if base.label == parent.label else self._evaluation(candidate, base, judge)[0]
-            result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base.win_rate})
+            from_base = (
+                result
+                if base.label == parent.label
+                else self._evaluation(candidate, base, judge)[0]
+            )
+            result = result.model_copy(
+                update={"base": base.label, "win_rate_against_base": from_base.win_rate}
+            )
             run.log_text(samples.to_json(orient="records", lines=True), "samples.jsonl")
             self.keep(run, "evaluation", result, {"win_rate": result.win_rate.value})
         with self.stage("gate") as run:
@@ -260,15 +389,28 @@ class PlainScript:
             self.keep(run, "gate", decision, {"promoted": float(decision.promoted)})
             self.store.gates.record(decision)
 
-    def _evaluation(self, candidate: ModelVersion, other: ModelVersion, judge: Judge) -> tuple[Evaluation, pd.DataFrame]:
+    def _evaluation(
+        self, candidate: ModelVersion, other: ModelVersion, judge: Judge
+    ) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
-            self.champions.load_policy(candidate), self.champions.load_policy(other), frozen_prompts(), judge.reward_model,
-            EvaluationParams(), candidate_label=candidate.label, champion_label=other.label, reward_model_label=judge.label,
+            self.champions.load_policy(candidate),
+            self.champions.load_policy(other),
+            frozen_prompts(),
+            judge.reward_model,
+            EvaluationParams(),
+            candidate_label=candidate.label,
+            champion_label=other.label,
+            reward_model_label=judge.label,
             calibrator=judge.calibrator,
-        )  # fmt: skip
+        )
 
     def _predicted(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:
         return predict(
-            comparisons, judge.reward_model, judge.calibrator, reward_model_label=judge.label,
-            calibrator_version=judge.calibrator_version, data_hash=judge.version.data_hash or "", predicted_at=utc_now(),
-        )  # fmt: skip
+            comparisons,
+            judge.reward_model,
+            judge.calibrator,
+            reward_model_label=judge.label,
+            calibrator_version=judge.calibrator_version,
+            data_hash=judge.version.data_hash or "",
+            predicted_at=utc_now(),
+        )

@@ -1,4 +1,5 @@
-"""What is chosen on convarg's train and calib debates, one left out at a time: labels, heads, and how to be calibrated on debates nobody knows.
+"""What is chosen on convarg's train and calib debates, one left out at a time: labels, heads, and
+how to be calibrated on debates nobody knows.
 
 Knows what raw files became; opens no test split.
 """
@@ -18,7 +19,13 @@ from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams
 from rlhf_pipeline.reward_model.judging import margins_of
 from rlhf_pipeline.reward_model.labels import with_soft_labels
 from rlhf_pipeline.reward_model.length import length_effect, length_of
-from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_of_mean, preference_pairs
+from rlhf_pipeline.votes import (
+    PairParams,
+    gold_ceiling,
+    gold_pairs,
+    interval_of_mean,
+    preference_pairs,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,7 +41,9 @@ ENSEMBLE, HIDDEN = "used, ensemble of 5", "used, with a hidden layer"
 
 @dataclass
 class Fitted:
-    """What raw files became. `pairs` hold the test split, which `tables` opens. `labels` are the annotator model's, without a test vote."""
+    """What raw files became. `pairs` hold the test split, which `tables` opens. `labels` are the
+    annotator model's, without a test vote.
+    """
 
     comparisons: pd.DataFrame
     votes: pd.DataFrame
@@ -53,26 +62,41 @@ class Fitted:
 
 
 class Remembering(EmbeddingRewardModel):
-    """Asks for what it sees of a completion once: cross-validation would ask for the same a hundred times."""
+    """Asks for what it sees of a completion once: cross-validation would ask for the same a hundred
+    times.
+    """
 
     seen: ClassVar[dict[tuple[str, str], np.ndarray]] = {}
 
-    def features(self, prompts: Sequence[str], completions: Sequence[str], **more: Any) -> np.ndarray:
+    def features(
+        self, prompts: Sequence[str], completions: Sequence[str], **more: Any
+    ) -> np.ndarray:
         keys = list(zip(prompts, completions, strict=True))
         new = [key for key in dict.fromkeys(keys) if key not in self.seen]
         if new:
-            self.seen.update(zip(new, super().features([p for p, _ in new], [c for _, c in new], **more), strict=True))
+            self.seen.update(
+                zip(
+                    new,
+                    super().features([p for p, _ in new], [c for _, c in new], **more),
+                    strict=True,
+                )
+            )
         return np.stack([self.seen[key] for key in keys])
 
 
 def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, RewardModelParams]]:
-    """Training pairs of those splits by what is learnt from each, and how. A pair without votes is learnt as its known right choice."""
+    """Training pairs of those splits by what is learnt from each, and how. A pair without votes is
+    learnt as its known right choice.
+    """
 
     def of_splits(frame: pd.DataFrame) -> pd.DataFrame:
         return frame[frame["split"].isin(splits)]
 
     def completed(frame: pd.DataFrame) -> pd.DataFrame:
-        return concat([frame, certain[~certain["comparison_id"].isin(frame["comparison_id"])]], PREFERENCE_PAIRS)
+        return concat(
+            [frame, certain[~certain["comparison_id"].isin(frame["comparison_id"])]],
+            PREFERENCE_PAIRS,
+        )
 
     def soft(frame: pd.DataFrame) -> pd.DataFrame:
         joined = with_soft_labels(frame, fitted.labels)
@@ -83,14 +107,22 @@ def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, 
     with_ties = of_splits(preference_pairs(fitted.votes, fitted.comparisons, tied))
     certain = of_splits(gold_pairs(fitted.comparisons))
     gold = of_splits(gold_pairs(fitted.comparisons, voted))
-    used = concat([gold, voted[~voted["comparison_id"].isin(gold["comparison_id"])]], PREFERENCE_PAIRS)
+    used = concat(
+        [gold, voted[~voted["comparison_id"].isin(gold["comparison_id"])]], PREFERENCE_PAIRS
+    )
     return {
         USED: (used, RewardModelParams()),
         MAJORITY: (completed(voted), RewardModelParams(label="majority")),
         "votes' shares": (completed(voted), RewardModelParams()),
         SOFT: (soft(completed(voted)), RewardModelParams(label="annotators")),
-        "annotator model's soft labels, ties kept": (soft(completed(with_ties)), RewardModelParams(label="annotators")),
-        "votes' shares, ties by Davidson": (completed(with_ties), RewardModelParams(loss="davidson")),
+        "annotator model's soft labels, ties kept": (
+            soft(completed(with_ties)),
+            RewardModelParams(label="annotators"),
+        ),
+        "votes' shares, ties by Davidson": (
+            completed(with_ties),
+            RewardModelParams(loss="davidson"),
+        ),
         ENSEMBLE: (used, RewardModelParams(n_members=5)),
         HIDDEN: (used, RewardModelParams(head="mlp")),
         "used, length taken out": (used, RewardModelParams(debias_length=True)),
@@ -99,7 +131,9 @@ def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, 
 
 @dataclass(frozen=True)
 class NewDebates:
-    """Convarg's train and calib pairs by the known right choice, and the debate of each of all comparisons."""
+    """Convarg's train and calib pairs by the known right choice, and the debate of each of all
+    comparisons.
+    """
 
     judged: pd.DataFrame
     debate: "pd.Series[str]"
@@ -114,31 +148,49 @@ class NewDebates:
     def of_judged(self) -> npt.NDArray[np.object_]:
         return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
 
-    def margins(self, fitted: Fitted, pairs: pd.DataFrame, params: RewardModelParams) -> tuple[Floats, float]:
-        """Of each judged pair by a model that learnt from all debates but its own, toward the right choice; and the L2 of these models.
+    def margins(
+        self, fitted: Fitted, pairs: pd.DataFrame, params: RewardModelParams
+    ) -> tuple[Floats, float]:
+        """Of each judged pair by a model that learnt from all debates but its own, toward the right
+        choice; and the L2 of these models.
 
-        The two penalties are chosen once, by cross-validation over the prompts of all these debates.
+        The two penalties are chosen once, by cross-validation over the prompts of all these
+        debates.
         """
-        margins, of_pair = np.full(len(self.judged), np.nan), pairs["comparison_id"].map(self.debate).to_numpy()
+        margins, of_pair = (
+            np.full(len(self.judged), np.nan),
+            pairs["comparison_id"].map(self.debate).to_numpy(),
+        )
         own = params.embedding()
-        whole = Remembering(own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder).fit(pairs)
-        own = own.model_copy(update={"l2_grid": [whole.l2_], "context_penalty_grid": [whole.context_penalty_]})
+        whole = Remembering(
+            own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder
+        ).fit(pairs)
+        own = own.model_copy(
+            update={"l2_grid": [whole.l2_], "context_penalty_grid": [whole.context_penalty_]}
+        )
         for left_out in np.unique(self.of_judged):
-            model = Remembering(own, fitted.model.encoder).fit(pairs[of_pair != left_out].reset_index(drop=True))
+            model = Remembering(own, fitted.model.encoder).fit(
+                pairs[of_pair != left_out].reset_index(drop=True)
+            )
             is_out = self.of_judged == left_out
             margins[is_out] = margins_of(model, self.judged[is_out])
         return margins, float(own.l2_grid[0])
 
     def calibrator(self, margins: Floats) -> tuple[Calibrator, dict[str, float]]:
-        """Of `margins` the method that loses least on debates it was not fitted to, fitted to all of them; and what each method lost.
+        """Of `margins` the method that loses least on debates it was not fitted to, fitted to all
+        of them; and what each method lost.
 
-        Platt 1999, section 2.2: margins of pairs that the model has not learnt from are as good as a split of their own. The two calib
-        debates alone cannot tell one method from another; ten debates can.
+        Platt 1999, section 2.2: margins of pairs that the model has not learnt from are as good as
+        a split of their own. The two calib debates alone cannot tell one method from another; ten
+        debates can.
         """
 
-        def fit(method: str, of: Floats) -> Calibrator:  # with sides swapped too, so that there are both outcomes
+        # with sides swapped too, so that there are both outcomes
+        def fit(method: str, of: Floats) -> Calibrator:
             outcomes = np.repeat([1.0, 0.0], len(of))
-            return CALIBRATORS[method]().fit(np.concatenate([of, -of]), outcomes, np.ones(len(outcomes)))
+            return CALIBRATORS[method]().fit(
+                np.concatenate([of, -of]), outcomes, np.ones(len(outcomes))
+            )
 
         losses = {}
         for method in CALIBRATORS:
@@ -154,7 +206,10 @@ def choices(fitted: Fitted, limits: Limits) -> None:
     """What labels and heads would have done on debates left out. No test pair."""
     new = NewDebates.of(fitted)
     judged, of_judged = new.judged, new.of_judged
-    gaps, turned = length_of(judged["chosen"]) - length_of(judged["rejected"]), (judged["chosen_side"] == "b").to_numpy()
+    gaps, turned = (
+        length_of(judged["chosen"]) - length_of(judged["rejected"]),
+        (judged["chosen_side"] == "b").to_numpy(),
+    )
     rows: list[tuple[object, ...]] = []
     accuracy: dict[str, float] = {}
     for name, (pairs, params) in variants(fitted, {"train", "calib"}).items():
@@ -164,24 +219,54 @@ def choices(fitted: Fitted, limits: Limits) -> None:
         effect = length_effect(margins, gaps, turned, 0.0, is_debiased=False)
         rows.append(
             (
-                name, interval_of_mean(margins > 0, groups=of_judged), f"{by_debate.min():.3f}–{by_debate.max():.3f}",
-                interval_of_mean(np.logaddexp(0, -margins), groups=of_judged), f"{effect.correlation_before:.2f}", f"{l2:g}",
+                name,
+                interval_of_mean(margins > 0, groups=of_judged),
+                f"{by_debate.min():.3f}–{by_debate.max():.3f}",
+                interval_of_mean(np.logaddexp(0, -margins), groups=of_judged),
+                f"{effect.correlation_before:.2f}",
+                f"{l2:g}",
             )
-        )  # fmt: skip
+        )
         print(*rows[-1], sep=" | ", flush=True)
     longer = 0.5 + 0.5 * np.sign(gaps)
     by_debate = pd.Series(longer).groupby(of_judged).mean()
     rows.append(
-        ("longer wins", interval_of_mean(longer, groups=of_judged), f"{by_debate.min():.3f}–{by_debate.max():.3f}", "-", "1.00", "-")
+        (
+            "longer wins",
+            interval_of_mean(longer, groups=of_judged),
+            f"{by_debate.min():.3f}–{by_debate.max():.3f}",
+            "-",
+            "1.00",
+            "-",
+        )
     )
     votes = fitted.votes[fitted.votes["comparison_id"].isin(judged["comparison_id"])]
-    rows.append(("one person's vote: the ceiling beside it", gold_ceiling(votes, fitted.comparisons), "-", "-", "-", "-"))
+    rows.append(
+        (
+            "one person's vote: the ceiling beside it",
+            gold_ceiling(votes, fitted.comparisons),
+            "-",
+            "-",
+            "-",
+            "-",
+        )
+    )
     n = len(np.unique(of_judged))
     table(
-        f"Convarg's {n} train and calib debates, one left out at a time (95 % over debates); {len(judged)} pairs judged by the known right choice",
-        ("what is learnt", "accuracy (ceiling: last row)", "by debate", "log loss", "correlation of margin and length gap", "L2"), rows,
-    )  # fmt: skip
+        f"Convarg's {n} train and calib debates, one left out at a time (95 % over debates); "
+        f"{len(judged)} pairs judged by the known right choice",
+        (
+            "what is learnt",
+            "accuracy (ceiling: last row)",
+            "by debate",
+            "log loss",
+            "correlation of margin and length gap",
+            "L2",
+        ),
+        rows,
+    )
     limits.judge(
         accuracy[SOFT] >= accuracy[MAJORITY],
-        f"new debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at least as good wanted",
+        f"new debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at "
+        "least as good wanted",
     )

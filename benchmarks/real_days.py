@@ -1,8 +1,10 @@
-"""Imported days lived through again by library calls alone: the rule of `rlhf replay` without Dagster, registry and store.
+"""Imported days lived through again by library calls alone: the rule of `rlhf replay` without
+Dagster, registry and store.
 
-Each comparison is predicted on the morning of its first vote by the model of that day, which has seen none of its votes.
-After a day's votes come detectors, windows and calibration tests, a first or later reward model where there is enough to
-learn from, and the trigger's decision. Knows frames and an encoder; knows no file.
+Each comparison is predicted on the morning of its first vote by the model of that day, which has
+seen none of its votes. After a day's votes come detectors, windows and calibration tests, a first
+or later reward model where there is enough to learn from, and the trigger's decision. Knows frames
+and an encoder; knows no file.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,10 @@ from rlhf_pipeline.votes import TasteChanges, preference_pairs, shown_ceiling, t
 from rlhf_pipeline.votes.test_split import Recorder
 
 NAME = "real.reward_model"
-DEFAULTS = {name: Settings.model_fields[name].default for name in ("min_new_pairs", "refit_after_pairs", "retry_after_pairs")}
+DEFAULTS = {
+    name: Settings.model_fields[name].default
+    for name in ("min_new_pairs", "refit_after_pairs", "retry_after_pairs")
+}
 
 
 @dataclass
@@ -45,7 +50,9 @@ class Served:
 
 @dataclass
 class RealDays:
-    """`comparisons` and dated `votes` in order of time; `live` goes through all days. `record` is told of each model's report on test pairs."""
+    """`comparisons` and dated `votes` in order of time; `live` goes through all days. `record` is
+    told of each model's report on test pairs.
+    """
 
     comparisons: pd.DataFrame
     votes: pd.DataFrame
@@ -68,9 +75,10 @@ class RealDays:
     def live(self) -> "RealDays":
         usable = self.comparisons[self.comparisons["flag"].isna()]
         self.comparisons = usable
-        self.votes = self.votes[self.votes["voted_at"].notna() & self.votes["comparison_id"].isin(usable["comparison_id"])].sort_values(
-            "seq"
-        )
+        self.votes = self.votes[
+            self.votes["voted_at"].notna()
+            & self.votes["comparison_id"].isin(usable["comparison_id"])
+        ].sort_values("seq")
         self._first_seq = self.votes.groupby("comparison_id")["seq"].min()
         for day in sorted(self.votes["day"].unique()):
             self._live(day)
@@ -85,7 +93,11 @@ class RealDays:
         last_seq = int(votes["seq"].max())
         if self.serving:
             self._predict(day, votes, self.serving.judge)
-        rows = reflect(concat(self.predictions, PREDICTIONS), votes, strict=False) if self.predictions else REFLECTIONS.empty()
+        rows = (
+            reflect(concat(self.predictions, PREDICTIONS), votes, strict=False)
+            if self.predictions
+            else REFLECTIONS.empty()
+        )
         rows = rows[rows["vote_id"].notna()]
         self.reflections.append(rows)
         verdict = self._report(day, rows) if len(rows) else "no model yet"
@@ -94,7 +106,8 @@ class RealDays:
         fired = self._decide(day, last_seq)
         error = rows["is_error"].dropna().astype(float)
         self.told(
-            f"{day}: {len(votes)} votes, error rate {error.mean():.3f} of {len(error)}, {verdict}{fired}"
+            f"{day}: {len(votes)} votes, error rate {error.mean():.3f} of {len(error)}, "
+            f"{verdict}{fired}"
             if len(error)
             else f"{day}: {len(votes)} votes, {verdict}"
         )
@@ -104,24 +117,37 @@ class RealDays:
         new = first.index[(first > (judge.version.data_seq or 0)) & (first >= votes["seq"].min())]
         frame = self.comparisons[self.comparisons["comparison_id"].isin(new)].assign(day=day)
         predicted = predict(
-            frame, judge.reward_model, judge.calibrator, reward_model_label=judge.label, calibrator_version=judge.calibrator_version,
-            data_hash=judge.version.data_hash or "", predicted_at=utc_now(),
-        )  # fmt: skip
+            frame,
+            judge.reward_model,
+            judge.calibrator,
+            reward_model_label=judge.label,
+            calibrator_version=judge.calibrator_version,
+            data_hash=judge.version.data_hash or "",
+            predicted_at=utc_now(),
+        )
         if len(predicted):
             self.predictions.append(predicted)
 
     def _report(self, day: str, rows: pd.DataFrame) -> str:
-        """Every model's detectors read its own errors; the day is judged against the model that predicted most of it."""
+        """Every model's detectors read its own errors; the day is judged against the model that
+        predicted most of it.
+        """
         for served in self.models:
             errors = error_stream(rows, served.judge.label)
             if len(errors):
-                served.scanned = scan(errors, served.scanned.states if served.scanned else None, model_version=served.judge.label)
+                served.scanned = scan(
+                    errors,
+                    served.scanned.states if served.scanned else None,
+                    model_version=served.judge.label,
+                )
                 self.events += served.scanned.events
         judged = rows[rows["is_error"].notna()]
         label = str(judged["reward_model"].mode().iloc[0])
         served = next(s for s in self.models if s.judge.label == label)
         mine = rows[rows["reward_model"] == label]
-        current = current_window(mine, self.comparisons, model_version=label, embed=served.judge.embed)
+        current = current_window(
+            mine, self.comparisons, model_version=label, embed=served.judge.embed
+        )
         try:
             tests = list(evidently_calibration_report(judged_predictions(mine)).tests)
         except NotEnoughData:
@@ -129,28 +155,48 @@ class RealDays:
         self.events += calibration_events(mine, tests, model_version=label)
         warnings = served.scanned.warnings if served.scanned else ()
         report = drift_report(
-            day, model_version=label, reference=served.reference, current=current, events=self.events, warnings=warnings,
-            calibration_tests=tests, last_seq=int(judged["seq"].max()),
-        )  # fmt: skip
+            day,
+            model_version=label,
+            reference=served.reference,
+            current=current,
+            events=self.events,
+            warnings=warnings,
+            calibration_tests=tests,
+            last_seq=int(judged["seq"].max()),
+        )
         self.reports.append(report)
         return f"{label} {report.loc[report['space'] == 'overall', 'verdict'].iloc[0]}"
 
     def _is_due(self, seq: int) -> bool:
-        """The learning sensor's rule; and where the first days gave nothing to calibrate with, the first that do are not waited past."""
+        """The learning sensor's rule; and where the first days gave nothing to calibrate with, the
+        first that do are not waited past.
+        """
         seen = self.votes[self.votes["seq"] <= seq]
         if self._refused_at is not None:
-            return bool(seen[seen["seq"] > self._refused_at]["comparison_id"].nunique() >= DEFAULTS["retry_after_pairs"])
+            return bool(
+                seen[seen["seq"] > self._refused_at]["comparison_id"].nunique()
+                >= DEFAULTS["retry_after_pairs"]
+            )
         if self.serving is None:
             return bool(seen["comparison_id"].nunique() >= DEFAULTS["min_new_pairs"])
-        new = seen[seen["seq"] > (self.serving.judge.version.data_seq or 0)]["comparison_id"].nunique()
+        new = seen[seen["seq"] > (self.serving.judge.version.data_seq or 0)][
+            "comparison_id"
+        ].nunique()
         in_calib = self.comparisons.loc[self.comparisons["split"] == "calib", "comparison_id"]
         n_calib = seen[seen["comparison_id"].isin(in_calib)]["comparison_id"].nunique()
-        return bool(new >= DEFAULTS["refit_after_pairs"] or (not self.serving.is_calibrated and n_calib >= CalibrationParams().min_pairs))
+        return bool(
+            new >= DEFAULTS["refit_after_pairs"]
+            or (not self.serving.is_calibrated and n_calib >= CalibrationParams().min_pairs)
+        )
 
     def _learn(self, seq: int, reason: str) -> None:
-        """Reward model and calibration on all votes up to `seq`; it serves if it predicts unseen pairs no worse than the last."""
+        """Reward model and calibration on all votes up to `seq`; it serves if it predicts unseen
+        pairs no worse than the last.
+        """
         seen = self.votes[self.votes["seq"] <= seq]
-        pairs = preference_pairs(seen, self.comparisons[self.comparisons["comparison_id"].isin(seen["comparison_id"])])
+        pairs = preference_pairs(
+            seen, self.comparisons[self.comparisons["comparison_id"].isin(seen["comparison_id"])]
+        )
         before, changes = self.serving, TasteChanges(max(self._changed_at, default=None))
         fitted = fit_reward_model(
             pairs,
@@ -161,19 +207,41 @@ class RealDays:
             record=self.record,
         )
         version = ModelVersion(
-            name=NAME, version=len(self.models) + 1, kind="reward_model", uri="memory", content_hash=fitted.model.weights_hash,
-            data_hash=fitted.report.data_hash, data_seq=seq,
-        )  # fmt: skip
+            name=NAME,
+            version=len(self.models) + 1,
+            kind="reward_model",
+            uri="memory",
+            content_hash=fitted.model.weights_hash,
+            data_hash=fitted.report.data_hash,
+            data_seq=seq,
+        )
         never = before is None or not before.is_calibrated
-        params = CalibrationParams(allow_uncalibrated=never, weight_before_change=fitted.report.weight_before_change)
+        params = CalibrationParams(
+            allow_uncalibrated=never, weight_before_change=fitted.report.weight_before_change
+        )
         calibrator, report = calibrate(
-            pairs, fitted.model, params, reward_model_label=version.label, data_hash=version.data_hash or "",
-            noise_ceiling=shown_ceiling(seen), taste_changes=changes, record=self.record,
-        )  # fmt: skip
+            pairs,
+            fitted.model,
+            params,
+            reward_model_label=version.label,
+            data_hash=version.data_hash or "",
+            noise_ceiling=shown_ceiling(seen),
+            taste_changes=changes,
+            record=self.record,
+        )
         judge = Judge(version, fitted.model, calibrator, f"{report.method}@{version.version}")
         calib = pairs[pairs["split"] == "calib"]
-        verdict = assess(judge, before.judge if before else None, calib, taste_changes=changes, ceiling=report.noise_ceiling)
-        facts = f"{reason}: {version.label} on {fitted.report.n_train} pairs, {report.method}, {verdict.reason}"
+        verdict = assess(
+            judge,
+            before.judge if before else None,
+            calib,
+            taste_changes=changes,
+            ceiling=report.noise_ceiling,
+        )
+        facts = (
+            f"{reason}: {version.label} on {fitted.report.n_train} pairs, {report.method}, "
+            f"{verdict.reason}"
+        )
         self.told(f"  {facts}{'' if verdict.is_accepted else '; the old one goes on'}")
         self.decisions.append(facts)
         self._refused_at = seq if verdict.is_refused else None
@@ -182,7 +250,11 @@ class RealDays:
         reference = None
         if report.candidates:
             reference = reference_window(
-                calib, judge.p_chosen(calib), model_version=version.label, embed=judge.embed, taste_changes=changes
+                calib,
+                judge.p_chosen(calib),
+                model_version=version.label,
+                embed=judge.embed,
+                taste_changes=changes,
             )
         self.models.append(Served(judge, seq + 1, reason, reference, bool(report.candidates)))
 
@@ -195,10 +267,17 @@ class RealDays:
         held = self.events[self._held_from : self._n_decided]
         decision = decide(
             TriggerEvidence(
-                champion=self.serving.judge.label, open_events=tuple(new), held_events=tuple(held), last_fired_at=self._fired_at,
-                n_new_votes=int(((self.votes["seq"] > self._fired_seq) & (self.votes["seq"] <= seq)).sum()), max_seq=seq, now=now,
+                champion=self.serving.judge.label,
+                open_events=tuple(new),
+                held_events=tuple(held),
+                last_fired_at=self._fired_at,
+                n_new_votes=int(
+                    ((self.votes["seq"] > self._fired_seq) & (self.votes["seq"] <= seq)).sum()
+                ),
+                max_seq=seq,
+                now=now,
             )
-        )  # fmt: skip
+        )
         self._n_decided = len(self.events)
         text = f"; {decision.action}: {'; '.join(decision.reasons)}"
         self.decisions.append(f"{day}{text}")
@@ -224,18 +303,27 @@ def iso_week(days: pd.Series) -> pd.Series:
 
 
 def week_windows(days: RealDays, weeks: tuple[str, ...]) -> dict[str, tuple[Window, pd.DataFrame]]:
-    """Of each week: all that was predicted in it as one window, whichever model served, and its rows."""
+    """Of each week: all that was predicted in it as one window, whichever model served, and its
+    rows.
+    """
     rows = days.rows
     last = days.models[-1].judge
     found = {}
     for week in weeks:
-        mine = rows[iso_week(rows["voted_at"].dt.strftime("%Y-%m-%d")) == week].assign(reward_model="prequential")
-        found[week] = (current_window(mine, days.comparisons, model_version="prequential", embed=last.embed), mine)
+        mine = rows[iso_week(rows["voted_at"].dt.strftime("%Y-%m-%d")) == week].assign(
+            reward_model="prequential"
+        )
+        found[week] = (
+            current_window(mine, days.comparisons, model_version="prequential", embed=last.embed),
+            mine,
+        )
     return found
 
 
 def models_between(days: RealDays, rows: pd.DataFrame) -> str:
-    return ", ".join(sorted(rows["reward_model"].unique(), key=lambda label: int(label.rpartition("@")[2])))
+    return ", ".join(
+        sorted(rows["reward_model"].unique(), key=lambda label: int(label.rpartition("@")[2]))
+    )
 
 
 __all__ = ["RealDays", "iso_week", "models_between", "week_windows"]

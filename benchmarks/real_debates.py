@@ -1,6 +1,8 @@
-"""convarg as fine-tuned models learn it, and what is chosen on its train and calib debates, left out in turn: labels, recipes, ensembles.
+"""convarg as fine-tuned models learn it, and what is chosen on its train and calib debates, left
+out in turn: labels, recipes, ensembles.
 
-Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `Real.open_test`, on record.
+Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `Real.open_test`,
+on record.
 """
 
 import os
@@ -23,21 +25,45 @@ from benchmarks.trainer_runs import Run, Spec, run
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
-from rlhf_pipeline.reward_model import EmbeddingRewardModel, TransformerRewardModel, load_reward_model
+from rlhf_pipeline.reward_model import (
+    EmbeddingRewardModel,
+    TransformerRewardModel,
+    load_reward_model,
+)
 from rlhf_pipeline.reward_model.judging import margins_of
 from rlhf_pipeline.reward_model.labels import with_soft_labels
 from rlhf_pipeline.reward_model.params import RewardModelParams
-from rlhf_pipeline.votes import PairParams, gold_ceiling, gold_pairs, interval_of_mean, joint_model, open_test_split, preference_pairs
+from rlhf_pipeline.votes import (
+    PairParams,
+    gold_ceiling,
+    gold_pairs,
+    interval_of_mean,
+    joint_model,
+    open_test_split,
+    preference_pairs,
+)
 
 Floats = npt.NDArray[np.float64]
 
 FOLDS = 3  # of three or four debates each
 NEVER_S = 1e9  # a training that has learnt from the calib debates is not judged on them
-# A training that is to be held to the limit takes no longer: what fine-tuning was seen to need when the limit was set.
+# A training that is to be held to the limit takes no longer: what fine-tuning was seen to need when
+# the limit was set.
 AT_MOST_CPU_S = 240.0
 # What training takes; `--part debates` compares other recipes, without a test pair.
-RECIPE: dict[str, Any] = {"steps": 50, "texts_per_batch": 12, "texts_per_prompt": 4, "frozen_layers": 1, "learning_rate": 1e-4}
-SOFT, ALL, MAJORITY, ANNOTATORS = "shares of votes", "shares of votes, all pairs", "majority as if certain", "the annotator model's labels"
+RECIPE: dict[str, Any] = {
+    "steps": 50,
+    "texts_per_batch": 12,
+    "texts_per_prompt": 4,
+    "frozen_layers": 1,
+    "learning_rate": 1e-4,
+}
+SOFT, ALL, MAJORITY, ANNOTATORS = (
+    "shares of votes",
+    "shares of votes, all pairs",
+    "majority as if certain",
+    "the annotator model's labels",
+)
 KNOWN, CERTAIN = "known right choice with the votes' shares", "known right choice as if certain"
 LABELS: dict[str, dict[str, Any]] = {
     SOFT: {"label": "votes", "loss": "soft"},
@@ -50,13 +76,20 @@ LABELS: dict[str, dict[str, Any]] = {
 # Models whose score is the mean of others', of the same seed: what differs is what they learnt.
 MIXED = "one of each of the votes' labels"
 MEMBERS: dict[str, tuple[str, ...]] = {MIXED: (SOFT, ALL, ANNOTATORS, MAJORITY)}
-# A head on the encoder as it is, beside the seeds of what learnt the same: it sees sentences and length, and errs elsewhere.
-HEAD, BESIDE = f"{ALL}, head on the frozen encoder", f"{ALL}, mean of the seeds' and the head's scores"
+# A head on the encoder as it is, beside the seeds of what learnt the same: it sees sentences and
+# length, and errs elsewhere.
+HEAD, BESIDE = (
+    f"{ALL}, head on the frozen encoder",
+    f"{ALL}, mean of the seeds' and the head's scores",
+)
 # By name: what is learnt, and what differs from the recipe.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label in LABELS} | {
     "160 steps": (SOFT, {"steps": 160}),
     f"{ALL}, 160 steps": (ALL, {"steps": 160}),
-    f"{ALL}, one prompt a batch, nothing frozen, 160 steps": (ALL, {"steps": 160, "texts_per_prompt": 12, "frozen_layers": 0}),
+    f"{ALL}, one prompt a batch, nothing frozen, 160 steps": (
+        ALL,
+        {"steps": 160, "texts_per_prompt": 12, "frozen_layers": 0},
+    ),
     "nothing frozen": (SOFT, {"frozen_layers": 0}),
     "half of the layers frozen": (SOFT, {"frozen_layers": 3}),
     "one prompt a batch": (SOFT, {"texts_per_prompt": 12}),
@@ -66,19 +99,27 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label 
 
 
 class Real:
-    """convarg's comparisons and votes, and files of pairs to train and to judge on. The test pairs come through one door, on record."""
+    """convarg's comparisons and votes, and files of pairs to train and to judge on. The test pairs
+    come through one door, on record.
+    """
 
     def __init__(self, data: Path, runs: Path, looks: Looks) -> None:
         self.looks = looks
         home = runs / "home"
-        store = Workspace(Settings(home=home, project="real")).store if (home / "imported").exists() else _imported(data, home)
+        store = (
+            Workspace(Settings(home=home, project="real")).store
+            if (home / "imported").exists()
+            else _imported(data, home)
+        )
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
         self.comparisons = comparisons[comparisons["source"] == CONVARG].reset_index(drop=True)
         self.votes = store.votes.on(self.comparisons["comparison_id"].tolist())
         self.gold = gold_pairs(self.comparisons)
         self.folder = runs
         train = labelled(self.comparisons, self.votes, SOFT)
-        self.one_vote = self.kept("one-vote", train[train["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0))
+        self.one_vote = self.kept(
+            "one-vote", train[train["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0)
+        )
         self.calib = self.kept("calib", self.gold[self.gold["split"] == "calib"])
         self._train: dict[str, str] = {}
 
@@ -88,10 +129,14 @@ class Real:
         return str(path)
 
     def train_pairs(self, label: str) -> str:
-        """What each of LABELS learns from. The annotator model knows the votes of the train split alone."""
+        """What each of LABELS learns from. The annotator model knows the votes of the train split
+        alone.
+        """
         if label not in self._train:
             of_train = self.comparisons[self.comparisons["split"] == "train"]
-            self._train[label] = self.kept(f"train-{list(LABELS).index(label)}", labelled(of_train, self.votes, label))
+            self._train[label] = self.kept(
+                f"train-{list(LABELS).index(label)}", labelled(of_train, self.votes, label)
+            )
         return self._train[label]
 
     def open_test(self, model: str, purpose: str) -> pd.DataFrame:
@@ -100,15 +145,33 @@ class Real:
 
     @property
     def ceiling(self) -> str:
-        """How often one vote on the test debates is the known right choice, with its interval: beside every accuracy on these."""
+        """How often one vote on the test debates is the known right choice, with its interval:
+        beside every accuracy on these.
+        """
         of_test = self.comparisons.loc[self.comparisons["split"] == "test", "comparison_id"]
-        return str(gold_ceiling(self.votes[self.votes["comparison_id"].isin(of_test)], self.comparisons))
+        return str(
+            gold_ceiling(self.votes[self.votes["comparison_id"].isin(of_test)], self.comparisons)
+        )
 
 
 def _imported(data: Path, home: Path) -> Any:
     for kind, more in (("comparisons", []), ("votes", ["--no-replay"])):
-        command = [RLHF, "import", kind, str((data / FILES[kind]).absolute()), "--project", "real", *more]
-        done = subprocess.run(command, env=os.environ | {"RLHF_HOME": str(home)}, capture_output=True, text=True, check=False)
+        command = [
+            RLHF,
+            "import",
+            kind,
+            str((data / FILES[kind]).absolute()),
+            "--project",
+            "real",
+            *more,
+        ]
+        done = subprocess.run(
+            command,
+            env=os.environ | {"RLHF_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise SystemExit(f"rlhf import {kind} failed:\n{done.stdout}{done.stderr}")
     (home / "imported").touch()
@@ -116,7 +179,8 @@ def _imported(data: Path, home: Path) -> Any:
 
 
 def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
-    """The pairs to learn from by a label: those with a majority, with a known right choice, or all, evenly split ones and ties as halves.
+    """The pairs to learn from by a label: those with a majority, with a known right choice, or all,
+    evenly split ones and ties as halves.
 
     What the annotator model says of them rests on the votes on these comparisons alone.
     """
@@ -126,12 +190,20 @@ def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.D
         return sided
     if label in (KNOWN, CERTAIN):
         return gold_pairs(comparisons, sided)
-    voted = preference_pairs(mine, comparisons, PairParams(keep_even_splits=True, keep_only_ties=True))
-    return with_soft_labels(voted, joint_model(mine, comparisons).labels) if label == ANNOTATORS else voted
+    voted = preference_pairs(
+        mine, comparisons, PairParams(keep_even_splits=True, keep_only_ties=True)
+    )
+    return (
+        with_soft_labels(voted, joint_model(mine, comparisons).labels)
+        if label == ANNOTATORS
+        else voted
+    )
 
 
 class Mean:
-    """Fitted models whose mean is the score: what `n_members` fits, put together from single runs."""
+    """Fitted models whose mean is the score: what `n_members` fits, put together from single
+    runs.
+    """
 
     def __init__(self, models: Sequence[Any]) -> None:
         self.models = models
@@ -156,9 +228,11 @@ def told(values: Sequence[float], digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The pairs of the ten debates that hold no test pair, and what models of the other debates said of each.
+    """The pairs of the ten debates that hold no test pair, and what models of the other debates
+    said of each.
 
-    `margins` are (seeds, pairs) toward the right choice, `cpu_s` the seconds of one model, both by name.
+    `margins` are (seeds, pairs) toward the right choice, `cpu_s` the seconds of one model, both by
+    name.
     """
 
     judged: pd.DataFrame
@@ -172,16 +246,22 @@ class LeftOut:
 
 
 def with_head(pairs: str, label: str) -> tuple[EmbeddingRewardModel, float]:
-    """A head on the frozen encoder that learnt these pairs, and its CPU seconds, those of embedding every text with them."""
+    """A head on the frozen encoder that learnt these pairs, and its CPU seconds, those of embedding
+    every text with them.
+    """
     began = time.process_time()
-    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).embedding()).fit(pd.read_parquet(pairs))
+    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).embedding()).fit(
+        pd.read_parquet(pairs)
+    )
     return model, time.process_time() - began
 
 
 def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, Any]]]) -> LeftOut:
-    """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the annotator model is fitted without them too.
+    """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the
+    annotator model is fitted without them too.
 
-    Where ALL is among the variants, HEAD has one row of margins, and BESIDE its mean with those of all seeds.
+    Where ALL is among the variants, HEAD has one row of margins, and BESIDE its mean with those of
+    all seeds.
     """
     comparisons = real.comparisons[real.comparisons["split"] != "test"]
     debate = comparisons.set_index("comparison_id")["split_group"]
@@ -194,12 +274,21 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
         held_out = real.kept(f"debates-held-out-{k}", gold[part == k])
         used = dict.fromkeys(label for label, _ in variants.values())
         number = list(LABELS).index  # whoever asks for fewer labels finds the same trainings
-        train = {label: real.kept(f"debates-train-{k}-{number(label)}", labelled(inside, real.votes, label)) for label in used}
+        train = {
+            label: real.kept(
+                f"debates-train-{k}-{number(label)}", labelled(inside, real.votes, label)
+            )
+            for label in used
+        }
         for name, (label, changes) in variants.items():
             for seed in range(seeds):
-                specs[name, seed, k] = Spec(RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out)
+                specs[name, seed, k] = Spec(
+                    RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out
+                )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        runs = dict(zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True))
+        runs = dict(
+            zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True)
+        )
     margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
     cpu_s = dict.fromkeys(variants, 0.0)
     for (name, seed, k), one in runs.items():
@@ -208,7 +297,10 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
     if ALL in variants:
         margins[HEAD], cpu_s[HEAD] = np.full((1, len(gold)), np.nan), 0.0
         for k in range(FOLDS):
-            head, spent_s = with_head(next(spec.train for (name, _, of), spec in specs.items() if (name, of) == (ALL, k)), ALL)
+            head, spent_s = with_head(
+                next(spec.train for (name, _, of), spec in specs.items() if (name, of) == (ALL, k)),
+                ALL,
+            )
             margins[HEAD][0, part == k] = margins_of(head, gold[part == k])
             cpu_s[HEAD] += spent_s / FOLDS
         margins[BESIDE] = np.concatenate([margins[ALL], margins[HEAD]]).mean(axis=0, keepdims=True)
@@ -217,7 +309,9 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
 
 
 def all_ten(real: Real, label: str) -> str:
-    """The pairs of all debates that hold no test pair, by a kind of labels. The annotator model knows their votes alone."""
+    """The pairs of all debates that hold no test pair, by a kind of labels. The annotator model
+    knows their votes alone.
+    """
     of_ten = real.comparisons[real.comparisons["split"] != "test"]
     return real.kept(f"ten-{list(LABELS).index(label)}", labelled(of_ten, real.votes, label))
 
@@ -225,7 +319,10 @@ def all_ten(real: Real, label: str) -> str:
 def of_all_ten(real: Real, seeds: int, label: str) -> list[Run]:
     """By seed, what learnt a kind of labels from all ten."""
     pairs = all_ten(real, label)
-    specs = [Spec(RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=NEVER_S) for seed in range(seeds)]
+    specs = [
+        Spec(RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=NEVER_S)
+        for seed in range(seeds)
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda spec: run(spec, real.folder), specs))
 
@@ -241,31 +338,47 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
             cpu_s[name] = sum(cpu_s[member] for member in members)
     if seeds > 1:
         for name in [name for name, of in margins.items() if len(of) > 1]:
-            margins[f"{name}, mean of the {seeds} seeds' scores"] = margins[name].mean(axis=0, keepdims=True)
+            margins[f"{name}, mean of the {seeds} seeds' scores"] = margins[name].mean(
+                axis=0, keepdims=True
+            )
             cpu_s[f"{name}, mean of the {seeds} seeds' scores"] = seeds * cpu_s[name]
-    right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}  # of the seeds, for each pair
+    # of the seeds, for each pair
+    right = {name: (of > 0).mean(axis=0) for name, of in margins.items()}
     beside = right[next(iter(variants))]
     rows: list[tuple[object, ...]] = [
         (
             name,
             interval_of_mean(right[name], groups=groups),
             told([float((one > 0).mean()) for one in of]) if len(of) > 1 else "",
-            "" if right[name] is beside else interval_of_mean(100 * (right[name] - beside), groups=groups),
+            ""
+            if right[name] is beside
+            else interval_of_mean(100 * (right[name] - beside), groups=groups),
             f"{np.logaddexp(0, -of).mean():.3f}",
             f"{cpu_s[name]:.0f}",
         )
         for name, of in margins.items()
     ]
     longer = np.sign(gold["chosen"].str.len() - gold["rejected"].str.len())
-    rows.append(("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "", "", "", ""))
+    rows.append(
+        ("longer wins", interval_of_mean(0.5 + 0.5 * longer, groups=groups), "", "", "", "")
+    )
     mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
     rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", ""))
     table(
-        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over {len(np.unique(groups))} debates), mean of {seeds} seeds",
-        ("training", "accuracy (its ceiling below)", "by seed", "points beside the first", "log loss", "CPU s of one"),
+        f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over "
+        f"{len(np.unique(groups))} debates), mean of {seeds} seeds",
+        (
+            "training",
+            "accuracy (its ceiling below)",
+            "by seed",
+            "points beside the first",
+            "log loss",
+            "CPU s of one",
+        ),
         rows,
     )
     affordable = [name for name in right if cpu_s[name] <= AT_MOST_CPU_S]
     print(
-        f"\nChosen by these debates, of what takes {AT_MOST_CPU_S:.0f} CPU s at most: {max(affordable, key=lambda name: right[name].mean())}"
+        f"\nChosen by these debates, of what takes {AT_MOST_CPU_S:.0f} CPU s at most: "
+        f"{max(affordable, key=lambda name: right[name].mean())}"
     )

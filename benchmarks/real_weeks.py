@@ -1,4 +1,6 @@
-"""What is said of the real days: week by week, between two weeks, and as a picture. Knows lived days; prints tables."""
+"""What is said of the real days: week by week, between two weeks, and as a picture. Knows lived
+days; prints tables.
+"""
 
 from pathlib import Path
 
@@ -9,7 +11,13 @@ from benchmarks.measuring import Spent, table
 from benchmarks.real_days import RealDays, iso_week, models_between, week_windows
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.plots import drift_timeline
-from rlhf_pipeline.drift.two_sample import TestResult, adjusted, error_rate_rise, kolmogorov_smirnov, maximum_mean_discrepancy
+from rlhf_pipeline.drift.two_sample import (
+    TestResult,
+    adjusted,
+    error_rate_rise,
+    kolmogorov_smirnov,
+    maximum_mean_discrepancy,
+)
 from rlhf_pipeline.drift.windows import WindowParams, compare_windows
 from rlhf_pipeline.reward_model import Encoder
 from rlhf_pipeline.votes import interval_of_mean, shown_ceiling
@@ -19,8 +27,12 @@ WEEKS = ("W04", "W05", "W06", "W07", "W08", "W09", "W10")
 TRAILING = 1000  # votes of the picture's error rate
 
 
-def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: Path, record: Recorder) -> RealDays:
-    """The real days in order, each predicted by a model that saw none of its votes; what is said week by week."""
+def days(
+    comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: Path, record: Recorder
+) -> RealDays:
+    """The real days in order, each predicted by a model that saw none of its votes; what is said
+    week by week.
+    """
     print("\nThe real days, lived through in order\n")
     spent = Spent()
     with spent.stage("days"):
@@ -28,16 +40,29 @@ def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: 
     rows = lived.rows
     errors = rows[rows["is_error"].notna()].assign(error=lambda f: f["is_error"].astype(float))
     _weeks(lived, votes, errors)
-    stream = pd.DataFrame({"seq": errors["seq"].astype(int), "day": errors["day"], "error": errors["error"]})
+    stream = pd.DataFrame(
+        {"seq": errors["seq"].astype(int), "day": errors["day"], "error": errors["error"]}
+    )
     stream["day"] = errors["voted_at"].dt.strftime("%Y-%m-%d")
-    served = {s.first_seq: s.judge.label.partition(".")[2].replace("reward_model", "model") for s in lived.models}
+    served = {
+        s.first_seq: s.judge.label.partition(".")[2].replace("reward_model", "model")
+        for s in lived.models
+    }
     warned = [w for s in lived.models if s.scanned for w in s.scanned.warnings]
     picture = drift_timeline(
-        stream, lived.events, warned, models=served, noise_ceiling=shown_ceiling(votes), window=TRAILING,
+        stream,
+        lived.events,
+        warned,
+        models=served,
+        noise_ceiling=shown_ceiling(votes),
+        window=TRAILING,
         title="UKPConvArg1, 2016: errors of the reward model of the day, in vote order",
-    )  # fmt: skip
+    )
     (out / "drift_timeline.png").write_bytes(picture)
-    print(f"\n{out / 'drift_timeline.png'}: {len(picture):,} bytes. All days in {spent.total[0]:.0f} s ({spent.total[1]:.0f} s of CPU).")
+    print(
+        f"\n{out / 'drift_timeline.png'}: {len(picture):,} bytes. All days in {spent.total[0]:.0f} "
+        f"s ({spent.total[1]:.0f} s of CPU)."
+    )
     for before, after in (("W05", "W06"), ("W08", "W09")):
         _between(lived, before, after)
     return lived
@@ -45,7 +70,9 @@ def days(comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: 
 
 def _weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
     texts = lived.comparisons.set_index("comparison_id")
-    sided = votes[votes["choice"].isin(["a", "b"]) & votes["comparison_id"].isin(texts.index)].copy()
+    sided = votes[
+        votes["choice"].isin(["a", "b"]) & votes["comparison_id"].isin(texts.index)
+    ].copy()
     longer_a = np.sign(texts["completion_a"].str.len() - texts["completion_b"].str.len())
     sign = sided["choice"].map({"a": 1.0, "b": -1.0})
     sided["longer"] = 0.5 + 0.5 * sign * sided["comparison_id"].map(longer_a)
@@ -62,21 +89,44 @@ def _weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
         fired = {kind: sum(e.detector == kind for e in events) for kind in DETECTORS} | {
             "calibration": len({e.day for e in events if e.kind == "calibration"})
         }
-        error = interval_of_mean(wrong["error"], groups=wrong["comparison_id"].to_numpy()) if len(wrong) else "no model yet"
-        rows.append((
-            name, len(votes[iso_week(votes["day"]) == name]), error, f"{mine['longer'].mean():.3f}", f"{mine['right'].mean():.3f}",
-            models_between(lived, wrong).replace("real.reward_model", "") or "-",
-            ", ".join(f"{kind} {n}" for kind, n in fired.items() if n) or "-", ", ".join(f"{verdict} {n}" for verdict, n in said.items()) or "-",
-        ))  # fmt: skip
+        error = (
+            interval_of_mean(wrong["error"], groups=wrong["comparison_id"].to_numpy())
+            if len(wrong)
+            else "no model yet"
+        )
+        rows.append(
+            (
+                name,
+                len(votes[iso_week(votes["day"]) == name]),
+                error,
+                f"{mine['longer'].mean():.3f}",
+                f"{mine['right'].mean():.3f}",
+                models_between(lived, wrong).replace("real.reward_model", "") or "-",
+                ", ".join(f"{kind} {n}" for kind, n in fired.items() if n) or "-",
+                ", ".join(f"{verdict} {n}" for verdict, n in said.items()) or "-",
+            )
+        )
     table(
         "Week by week (errors: 95 % by bootstrap over comparisons)",
-        ("ISO week of 2016", "votes", "error rate of the day's model", "longer wins", "agrees with gold", "models", "events", "days' verdicts"), rows,
-    )  # fmt: skip
+        (
+            "ISO week of 2016",
+            "votes",
+            "error rate of the day's model",
+            "longer wins",
+            "agrees with gold",
+            "models",
+            "events",
+            "days' verdicts",
+        ),
+        rows,
+    )
     print("\nDecisions: " + ("\n  ".join(["", *lived.decisions]) or "none"))
 
 
 def _between(lived: RealDays, before: str, after: str) -> None:
-    """Both weeks as windows by the library's tests, then what those leave out: votes and texts as such."""
+    """Both weeks as windows by the library's tests, then what those leave out: votes and texts as
+    such.
+    """
     windows = week_windows(lived, (before, after))
     (reference, mine), (current, now) = windows[before], windows[after]
     for name, rows in ((before, mine), (after, now)):
@@ -98,12 +148,16 @@ def _between(lived: RealDays, before: str, after: str) -> None:
     ]
     cells += _on_votes_and_texts(lived, before, after)
     table(
-        f"{before} → {after}: two windows of prequential predictions", ("test", "verdict", "statistic", "p", f"n {before}", f"n {after}", ""), cells,
-    )  # fmt: skip
+        f"{before} → {after}: two windows of prequential predictions",
+        ("test", "verdict", "statistic", "p", f"n {before}", f"n {after}", ""),
+        cells,
+    )
 
 
 def _on_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[object, ...]]:
-    """Share of votes for the shorter text and against gold per comparison, lengths and embeddings of the distinct completions."""
+    """Share of votes for the shorter text and against gold per comparison, lengths and embeddings
+    of the distinct completions.
+    """
     votes, week = lived.votes, iso_week(lived.votes["day"])
     texts = lived.comparisons.set_index("comparison_id")
     found: list[tuple[object, ...]] = []
@@ -111,22 +165,50 @@ def _on_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[
     for name in (before, after):
         sided = votes[(week == name) & votes["choice"].isin(["a", "b"])]
         sign, ids = sided["choice"].map({"a": 1.0, "b": -1.0}), sided["comparison_id"]
-        gap = np.sign(ids.map(texts["completion_a"].str.len()) - ids.map(texts["completion_b"].str.len()))
+        gap = np.sign(
+            ids.map(texts["completion_a"].str.len()) - ids.map(texts["completion_b"].str.len())
+        )
         shorter, gold = (0.5 - 0.5 * sign * gap), ids.map(texts["gold"])
         against = (sided["choice"] != gold).astype(float).where(gold.isin(["a", "b"]))
         judged = texts.loc[ids.unique()]
-        both = [judged[["prompt", f"completion_{side}"]].set_axis(["prompt", "text"], axis=1) for side in "ab"]
+        both = [
+            judged[["prompt", f"completion_{side}"]].set_axis(["prompt", "text"], axis=1)
+            for side in "ab"
+        ]
         distinct = pd.concat(both).drop_duplicates().sort_values("text")
-        samples[name] = (shorter.groupby(ids).mean(), against.groupby(ids).mean().dropna(), distinct)
+        samples[name] = (
+            shorter.groupby(ids).mean(),
+            against.groupby(ids).mean().dropna(),
+            distinct,
+        )
     one, two = samples[before], samples[after]
     model = lived.models[-1].judge.reward_model
-    embeddings = [np.asarray(model.features(f["prompt"].tolist(), f["text"].tolist())[:, 384:768]) for f in (one[2], two[2])]
+    embeddings = [
+        np.asarray(model.features(f["prompt"].tolist(), f["text"].tolist())[:, 384:768])
+        for f in (one[2], two[2])
+    ]
     lengths = [f["text"].str.len().to_numpy(dtype=float) for f in (one[2], two[2])]
     tests: dict[str, tuple[TestResult, int, int]] = {
-        "votes for the shorter text": (error_rate_rise(one[0].to_numpy(), two[0].to_numpy()), len(one[0]), len(two[0])),
-        "votes against gold": (error_rate_rise(one[1].to_numpy(), two[1].to_numpy()), len(one[1]), len(two[1])),
-        "lengths of distinct completions, ks": (kolmogorov_smirnov(*lengths), len(one[2]), len(two[2])),
-        "embeddings of distinct completions, mmd": (maximum_mean_discrepancy(*embeddings), len(one[2]), len(two[2])),
+        "votes for the shorter text": (
+            error_rate_rise(one[0].to_numpy(), two[0].to_numpy()),
+            len(one[0]),
+            len(two[0]),
+        ),
+        "votes against gold": (
+            error_rate_rise(one[1].to_numpy(), two[1].to_numpy()),
+            len(one[1]),
+            len(two[1]),
+        ),
+        "lengths of distinct completions, ks": (
+            kolmogorov_smirnov(*lengths),
+            len(one[2]),
+            len(two[2]),
+        ),
+        "embeddings of distinct completions, mmd": (
+            maximum_mean_discrepancy(*embeddings),
+            len(one[2]),
+            len(two[2]),
+        ),
     }
     p_adjusted = adjusted([result.p_value for result, _, _ in tests.values()])
     for (name, (result, n, m)), p in zip(tests.items(), p_adjusted, strict=True):

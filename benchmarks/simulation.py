@@ -1,4 +1,6 @@
-"""The parameters of the simulated worlds, from the one file that holds them. Knows the file; knows no benchmark."""
+"""The parameters of the simulated worlds, from the one file that holds them. Knows the file; knows
+no benchmark.
+"""
 
 import hashlib
 from pathlib import Path
@@ -17,7 +19,9 @@ class World(_Part):
     """Comparisons of random style, and people of one taste who vote on them."""
 
     n_comparisons: int = Field(ge=1)
-    ceiling: float = Field(gt=0.5, lt=1, description="accuracy against single votes of somebody who knows the taste")
+    ceiling: float = Field(
+        gt=0.5, lt=1, description="accuracy against single votes of somebody who knows the taste"
+    )
     votes_per_comparison: int = Field(ge=1)
     texts_seed: int = Field(ge=0)
     vote_seeds: tuple[int, ...] = Field(min_length=1)
@@ -25,7 +29,9 @@ class World(_Part):
 
 
 class Crowd(_Part):
-    """All pairs of each prompt's completions, each judged by annotators of whom some vote at random."""
+    """All pairs of each prompt's completions, each judged by annotators of whom some vote at
+    random.
+    """
 
     n_prompts: int = Field(ge=1)
     completions: int = Field(ge=2, description="of a prompt")
@@ -42,7 +48,9 @@ class Million(_Part):
     completions: int = Field(ge=2, description="of a prompt, all pairs compared")
     n_annotators: int = Field(ge=1)
     votes_each: int = Field(ge=1)
-    discrimination: float = Field(gt=0, description="mean over annotators: what one unit of utility is felt as")
+    discrimination: float = Field(
+        gt=0, description="mean over annotators: what one unit of utility is felt as"
+    )
     discrimination_sd: float = Field(ge=0)
     tie_width: float = Field(ge=0)
 
@@ -62,8 +70,12 @@ class Trigger(_Part):
     """A day's stream of votes, and what a model states of them."""
 
     n_votes: int = Field(ge=2)
-    stated: tuple[float, ...] = Field(description="log odds stated, as multiples of the true ones; 1 is calibrated")
-    streams: tuple[tuple[float, int], ...] = Field(description="standard deviation of the true log odds, votes a comparison")
+    stated: tuple[float, ...] = Field(
+        description="log odds stated, as multiples of the true ones; 1 is calibrated"
+    )
+    streams: tuple[tuple[float, int], ...] = Field(
+        description="standard deviation of the true log odds, votes a comparison"
+    )
 
 
 class Holdout(_Part):
@@ -73,11 +85,15 @@ class Holdout(_Part):
     votes_each: int = Field(ge=1)
     sd: float = Field(gt=0, description="of the true log odds")
     error_sd: float = Field(ge=0, description="of what the model believes less the truth")
-    stated: tuple[float, ...] = Field(description="what it states, as multiples of what it believes")
+    stated: tuple[float, ...] = Field(
+        description="what it states, as multiples of what it believes"
+    )
 
 
 class Repeats(_Part):
-    """People who see the better side and take the other one by mistake, asked again with sides swapped."""
+    """People who see the better side and take the other one by mistake, asked again with sides
+    swapped.
+    """
 
     flips: float = Field(gt=0, lt=0.5)
     n_annotators: int = Field(ge=1)
@@ -107,5 +123,7 @@ def read_simulation() -> Simulation:
 
 
 def simulation_hash() -> str:
-    """SHA-256 of the file as it stands, 64 hex characters: printed with every table made from it."""
+    """SHA-256 of the file as it stands, 64 hex characters: printed with every table made from
+    it.
+    """
     return hashlib.sha256(FILE.read_bytes()).hexdigest()

@@ -1,9 +1,10 @@
-"""One training of a transformer reward model in a process of its own: CPU seconds, peak memory, and the model in a folder.
+"""One training of a transformer reward model in a process of its own: CPU seconds, peak memory, and
+the model in a folder.
 
     python benchmarks/trainer_runs.py SPEC.json FOLDER
 
-`bench_trainers` writes the spec and reads FOLDER/run.json; a run that is there is not done again, unless the code that trains has changed
-since: a figure is of the code that is measured.
+`bench_trainers` writes the spec and reads FOLDER/run.json; a run that is there is not done again,
+unless the code that trains has changed since: a figure is of the code that is measured.
 """
 
 import json
@@ -32,15 +33,25 @@ TRAINS = ROOT / "rlhf_pipeline" / "reward_model"
 
 
 def code_hash(folder: Path = TRAINS) -> str:
-    """Of every source file that a training runs through: all of `folder`, and this file. A comment counts too: better once too often."""
+    """Of every source file that a training runs through: all of `folder`, and this file. A comment
+    counts too: better once too often.
+    """
     files = [*sorted(folder.rglob("*.py")), Path(__file__)]
-    return content_hash({file.name if file == Path(__file__) else file.relative_to(folder).as_posix(): file.read_text() for file in files})
+    return content_hash(
+        {
+            file.name
+            if file == Path(__file__)
+            else file.relative_to(folder).as_posix(): file.read_text()
+            for file in files
+        }
+    )
 
 
 @dataclass(frozen=True)
 class Spec:
-    """`train` and `calib` are Parquet files of pairs. Every `every_cpu_s` of training the model is judged on calib, which does not count;
-    it stops once its accuracy was at least `threshold` twice in a row (None: it is trained to its end), or after `at_most_cpu_s`."""
+    """`train` and `calib` are Parquet files of pairs. Every `every_cpu_s` of training the model is
+    judged on calib, which does not count; it stops once its accuracy was at least `threshold` twice
+    in a row (None: it is trained to its end), or after `at_most_cpu_s`."""
 
     params: dict[str, Any]
     train: str
@@ -51,16 +62,26 @@ class Spec:
 
     def key(self) -> str:
         data = [content_hash(pd.read_parquet(path).to_json()) for path in (self.train, self.calib)]
-        params = TransformerParams(**self.params).model_dump(mode="json")  # a default that changes makes another run
-        return content_hash({**asdict(self), "params": params, "train": data[0], "calib": data[1], "code": code_hash()})[:16]
+        # a default that changes makes another run
+        params = TransformerParams(**self.params).model_dump(mode="json")
+        return content_hash(
+            {
+                **asdict(self),
+                "params": params,
+                "train": data[0],
+                "calib": data[1],
+                "code": code_hash(),
+            }
+        )[:16]
 
 
 @dataclass
 class Run:
     """What it cost and how it came along.
 
-    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_gb` are of the training until it was stopped or had
-    done all its steps. `reached` says whether it was stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
+    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_gb` are of
+    the training until it was stopped or had done all its steps. `reached` says whether it was
+    stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
     """
 
     cpu_s: float
@@ -73,12 +94,18 @@ class Run:
 
 
 def run(spec: Spec, runs: Path) -> Run:
-    """The run of `spec` in its own process on one thread, or what is left of an earlier one in `runs`."""
+    """The run of `spec` in its own process on one thread, or what is left of an earlier one in
+    `runs`.
+    """
     folder = runs / spec.key()
     if not (folder / "run.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "spec.json").write_text(json.dumps(asdict(spec)))
-        environ = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        environ = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+        }
         command = [sys.executable, __file__, str(folder / "spec.json"), str(folder)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -108,8 +135,14 @@ def train(spec: Spec, folder: Path) -> Run:
             model.networks_ = [network]
             margins = margins_of(model, calib)
             model.networks_ = []
-            curve.append((spent, float((margins > 0).mean()), float(np.logaddexp(0, -margins).mean())))
-            reached = spec.threshold is not None and len(curve) >= IN_A_ROW and all(at[1] >= spec.threshold for at in curve[-IN_A_ROW:])
+            curve.append(
+                (spent, float((margins > 0).mean()), float(np.logaddexp(0, -margins).mean()))
+            )
+            reached = (
+                spec.threshold is not None
+                and len(curve) >= IN_A_ROW
+                and all(at[1] >= spec.threshold for at in curve[-IN_A_ROW:])
+            )
         away += time.process_time() - before
         return reached or (spec.at_most_cpu_s is not None and spent >= spec.at_most_cpu_s)
 
@@ -121,7 +154,9 @@ def train(spec: Spec, folder: Path) -> Run:
 
 
 def peak_gb() -> float:
-    """The most memory this process ever held. Not `ru_maxrss` where there is another way: a child's starts at its parent's."""
+    """The most memory this process ever held. Not `ru_maxrss` where there is another way: a child's
+    starts at its parent's.
+    """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**20
@@ -132,4 +167,6 @@ def peak_gb() -> float:
 if __name__ == "__main__":
     given = Spec(**json.loads(Path(sys.argv[1]).read_text()))
     finished = train(given, Path(sys.argv[2]))
-    (Path(sys.argv[2]) / "run.json").write_text(json.dumps({k: v for k, v in asdict(finished).items() if k != "folder"}))
+    (Path(sys.argv[2]) / "run.json").write_text(
+        json.dumps({k: v for k, v in asdict(finished).items() if k != "folder"})
+    )

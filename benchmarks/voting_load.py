@@ -1,4 +1,6 @@
-"""Eight people vote while a run writes predictions and an import casts, each in a process of its own. Prints nothing; see bench_store."""
+"""Eight people vote while a run writes predictions and an import casts, each in a process of its
+own. Prints nothing; see bench_store.
+"""
 
 import multiprocessing
 import queue
@@ -26,17 +28,34 @@ def opened(url: str) -> Store:
 
 def a_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page") -> NewVote:
     return NewVote(
-        comparison_id=comparison_id, annotator_id=annotator_id, annotator_kind="human", choice="a", strength=2, voted_at=NOON, origin=origin,
+        comparison_id=comparison_id,
+        annotator_id=annotator_id,
+        annotator_kind="human",
+        choice="a",
+        strength=2,
+        voted_at=NOON,
+        origin=origin,
         idempotency_key=key,
-    )  # fmt: skip
+    )
 
 
-def publishing(url: str, ids: list[str], reward_model: str, started: Any, ended: Any, told: Any) -> None:
+def publishing(
+    url: str, ids: list[str], reward_model: str, started: Any, ended: Any, told: Any
+) -> None:
     """A run that writes a prediction for every comparison given."""
     columns = {
-        "day": "2026-06-01", "comparison_id": ids, "reward_model": reward_model, "calibrator": "1", "data_hash": "d", "features_hash": "f",
-        "score_a": 1.0, "score_b": 0.5, "p_raw": 0.6, "p_calibrated": 0.6, "predicted_at": NOON,
-    }  # fmt: skip
+        "day": "2026-06-01",
+        "comparison_id": ids,
+        "reward_model": reward_model,
+        "calibrator": "1",
+        "data_hash": "d",
+        "features_hash": "f",
+        "score_a": 1.0,
+        "score_b": 0.5,
+        "p_raw": 0.6,
+        "p_calibrated": 0.6,
+        "predicted_at": NOON,
+    }
     frame = check_frame(pd.DataFrame(columns), PREDICTIONS)
     with opened(url) as store:
         store.votes.count()
@@ -54,7 +73,9 @@ def importing(url: str, ids: list[str], name: str, started: Any, ended: Any, tol
     def stream() -> Iterator[NewVote]:
         n = 0
         while not ended.is_set():
-            yield a_vote(ids[n % len(ids)], f"{name}-{n // len(ids)}", f"import:{name}:{n}", "import")
+            yield a_vote(
+                ids[n % len(ids)], f"{name}-{n // len(ids)}", f"import:{name}:{n}", "import"
+            )
             n += 1
 
     with opened(url) as store:
@@ -65,7 +86,9 @@ def importing(url: str, ids: list[str], name: str, started: Any, ended: Any, tol
         told.put(("importing", count.n_new / (time.perf_counter() - start)))
 
 
-def voting(url: str, ids: list[str], names: list[str], thinks_s: float, started: Any, ended: Any, told: Any) -> None:
+def voting(
+    url: str, ids: list[str], names: list[str], thinks_s: float, started: Any, ended: Any, told: Any
+) -> None:
     """One process of voters, a thread each: seconds of every vote, and what went wrong."""
     with opened(url) as store, ThreadPoolExecutor(len(names)) as pool:
         store.votes.count()
@@ -88,14 +111,22 @@ def voting(url: str, ids: list[str], names: list[str], thinks_s: float, started:
             told.put(("voting", (took, errors)))
 
 
-def load(url: str, ids: list[str], *, n_predictions: int, name: str, as_processes: bool, thinks_s: float) -> dict[str, Any]:
-    """What the voters saw: `took` (seconds of each vote), `errors`; seconds of the run and votes a second of the import."""
+def load(
+    url: str, ids: list[str], *, n_predictions: int, name: str, as_processes: bool, thinks_s: float
+) -> dict[str, Any]:
+    """What the voters saw: `took` (seconds of each vote), `errors`; seconds of the run and votes a
+    second of the import.
+    """
     ended, told = SPAWN.Event(), SPAWN.Queue()
     people = [f"{name}-voter-{n}" for n in range(VOTERS)]
     groups = [[person] for person in people] if as_processes else [people]
-    started = SPAWN.Barrier(2 + len(groups), timeout=300)  # when all have imported what they need and are connected
+    # when all have imported what they need and are connected
+    started = SPAWN.Barrier(2 + len(groups), timeout=300)
     signs = (started, ended, told)
-    jobs = [(publishing, (url, ids[:n_predictions], f"bench.{name}@1", *signs)), (importing, (url, ids, f"{name}-import", *signs))]
+    jobs = [
+        (publishing, (url, ids[:n_predictions], f"bench.{name}@1", *signs)),
+        (importing, (url, ids, f"{name}-import", *signs)),
+    ]
     jobs += [(voting, (url, ids, group, thinks_s, *signs)) for group in groups]
     processes = [SPAWN.Process(target=target, args=given) for target, given in jobs]
     for process in processes:
@@ -122,4 +153,6 @@ def _next(told: Any, processes: list[Any]) -> Any:
             if any(process.exitcode for process in processes):
                 for process in processes:
                     process.kill()
-                raise SystemExit("A process of the voting load died; its error stands above.") from None
+                raise SystemExit(
+                    "A process of the voting load died; its error stands above."
+                ) from None

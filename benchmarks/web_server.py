@@ -1,4 +1,6 @@
-"""A web server of ours to measure: `rlhf serve` on a home of its own, with people, tokens and work. Prints nothing; see bench_votes."""
+"""A web server of ours to measure: `rlhf serve` on a home of its own, with people, tokens and work.
+Prints nothing; see bench_votes.
+"""
 
 import contextlib
 import http.client
@@ -24,7 +26,10 @@ ROOT = Path(__file__).parent.parent
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 SECONDS_TO_START = 60
 ORGANIZATION, PROJECT = "default", "bench"
-WORDS = "Because people should never always think about money and the right or wrong of laws, freedom and school. " * 3
+WORDS = (
+    "Because people should never always think about money and the right or wrong of laws, freedom "
+    "and school. " * 3
+)
 
 
 def opened(url: str) -> Store:
@@ -34,22 +39,44 @@ def opened(url: str) -> Store:
 def furnish(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) -> list[str]:
     """Make tables, people and work; the annotators' tokens."""
     rows = {
-        "day": utc_now().date().isoformat(), "comparison_id": [f"bench-{i:06d}" for i in range(n_comparisons)],
-        "prompt_id": [f"p{i // 4}" for i in range(n_comparisons)], "prompt": [f"{i // 4}: {WORDS[:90]}?" for i in range(n_comparisons)],
-        "completion_a_id": [f"a{i}" for i in range(n_comparisons)], "completion_b_id": [f"b{i}" for i in range(n_comparisons)],
-        "completion_a": WORDS, "completion_b": [f"{i} {WORDS}" for i in range(n_comparisons)], "model_version_a": "bench.policy@1",
-        "model_version_b": "bench.policy@1", "category": "factual", "repeat_of": None, "position": range(n_comparisons), "seed": 0,
-    }  # fmt: skip
+        "day": utc_now().date().isoformat(),
+        "comparison_id": [f"bench-{i:06d}" for i in range(n_comparisons)],
+        "prompt_id": [f"p{i // 4}" for i in range(n_comparisons)],
+        "prompt": [f"{i // 4}: {WORDS[:90]}?" for i in range(n_comparisons)],
+        "completion_a_id": [f"a{i}" for i in range(n_comparisons)],
+        "completion_b_id": [f"b{i}" for i in range(n_comparisons)],
+        "completion_a": WORDS,
+        "completion_b": [f"{i} {WORDS}" for i in range(n_comparisons)],
+        "model_version_a": "bench.policy@1",
+        "model_version_b": "bench.policy@1",
+        "category": "factual",
+        "repeat_of": None,
+        "position": range(n_comparisons),
+        "seed": 0,
+    }
     frame = check_frame(pd.DataFrame(rows), COMPARISONS)
     with opened(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
         store.assignments.offer(frame["comparison_id"].tolist(), overlap=overlap)
-        store.rules.put(AnnotationRules(overlap=overlap, prefetch=20), after=store.rules.latest()[0], actor="bench")
+        store.rules.put(
+            AnnotationRules(overlap=overlap, prefetch=20),
+            after=store.rules.latest()[0],
+            actor="bench",
+        )
         tokens = []
         for n in range(n_annotators):
-            user = store.users.add(email=f"annotator{n}@bench.test", name=f"Annotator {n}", roles=[Role.ANNOTATOR], actor="bench")
-            tokens.append(store.tokens.issue(user.user_id, kind="api", lifetime=timedelta(days=1), actor="bench")[0])
+            user = store.users.add(
+                email=f"annotator{n}@bench.test",
+                name=f"Annotator {n}",
+                roles=[Role.ANNOTATOR],
+                actor="bench",
+            )
+            tokens.append(
+                store.tokens.issue(
+                    user.user_id, kind="api", lifetime=timedelta(days=1), actor="bench"
+                )[0]
+            )
     return tokens
 
 
@@ -64,7 +91,9 @@ def annotator_token(url: str) -> str:
 
 
 def curator_token(url: str, n_judged: int) -> str:
-    """A token of somebody who reads others' votes on what they judged alone, which lies all over the project."""
+    """A token of somebody who reads others' votes on what they judged alone, which lies all over
+    the project.
+    """
     token = _token(url, "Curator", Role.CURATOR)
     with opened(url) as store:
         curator = store.users.with_email("curator@bench.test")
@@ -74,35 +103,63 @@ def curator_token(url: str, n_judged: int) -> str:
         store.votes.cast_many(
             [
                 NewVote(
-                    comparison_id=one, annotator_id=curator.user_id, annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, strength=1,
-                    voted_at=utc_now(), origin="api", idempotency_key=f"curator/{one}",
+                    comparison_id=one,
+                    annotator_id=curator.user_id,
+                    annotator_kind=AnnotatorKind.HUMAN,
+                    choice=Choice.A,
+                    strength=1,
+                    voted_at=utc_now(),
+                    origin="api",
+                    idempotency_key=f"curator/{one}",
                 )
                 for one in judged
             ]
-        )  # fmt: skip
+        )
     return token
 
 
 def _token(url: str, name: str, role: Role) -> str:
     with opened(url) as store:
-        user = store.users.add(email=f"{name.lower()}@bench.test", name=name, roles=[role], actor="bench")
-        return store.tokens.issue(user.user_id, kind="api", lifetime=timedelta(days=1), actor="bench")[0]
+        user = store.users.add(
+            email=f"{name.lower()}@bench.test", name=name, roles=[role], actor="bench"
+        )
+        return store.tokens.issue(
+            user.user_id, kind="api", lifetime=timedelta(days=1), actor="bench"
+        )[0]
 
 
 def environ_of(url: str, home: Path) -> dict[str, str]:
-    ours = {"RLHF_HOME": str(home), "RLHF_PROJECT": PROJECT, "RLHF_START_DAY": "2024-01-01", "PYTHONPATH": str(ROOT)}
+    ours = {
+        "RLHF_HOME": str(home),
+        "RLHF_PROJECT": PROJECT,
+        "RLHF_START_DAY": "2024-01-01",
+        "PYTHONPATH": str(ROOT),
+    }
     others = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
-    return others | ours | {"RLHF_DATABASE_URL": url, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    return (
+        others
+        | ours
+        | {"RLHF_DATABASE_URL": url, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    )
 
 
 @contextlib.contextmanager
 def serving(url: str, home: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Address and process of `rlhf serve` on this store, as an operator starts it; it ends with the block."""
+    """Address and process of `rlhf serve` on this store, as an operator starts it; it ends with the
+    block.
+    """
     port = free_port()
     home.mkdir(parents=True, exist_ok=True)
     command = [RLHF, "serve", "--port", str(port)]
     with (home / "server.log").open("ab") as log:
-        child = subprocess.Popen(command, cwd=home, env=environ_of(url, home), stdout=log, stderr=log, start_new_session=True)
+        child = subprocess.Popen(
+            command,
+            cwd=home,
+            env=environ_of(url, home),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         wait_until_it_answers(child, port, home / "server.log")
         yield f"http://127.0.0.1:{port}", psutil.Process(child.pid)

@@ -1,1 +1,3 @@
-"""The demo: drives the real jobs and sensors in one process, day by simulated day, and tells what happened."""
+"""The demo: drives the real jobs and sensors in one process, day by simulated day, and tells what
+happened.
+"""

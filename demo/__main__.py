@@ -67,22 +67,28 @@ def main() -> int:
         return INTERRUPTED
     summary(settings, history)
     console.print(f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:")
-    console.print("  make dev           the same runs, plots, checks and models in Dagster and MLflow")
-    console.print("  make demo          further days of the same history; make demo-clean starts over")
+    console.print(
+        "  make dev           the same runs, plots, checks and models in Dagster and MLflow"
+    )
+    console.print(
+        "  make demo          further days of the same history; make demo-clean starts over"
+    )
     console.print("  .venv/bin/rlhf models list · rlhf runs · rlhf export reflection-log")
     return 0
 
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Keeps a second demo out of this home, or raises ConfigurationError where one is at work; a killed one keeps nobody out."""
+    """Keeps a second demo out of this home, or raises ConfigurationError where one is at work; a
+    killed one keeps nobody out.
+    """
     lock = FileLock(home / "demo.lock", timeout=0)
     try:
         lock.acquire()
     except Timeout as cause:
         raise ConfigurationError(
-            f"Another demo is at work on {home}; two would simulate the same day twice. Wait until it is done, or name another folder, as in "
-            "`make demo RLHF_HOME=var/demo`."
+            f"Another demo is at work on {home}; two would simulate the same day twice. Wait until "
+            "it is done, or name another folder, as in `make demo RLHF_HOME=var/demo`."
         ) from cause
     try:
         yield
@@ -95,37 +101,51 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
     quiet()
     os.environ.update(settings.dagster_environ)
     days = next_days(DemoState.read(settings.demo_state), n_days)
-    console.print(f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario {settings.scenario} · state in {settings.home}")
+    console.print(
+        f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario "
+        f"{settings.scenario} · state in {settings.home}"
+    )
     with bars(console) as progress, dg.DagsterInstance.get() as instance:
-        # The application's own composition; only the progress goes to the terminal instead of the log.
+        # The application's own composition; only the progress goes to the terminal instead of the
+        # log.
         from definitions import definitions_for
 
-        store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+        store = Store.open(
+            settings.store_url, organization=settings.organization, project=settings.project
+        )
         defs = definitions_for(settings, progress=shown(progress))
         loop = Loop(settings, defs, instance, store, tell(progress))
         loop.resume()
         for day in days:
             index = (date.fromisoformat(day) - settings.start_day).days
             progress.console.print(
-                f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: {SCENARIOS[settings.scenario].taste_on(index).name}"
+                f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: "
+                f"{SCENARIOS[settings.scenario].taste_on(index).name}"
             )
             loop.day(day)
     return loop.history
 
 
 def next_days(state: DemoState, n_days: int) -> list[str]:
-    """Days after the last finished one. Raises ConfigurationError when the history has reached today."""
+    """Days after the last finished one. Raises ConfigurationError when the history has reached
+    today.
+    """
     from assets.partitions import DAYS
 
     known = DAYS.get_partition_keys()
     left = [day for day in known if state.finished is None or day > state.finished][:n_days]
     if len(left) < n_days:
-        raise ConfigurationError(f"The simulated history has only {len(left)} days left before today. `make demo-clean` starts over.")
+        raise ConfigurationError(
+            f"The simulated history has only {len(left)} days left before today. `make demo-clean` "
+            "starts over."
+        )
     return left
 
 
 def summary(settings: Settings, history: list[StageRun]) -> None:
-    store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    store = Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
     files = Artefacts(settings.frames, store.file_hashes)
     rows = day_rows(settings, files)
     promotions = store.promotions.history(f"{settings.project}.policy")
@@ -136,15 +156,20 @@ def summary(settings: Settings, history: list[StageRun]) -> None:
     table.calibrations(store.calibrations.log(), console)
     table.days(rows, console)
     table.decisions(store.decisions.all(), store.gates.all(), console)
-    table.utility_summary(rows, changed, next((r.day for r in rows if r.policy == latest), None), console)
+    table.utility_summary(
+        rows, changed, next((r.day for r in rows if r.policy == latest), None), console
+    )
 
 
 def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
     scenario = SCENARIOS[settings.scenario]
     rows = []
     finished = DemoState.read(settings.demo_state).finished or ""
-    for day in (day for day in files.days("drift_report") if day <= finished):  # a daemon reports days of its own
-        reflections, votes, report = (files.read_frame(s, day) for s in ("reflection_log", "votes", "drift_report"))
+    # a daemon reports days of its own
+    for day in (day for day in files.days("drift_report") if day <= finished):
+        reflections, votes, report = (
+            files.read_frame(s, day) for s in ("reflection_log", "votes", "drift_report")
+        )
         judged = reflections.dropna(subset=["is_error"])
         correct = 1 - judged["is_error"].astype(float).to_numpy()
         overall = report[report["space"] == "overall"].iloc[0]
@@ -155,7 +180,9 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
                 policy=policy_of(files, day),
                 judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
                 n_votes=len(votes),
-                accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist()) if len(judged) else None,
+                accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist())
+                if len(judged)
+                else None,
                 ceiling=shown_ceiling(votes),
                 verdict=str(overall["verdict"]),
                 utility=true_utility(files, settings, day),
@@ -165,8 +192,14 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
 
 
 def bars(console: Console) -> Progress:
-    columns = (TextColumn("  {task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"))
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"),
+    )
+    return Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
 
 
 def shown(progress: Progress) -> Callable[[str], protocols.Progress]:
@@ -182,14 +215,17 @@ def shown(progress: Progress) -> Callable[[str], protocols.Progress]:
 
 
 def tell(progress: Progress) -> Callable[[StageRun], None]:
-    return lambda run: progress.console.print(f"  {run.stage:<17} {run.seconds:5.1f} s  {run.headline}")
+    return lambda run: progress.console.print(
+        f"  {run.stage:<17} {run.seconds:5.1f} s  {run.headline}"
+    )
 
 
 def quiet() -> None:
     """Warnings and logs of Dagster go to its own event log, not between the demo's lines."""
     warnings.filterwarnings("ignore")
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
-    # Frouros gives the root logger a handler of its own, and Great Expectations tells it of every folder it makes.
+    # Frouros gives the root logger a handler of its own, and Great Expectations tells it of every
+    # folder it makes.
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler])

@@ -1,4 +1,6 @@
-"""Jobs in this process, under the run keys the daemon would give them. Knows Dagster; knows neither days nor what is simulated."""
+"""Jobs in this process, under the run keys the daemon would give them. Knows Dagster; knows neither
+days nor what is simulated.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,7 +50,9 @@ class InProcess:
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """One job in this process. Raises PipelineError, naming the failed stages, if it fails."""
         arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET}
-        result = self.defs.resolve_job_def(job).execute_in_process(instance=self.instance, raise_on_error=False, **arguments)
+        result = self.defs.resolve_job_def(job).execute_in_process(
+            instance=self.instance, raise_on_error=False, **arguments
+        )
         for stage in stage_runs(result, job, day):
             self.history.append(stage)
             self.told(stage)
@@ -61,10 +65,15 @@ class InProcess:
     @staticmethod
     def arguments(request: dg.RunRequest, sensor: str) -> dict[str, Any]:
         """What `run` is to be given for a sensor's request, besides job and day."""
-        tags = dict(request.tags) | {"dagster/run_key": request.run_key or "", "dagster/sensor_name": sensor}
+        tags = dict(request.tags) | {
+            "dagster/run_key": request.run_key or "",
+            "dagster/sensor_name": sensor,
+        }
         tags.pop("dagster/partition", None)
         arguments: dict[str, Any] = {"tags": tags, "run_config": request.run_config or {}}
-        return arguments | ({"partition_key": request.partition_key} if request.partition_key else {})
+        return arguments | (
+            {"partition_key": request.partition_key} if request.partition_key else {}
+        )
 
 
 def stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:
@@ -85,7 +94,8 @@ def stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterato
             metrics={
                 k: float(v.value)
                 for k, v in found.items()
-                if isinstance(v, dg.FloatMetadataValue | dg.IntMetadataValue) and v.value is not None
+                if isinstance(v, dg.FloatMetadataValue | dg.IntMetadataValue)
+                and v.value is not None
             },
             mlflow_url=str(found["mlflow_run"].value) if "mlflow_run" in found else None,
         )

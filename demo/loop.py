@@ -1,4 +1,6 @@
-"""One simulated day through the real jobs and sensors. Knows Dagster; the stages and the truth are elsewhere."""
+"""One simulated day through the real jobs and sensors. Knows Dagster; the stages and the truth are
+elsewhere.
+"""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -14,24 +16,38 @@ SENSORS = ("votes", "learning", "retraining")
 
 
 class Loop(InProcess):
-    """Runs jobs in process and ticks sensors as the daemon would; how far it came survives in `settings.demo_state`."""
+    """Runs jobs in process and ticks sensors as the daemon would; how far it came survives in
+    `settings.demo_state`.
+    """
 
     to_go_on = "run the demo again"
 
     def day(self, day: str) -> None:
-        """Collection, voting, then every sensor until none asks for more; of a day that was cut short, what is left of it."""
-        if self.state.collected != day:  # else a champion that learnt from the day would complete and predict it again
+        """Collection, voting, then every sensor until none asks for more; of a day that was cut
+        short, what is left of it.
+        """
+        # else a champion that learnt from the day would complete and predict it again
+        if self.state.collected != day:
             self.run("collection", day, partition_key=day)
             self._save(collected=day)
-        self.run("simulated_voting", day, run_config={"ops": {"cast_simulated_votes": {"config": {"day": day}}}})
+        self.run(
+            "simulated_voting",
+            day,
+            run_config={"ops": {"cast_simulated_votes": {"config": {"day": day}}}},
+        )
         for sensor in SENSORS:
             self._drain(sensor, day)
-            if sensor == "votes" and day not in Artefacts(self.settings.frames).days("drift_report"):
-                self.run("feedback", day, partition_key=day)  # too few votes for the sensor, or another daemon was asked
+            if sensor == "votes" and day not in Artefacts(self.settings.frames).days(
+                "drift_report"
+            ):
+                # too few votes for the sensor, or another daemon was asked
+                self.run("feedback", day, partition_key=day)
         self._save(finished=day)
 
     def resume(self) -> None:
-        """End what a dead process left; retry what it left of finished days. A day that was cut short goes on in `day`."""
+        """End what a dead process left; retry what it left of finished days. A day that was cut
+        short goes on in `day`.
+        """
         bury_dead(self.instance, self.store, timedelta(seconds=self.settings.dead_after_seconds))
         release_keys(self.instance)
         last = self.state.finished
@@ -47,19 +63,25 @@ class Loop(InProcess):
         self.state.model_copy(update=changed).write(self.settings.demo_state)
 
     def _drain(self, sensor: str, day: str) -> None:
-        """Tick until nothing is asked for. The cursor moves after the runs: a process killed in between is asked again."""
+        """Tick until nothing is asked for. The cursor moves after the runs: a process killed in
+        between is asked again.
+        """
         while True:
             data = self.tick(sensor, day)
             requests = list(data.run_requests or [])
             for request in requests:
-                self.run(request.job_name or self._job_of(sensor), day, **self.arguments(request, sensor))
+                self.run(
+                    request.job_name or self._job_of(sensor), day, **self.arguments(request, sensor)
+                )
             if data.cursor is not None:
                 self._save(cursors=self.state.cursors | {sensor: data.cursor})
             if not requests:
                 return
 
     def tick(self, name: str, day: str) -> Any:
-        """Evaluate one sensor on its cursor, as the daemon does: the runs it asks for and its next cursor."""
+        """Evaluate one sensor on its cursor, as the daemon does: the runs it asks for and its next
+        cursor.
+        """
         sensor = self.defs.get_sensor_def(name)
         with dg.build_sensor_context(
             instance=self.instance,

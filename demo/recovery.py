@@ -1,10 +1,14 @@
-"""What an earlier demo's dead process left behind: runs that nobody ends, run keys that block. Knows runs; judges no living one."""
+"""What an earlier demo's dead process left behind: runs that nobody ends, run keys that block.
+Knows runs; judges no living one.
+"""
 
 import os
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG  # the public API has no names for these tags
+
+# the public API has no names for these tags
+from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 
 from rlhf_pipeline.store import Store
 from sensors.run_health import ALIVE, bury, release, works_here
@@ -14,15 +18,22 @@ ASKING_ONCE = ("votes", "learning")
 
 
 def bury_dead(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
-    """Fail unfinished runs whose process is gone, without the wait of the run health sensor, and return their ids."""
+    """Fail unfinished runs whose process is gone, without the wait of the run health sensor, and
+    return their ids.
+    """
     statuses = [*ALIVE, dg.DagsterRunStatus.NOT_STARTED]
-    dead = [r.dagster_run for r in instance.get_run_records(dg.RunsFilter(statuses=statuses)) if _is_dead(r, store, limit)]
+    dead = [
+        r.dagster_run
+        for r in instance.get_run_records(dg.RunsFilter(statuses=statuses))
+        if _is_dead(r, store, limit)
+    ]
     for run in dead:
         bury(instance, store, run, "The process of this run is gone.")
     for beat in store.heartbeats.stale(datetime.now(UTC)):
         ended = instance.get_run_by_id(beat.run_id)
         if ended is not None and ended.is_finished and ended.remote_job_origin is None:
-            release(instance, store, beat.run_id)  # interrupted; a daemon would run it again beside the demo
+            # interrupted; a daemon would run it again beside the demo
+            release(instance, store, beat.run_id)
     return [run.run_id for run in dead]
 
 
@@ -40,9 +51,13 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
 
 
 def release_keys(instance: dg.DagsterInstance) -> None:
-    """Let the sensors ask again for what failed or was killed: a demo has no retry but its next call."""
+    """Let the sensors ask again for what failed or was killed: a demo has no retry but its next
+    call.
+    """
     ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-    for run in instance.get_runs(dg.RunsFilter(statuses=ended, tags={SENSOR_NAME_TAG: list(ASKING_ONCE)})):
+    for run in instance.get_runs(
+        dg.RunsFilter(statuses=ended, tags={SENSOR_NAME_TAG: list(ASKING_ONCE)})
+    ):
         key = run.tags.get(RUN_KEY_TAG, "")
         if run.remote_job_origin is None and not key.endswith(run.run_id):
             instance.add_run_tags(run.run_id, {RUN_KEY_TAG: f"{key}:failed:{run.run_id}"})

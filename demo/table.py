@@ -1,4 +1,6 @@
-"""The demo's tables: per stage what was made and the number that matters, per day what happened, and the gate's reasons."""
+"""The demo's tables: per stage what was made and the number that matters, per day what happened,
+and the gate's reasons.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +13,21 @@ from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, Tri
 from rlhf_pipeline.terminal import escape_markup
 
 STAGES = (
-    "prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report",
-    "annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate",
-)  # fmt: skip
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "preference_pairs",
+    "reflection_log",
+    "drift_report",
+    "annotator_model",
+    "reward_model",
+    "calibration",
+    "retraining_set",
+    "candidate_model",
+    "evaluation",
+    "gate",
+)
 
 
 COLOURS = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
@@ -40,31 +54,70 @@ def stages(history: Sequence[StageRun], console: Console) -> None:
     for name in STAGES:
         mine = [run for run in history if run.stage == name]
         if mine:
-            table.add_row(name, str(len(mine)), f"{sum(run.seconds for run in mine):.1f}", mine[-1].headline)
+            table.add_row(
+                name, str(len(mine)), f"{sum(run.seconds for run in mine):.1f}", mine[-1].headline
+            )
     console.print(table)
 
 
 def days(rows: Sequence[DayRow], console: Console) -> None:
-    table = Table(title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling")
-    for name in ("day", "taste", "policy", "reward model", "votes", "accuracy", "noise ceiling", "drift", "true utility"):
+    table = Table(
+        title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling"
+    )
+    for name in (
+        "day",
+        "taste",
+        "policy",
+        "reward model",
+        "votes",
+        "accuracy",
+        "noise ceiling",
+        "drift",
+        "true utility",
+    ):
         table.add_column(name, no_wrap=True)
     for row in rows:
         verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
-        judge, policy = (name[name.find("@") :] if "@" in name else name for name in (row.judge, row.policy))
+        judge, policy = (
+            name[name.find("@") :] if "@" in name else name for name in (row.judge, row.policy)
+        )
         table.add_row(
-            row.day, row.taste, policy, judge, str(row.n_votes), short(row.accuracy), short(row.ceiling), verdict, short(row.utility)
+            row.day,
+            row.taste,
+            policy,
+            judge,
+            str(row.n_votes),
+            short(row.accuracy),
+            short(row.ceiling),
+            verdict,
+            short(row.utility),
         )
     console.print(table)
 
 
 def calibrations(reports: Sequence[CalibrationReport], console: Console) -> None:
     table = Table(title="Calibration, on votes never fitted to")
-    for name in ("reward model", "method", "accuracy", "noise ceiling", "ECE before", "ECE after", "log loss before → after"):
+    for name in (
+        "reward model",
+        "method",
+        "accuracy",
+        "noise ceiling",
+        "ECE before",
+        "ECE after",
+        "log loss before → after",
+    ):
         table.add_column(name)
     for r in reports:
         losses = f"{r.raw.log_loss.value:.3f} → {r.calibrated.log_loss.value:.3f}"
         ece = (short(r.raw.ece_equal_mass), short(r.calibrated.ece_equal_mass))
-        table.add_row(r.reward_model.rpartition(".")[2], r.method, short(r.raw.accuracy), short(r.noise_ceiling), *ece, losses)
+        table.add_row(
+            r.reward_model.rpartition(".")[2],
+            r.method,
+            short(r.raw.accuracy),
+            short(r.noise_ceiling),
+            *ece,
+            losses,
+        )
     console.print(table)
 
 
@@ -73,10 +126,13 @@ def short(interval: Interval | None) -> str:
     return f"{interval.value:.2f} [{interval.low:.2f} {interval.high:.2f}]" if interval else "-"
 
 
-def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console) -> None:
+def decisions(
+    triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console
+) -> None:
     for decision in triggers:
         console.print(
-            f"[bold]Trigger {decision.decision_id}: {decision.action}[/] ({decision.state}) · {escape_markup('; '.join(decision.reasons))}"
+            f"[bold]Trigger {decision.decision_id}: {decision.action}[/] ({decision.state}) · "
+            f"{escape_markup('; '.join(decision.reasons))}"
         )
     if not triggers:
         console.print("No drift or calibration event: nothing was retrained.")
@@ -85,18 +141,44 @@ def decisions(triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision]
         console.print(f"[bold]Gate: {gate.candidate} against {gate.champion}: {verdict}[/]")
         if gate.evaluation:
             console.print(
-                f"  win rate {gate.evaluation.win_rate} on {gate.evaluation.n_prompts} frozen prompts, judged by {gate.evaluation.reward_model}"
+                f"  win rate {gate.evaluation.win_rate} on {gate.evaluation.n_prompts} frozen "
+                f"prompts, judged by {gate.evaluation.reward_model}"
             )
         for check in gate.checks:
-            console.print(f"  {'[green]✓[/]' if check.passed else '[red]✗[/]'} {check.name}: {escape_markup(check.reason)}")
+            console.print(
+                f"  {'[green]✓[/]' if check.passed else '[red]✗[/]'} {check.name}: "
+                f"{escape_markup(check.reason)}"
+            )
 
 
-def utility_summary(rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console) -> None:
+def utility_summary(
+    rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console
+) -> None:
     """Mean true utility before the change, after it, and after the promotion, whatever it shows."""
-    phases: dict[str, list[float]] = {"before the change": [], "after the change": [], "after the promotion": []}
+    phases: dict[str, list[float]] = {
+        "before the change": [],
+        "after the change": [],
+        "after the promotion": [],
+    }
     for row in rows:
-        is_promoted, is_changed = promoted_from and row.day >= promoted_from, change and row.day >= change
-        phase = "after the promotion" if is_promoted else "after the change" if is_changed else "before the change"
+        is_promoted, is_changed = (
+            promoted_from and row.day >= promoted_from,
+            change and row.day >= change,
+        )
+        phase = (
+            "after the promotion"
+            if is_promoted
+            else "after the change"
+            if is_changed
+            else "before the change"
+        )
         phases[phase].append(row.utility.value)
-    parts = [f"{phase} {sum(values) / len(values):+.3f} ({len(values)} days)" for phase, values in phases.items() if values]
-    console.print(f"[bold]True utility of the champion (the simulator's, never used to decide):[/] {' · '.join(parts)}")
+    parts = [
+        f"{phase} {sum(values) / len(values):+.3f} ({len(values)} days)"
+        for phase, values in phases.items()
+        if values
+    ]
+    console.print(
+        "[bold]True utility of the champion (the simulator's, never used to decide):[/] "
+        f"{' · '.join(parts)}"
+    )

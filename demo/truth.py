@@ -1,4 +1,6 @@
-"""What only a simulation can know: the true utility of the champion's completions, day by day. Printed, never decided on."""
+"""What only a simulation can know: the true utility of the champion's completions, day by day.
+Printed, never decided on.
+"""
 
 from datetime import date
 
@@ -12,14 +14,21 @@ from rlhf_pipeline.votes.intervals import interval_of_mean
 
 
 def true_utility(files: Artefacts, settings: Settings, day: str) -> Interval:
-    """Mean utility of the day's completions under the taste of that day, with a bootstrap interval over prompts."""
+    """Mean utility of the day's completions under the taste of that day, with a bootstrap interval
+    over prompts.
+    """
     prompts = files.read_frame("prompts", day).set_index("prompt_id")
     made = files.read_frame("completions", day)
     made = made[made["error"].isna()]
     asked = prompts.loc[made["prompt_id"]]
     references = [None if pd.isna(r) else r for r in asked["reference"]]
-    taste = SCENARIOS[settings.scenario].taste_on((date.fromisoformat(day) - settings.start_day).days)
-    return interval_of_mean(utility(asked["text"].tolist(), references, made["text"].tolist(), taste), groups=made["prompt_id"].tolist())
+    taste = SCENARIOS[settings.scenario].taste_on(
+        (date.fromisoformat(day) - settings.start_day).days
+    )
+    return interval_of_mean(
+        utility(asked["text"].tolist(), references, made["text"].tolist(), taste),
+        groups=made["prompt_id"].tolist(),
+    )
 
 
 def policy_of(files: Artefacts, day: str) -> str:

@@ -1,4 +1,5 @@
-"""Draws docs/graph.svg from the real definitions: `make graph`. Knows where each asset stands; asks Dagster for the edges.
+"""Draws docs/graph.svg from the real definitions: `make graph`. Knows where each asset stands; asks
+Dagster for the edges.
 
     python docs/draw_graph.py [file.svg]
 
@@ -16,13 +17,24 @@ WIDTH, HEIGHT = 1180, 440
 NODE_WIDTH, NODE_HEIGHT = 138, 38
 # Centres.
 PLACES = {
-    "prompts": (110, 95), "completions": (110, 165), "comparisons": (110, 235),
-    "preference_pairs": (325, 130), "votes": (325, 318), "votes_inbox": (325, 384),
-    "annotator_model": (540, 65), "reward_model": (540, 130), "calibration": (540, 195),
-    "reflection_log": (540, 318), "drift_report": (540, 384),
-    "retraining_set": (755, 235), "candidate_model": (912, 235), "evaluation": (912, 130), "gate": (1083, 182),
-}  # fmt: skip
-# Edges that would run behind a box take the corridor between `learn` and `watch`: start, end and height of the level stretch.
+    "prompts": (110, 95),
+    "completions": (110, 165),
+    "comparisons": (110, 235),
+    "preference_pairs": (325, 130),
+    "votes": (325, 318),
+    "votes_inbox": (325, 384),
+    "annotator_model": (540, 65),
+    "reward_model": (540, 130),
+    "calibration": (540, 195),
+    "reflection_log": (540, 318),
+    "drift_report": (540, 384),
+    "retraining_set": (755, 235),
+    "candidate_model": (912, 235),
+    "evaluation": (912, 130),
+    "gate": (1083, 182),
+}
+# Edges that would run behind a box take the corridor between `learn` and `watch`: start, end and
+# height of the level stretch.
 LEVELS = {("preference_pairs", "retraining_set"): (470, 640, 250)}
 # Box of each group (left, top, right, bottom), the colour of its nodes and where its name stands.
 GROUPS = {
@@ -41,14 +53,20 @@ text { font: 14px ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial
 
 
 def graph() -> dict[str, object]:
-    """Groups by asset, edges in order and the assets that people fill from outside, as the definitions have them."""
+    """Groups by asset, edges in order and the assets that people fill from outside, as the
+    definitions have them.
+    """
     from definitions import defs
 
     found = defs.resolve_asset_graph()
     nodes = {key.to_user_string(): found.get(key) for key in found.toposorted_asset_keys}
     return {
         "assets": {name: node.group_name for name, node in sorted(nodes.items())},
-        "edges": sorted([parent.to_user_string(), name] for name, node in nodes.items() for parent in node.parent_keys),
+        "edges": sorted(
+            [parent.to_user_string(), name]
+            for name, node in nodes.items()
+            for parent in node.parent_keys
+        ),
         "external": sorted(name for name, node in nodes.items() if not node.is_materializable),
     }
 
@@ -56,49 +74,89 @@ def graph() -> dict[str, object]:
 def drawn(path: Path) -> dict[str, object]:
     """What the picture in `path` was made from."""
     text = path.read_text(encoding="utf-8")
-    found: dict[str, object] = json.loads(text.partition("<metadata>")[2].partition("</metadata>")[0])
+    found: dict[str, object] = json.loads(
+        text.partition("<metadata>")[2].partition("</metadata>")[0]
+    )
     return found
 
 
 def svg(made_from: dict) -> str:
-    """The picture; on a panel of its own, so that it reads on light and dark pages alike. Raises KeyError for an asset without a place."""
+    """The picture; on a panel of its own, so that it reads on light and dark pages alike. Raises
+    KeyError for an asset without a place.
+    """
     missing = sorted(set(made_from["assets"]) - set(PLACES))
     if missing:
         raise KeyError(f"{missing} have no place in docs/draw_graph.py. Add them to PLACES.")
     parts = [_box(group, *GROUPS[group]) for group in GROUPS]
     parts += [_edge(*edge) for edge in made_from["edges"]]
-    parts += [_node(name, group, name in made_from["external"]) for name, group in made_from["assets"].items()]
-    title = f"The loop as Dagster assets: {len(made_from['assets'])} assets, {len(made_from['edges'])} edges"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
+    parts += [
+        _node(name, group, name in made_from["external"])
+        for name, group in made_from["assets"].items()
+    ]
+    title = (
+        f"The loop as Dagster assets: {len(made_from['assets'])} assets, "
+        f"{len(made_from['edges'])} edges"
+    )
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{title}">'
+    )
     arrow = (
-        '<marker id="arrow" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<marker id="arrow" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#57606a"/></marker>'
     )
-    note = f'<text class="note" x="{WIDTH - 25}" y="{HEIGHT - 26}" text-anchor="end">dashed: filled from outside, by people’s votes</text>'
+    note = (
+        f'<text class="note" x="{WIDTH - 25}" y="{HEIGHT - 26}" text-anchor="end">dashed: '
+        "filled from outside, by people’s votes</text>"
+    )
     panel = f'<rect class="panel" x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="12"/>'
     meta = f"<metadata>{json.dumps(made_from, sort_keys=True)}</metadata>"
     return "\n".join(
-        [head, f"<title>{title}</title>", meta, f"<style>{STYLE}</style>", f"<defs>{arrow}</defs>", panel, *parts, note, "</svg>", ""]
+        [
+            head,
+            f"<title>{title}</title>",
+            meta,
+            f"<style>{STYLE}</style>",
+            f"<defs>{arrow}</defs>",
+            panel,
+            *parts,
+            note,
+            "</svg>",
+            "",
+        ]
     )
 
 
 def _box(group: str, corners: tuple[int, int, int, int], colour: str) -> str:
     left, top, right, bottom = corners
-    box = f'<rect class="group" x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" rx="10"/>'
+    box = (
+        f'<rect class="group" x="{left}" y="{top}" width="{right - left}" '
+        f'height="{bottom - top}" rx="10"/>'
+    )
     return f'{box}<text class="label" x="{left + 12}" y="{top - 8}" fill="{colour}">{group}</text>'
 
 
 def _node(name: str, group: str, external: bool) -> str:
     x, y = PLACES[name]
     colour = GROUPS[group][1]
-    look = f'fill="#ffffff" stroke="{colour}" stroke-width="2" stroke-dasharray="5 4"' if external else f'fill="{colour}"'
+    look = (
+        f'fill="#ffffff" stroke="{colour}" stroke-width="2" stroke-dasharray="5 4"'
+        if external
+        else f'fill="{colour}"'
+    )
     ink = f' style="fill:{colour}"' if external else ""
-    box = f'<rect x="{x - NODE_WIDTH / 2:g}" y="{y - NODE_HEIGHT / 2:g}" width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="8" {look}/>'
+    box = (
+        f'<rect x="{x - NODE_WIDTH / 2:g}" y="{y - NODE_HEIGHT / 2:g}" width="{NODE_WIDTH}" '
+        f'height="{NODE_HEIGHT}" rx="8" {look}/>'
+    )
     return f'{box}<text class="name" x="{x}" y="{y + 5}" text-anchor="middle"{ink}>{name}</text>'
 
 
 def _edge(source: str, target: str) -> str:
-    """Straight within a column, around it where a node stands between, else from right side to left side."""
+    """Straight within a column, around it where a node stands between, else from right side to left
+    side.
+    """
     (x1, y1), (x2, y2) = PLACES[source], PLACES[target]
     w, h = NODE_WIDTH / 2, NODE_HEIGHT / 2
     between = any(x == x1 and min(y1, y2) < y < max(y1, y2) for x, y in PLACES.values())
@@ -109,7 +167,10 @@ def _edge(source: str, target: str) -> str:
         path = f"M{x1},{y1 + sign * h:g} L{x2},{y2 - sign * h:g}"
     elif (source, target) in LEVELS:
         start, end, level = LEVELS[source, target]
-        path = f"{_curve(x1 + w, y1, start, level)} L{end},{level} {_curve(end, level, x2 - w, y2).partition(' ')[2]}"
+        path = (
+            f"{_curve(x1 + w, y1, start, level)} L{end},{level} "
+            f"{_curve(end, level, x2 - w, y2).partition(' ')[2]}"
+        )
     else:
         path = _curve(x1 + w, y1, x2 - w, y2)
     return f'<path class="edge" marker-end="url(#arrow)" d="{path}"/>'

@@ -1,7 +1,9 @@
-"""How runs are executed: light stages where the settings say, training in processes of its own. All beat from start to end.
+"""How runs are executed: light stages where the settings say, training in processes of its own. All
+beat from start to end.
 
-The heartbeat is the run process's own, so it goes on between steps and while a step's process holds the interpreter. A step
-whose process was killed is started again within the run; a step that failed would fail again and is left failed.
+The heartbeat is the run process's own, so it goes on between steps and while a step's process holds
+the interpreter. A step whose process was killed is started again within the run; a step that failed
+would fail again and is left failed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +12,8 @@ from typing import Any
 
 import dagster as dg
 
-# The public API has no names for these: what an executor is made of, and what it says of a step that it starts again.
+# The public API has no names for these: what an executor is made of, and what it says of a step
+# that it starts again.
 from dagster._core.events import StepRetryData
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.child_process_executor import ChildProcessCrashException
@@ -21,15 +24,25 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 
-SECONDS_TO_RETRY = 2.0  # and twice as many before the second time: what took the memory may be gone by then
+# and twice as many before the second time: what took the memory may be gone by then
+SECONDS_TO_RETRY = 2.0
 
 EXECUTION = dg.Field(
     dg.Selector(
         {
-            "in_process": dg.Field({}, description="All steps one after another in the run's own process."),
+            "in_process": dg.Field(
+                {}, description="All steps one after another in the run's own process."
+            ),
             "multiprocess": dg.Field(
-                {"max_concurrent": dg.Field(dg.Int, is_required=False, description="Steps at the same time; default: the setting")},
-                description="Each step in a process of its own; one that is killed is started again.",
+                {
+                    "max_concurrent": dg.Field(
+                        dg.Int,
+                        is_required=False,
+                        description="Steps at the same time; default: the setting",
+                    )
+                },
+                description="Each step in a process of its own; one that is killed is started "
+                "again.",
             ),
         }
     ),
@@ -39,21 +52,34 @@ EXECUTION = dg.Field(
 
 
 class StepProcesses(MultiprocessExecutor):
-    """Each step in a process of its own, started by a process that imported Dagster once; a killed one is started again.
+    """Each step in a process of its own, started by a process that imported Dagster once; a killed
+    one is started again.
 
-    Dagster's retry policies do not tell a killed step from one that raised, and would train three times on what cannot be trained on.
+    Dagster's retry policies do not tell a killed step from one that raised, and would train three
+    times on what cannot be trained on.
     """
 
     def __init__(self, *, max_concurrent: int, step_retries: int):
-        super().__init__(retries=RetryMode.ENABLED, max_concurrent=max_concurrent, start_method="forkserver")
+        super().__init__(
+            retries=RetryMode.ENABLED, max_concurrent=max_concurrent, start_method="forkserver"
+        )
         self._step_retries = step_retries
 
-    def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
+    def log_failure_or_retry_event_after_error(
+        self, step_context: Any, err_info: Any, known_state: Any
+    ) -> dg.DagsterEvent:
         n_before: int = known_state.get_retry_state().get_attempt_count(step_context.step.key)
-        if err_info.cls_name != ChildProcessCrashException.__name__ or n_before >= self._step_retries:
-            return super().log_failure_or_retry_event_after_error(step_context, err_info, known_state)
+        if (
+            err_info.cls_name != ChildProcessCrashException.__name__
+            or n_before >= self._step_retries
+        ):
+            return super().log_failure_or_retry_event_after_error(
+                step_context, err_info, known_state
+            )
         wait = SECONDS_TO_RETRY * 2**n_before
-        return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(error=err_info, seconds_to_wait=wait))
+        return dg.DagsterEvent.step_retry_event(
+            step_context, StepRetryData(error=err_info, seconds_to_wait=wait)
+        )
 
 
 class BeatingExecutor(dg.Executor):
@@ -72,7 +98,9 @@ class BeatingExecutor(dg.Executor):
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
         settings = _settings(plan_context)
-        beating = _store(settings).heartbeats.beating(plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds)
+        beating = _store(settings).heartbeats.beating(
+            plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds
+        )
         with beating:
             yield from self._inner.execute(plan_context, execution_plan)
 
@@ -87,7 +115,9 @@ def _settings(context: Any) -> Settings:
 
 @lru_cache(maxsize=1)
 def _store(settings: Settings) -> Store:
-    return Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    return Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
 
 
 def _light(context: dg.InitExecutorContext) -> dg.Executor:
@@ -97,12 +127,16 @@ def _light(context: dg.InitExecutorContext) -> dg.Executor:
         return BeatingExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
     n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)
     if n < 1:
-        raise ConfigurationError(f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out.")
+        raise ConfigurationError(
+            f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out."
+        )
     return BeatingExecutor(StepProcesses(max_concurrent=n, step_retries=settings.step_retries))
 
 
 def _training(context: dg.InitExecutorContext) -> dg.Executor:
-    return BeatingExecutor(StepProcesses(max_concurrent=1, step_retries=_settings(context).step_retries))
+    return BeatingExecutor(
+        StepProcesses(max_concurrent=1, step_retries=_settings(context).step_retries)
+    )
 
 
 light_executor = dg.ExecutorDefinition(
@@ -118,5 +152,6 @@ training_executor = dg.ExecutorDefinition(
     config_schema={},
     executor_creation_fn=_training,
     requirements=dg.multiple_process_executor_requirements(),
-    description="Each step in a process of its own, one after another; one that is killed is started again.",
+    description="Each step in a process of its own, one after another; one that is killed is "
+    "started again.",
 )

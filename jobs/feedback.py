@@ -1,4 +1,6 @@
-"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning: annotators and a reward model, refitted."""
+"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning:
+annotators and a reward model, refitted.
+"""
 
 from datetime import timedelta
 
@@ -16,13 +18,16 @@ feedback = dg.define_asset_job(
 learning = dg.define_asset_job(
     "learning",
     selection=["annotator_model", "reward_model", "calibration"],
-    description="Refit the annotator model, the reward model and its calibration on all votes and preference pairs.",
+    description="Refit the annotator model, the reward model and its calibration on all votes and "
+    "preference pairs.",
     executor_def=light_executor,
 )
 
 
 def close_yesterday_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    @dg.schedule(job=feedback, cron_schedule="30 0 * * *", execution_timezone="UTC", default_status=status)
+    @dg.schedule(
+        job=feedback, cron_schedule="30 0 * * *", execution_timezone="UTC", default_status=status
+    )
     def close_yesterday(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         """Yesterday's feedback at 00:30 UTC, so that a day without votes is reported too."""
         day = (context.scheduled_execution_time.date() - timedelta(days=1)).isoformat()

@@ -12,7 +12,10 @@ from rlhf_pipeline.store import Store, anchors
 from storage.retention import Retention
 
 
-@dg.op(description="Deletes what the settings `keep_…` no longer keep: the same as `rlhf storage retain`.")
+@dg.op(
+    description="Deletes what the settings `keep_…` no longer keep: the same as `rlhf storage "
+    "retain`."
+)
 def retain(
     context: dg.OpExecutionContext,
     settings: dg.ResourceParam[Settings],
@@ -22,19 +25,35 @@ def retain(
     deleted = Counter[str]()
     for item in Retention(settings, store, registry, context.instance, datetime.now(UTC)).retain():
         deleted[item.kind] += item.n
-    context.log.info(f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}.")
-
-
-@dg.op(description="Writes down where the audit chain stands, so that a tail that is cut off later is missed.")
-def anchor_audit_chain(context: dg.OpExecutionContext, store: dg.ResourceParam[Store], settings: dg.ResourceParam[Settings]) -> None:
-    path = settings.home / anchors.FILE
-    dropped = anchors.drop_anchor(path, store.audit, settings.organization, settings.project, datetime.now(UTC))
     context.log.info(
-        f"Anchored seq {dropped.seq} in {path}." if dropped else f"Nothing to anchor: the chain is empty, or {path} has today's."
+        f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}."
     )
 
 
-@dg.job(description="Deletes what is no longer kept and anchors the audit chain.", executor_def=light_executor)
+@dg.op(
+    description="Writes down where the audit chain stands, so that a tail that is cut off later is "
+    "missed."
+)
+def anchor_audit_chain(
+    context: dg.OpExecutionContext,
+    store: dg.ResourceParam[Store],
+    settings: dg.ResourceParam[Settings],
+) -> None:
+    path = settings.home / anchors.FILE
+    dropped = anchors.drop_anchor(
+        path, store.audit, settings.organization, settings.project, datetime.now(UTC)
+    )
+    context.log.info(
+        f"Anchored seq {dropped.seq} in {path}."
+        if dropped
+        else f"Nothing to anchor: the chain is empty, or {path} has today's."
+    )
+
+
+@dg.job(
+    description="Deletes what is no longer kept and anchors the audit chain.",
+    executor_def=light_executor,
+)
 def housekeeping() -> None:
     retain()
     anchor_audit_chain()
@@ -42,5 +61,9 @@ def housekeeping() -> None:
 
 def housekeeping_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
-        name="housekeeping_nightly", job=housekeeping, cron_schedule="15 3 * * *", execution_timezone="UTC", default_status=status
+        name="housekeeping_nightly",
+        job=housekeeping,
+        cron_schedule="15 3 * * *",
+        execution_timezone="UTC",
+        default_status=status,
     )

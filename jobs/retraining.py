@@ -6,7 +6,16 @@ from jobs.executors import training_executor
 
 retraining = dg.define_asset_job(
     "retraining",
-    selection=["annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"],
-    description="Annotator model, reward model and calibration refitted, retraining set selected, candidate trained, judged and gated.",
+    selection=[
+        "annotator_model",
+        "reward_model",
+        "calibration",
+        "retraining_set",
+        "candidate_model",
+        "evaluation",
+        "gate",
+    ],
+    description="Annotator model, reward model and calibration refitted, retraining set selected, "
+    "candidate trained, judged and gated.",
     executor_def=training_executor,
 )

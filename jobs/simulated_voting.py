@@ -1,4 +1,6 @@
-"""Simulated voting: a seeded pool votes on a day's comparisons. Exists only where the settings say annotators are simulated."""
+"""Simulated voting: a seeded pool votes on a day's comparisons. Exists only where the settings say
+annotators are simulated.
+"""
 
 from collections.abc import Callable
 
@@ -19,7 +21,10 @@ class VotingConfig(dg.Config):
     day: str = Field(description="UTC day whose comparisons are voted on, YYYY-MM-DD")
 
 
-@dg.op(description="Casts the pool's votes through the same function as everybody's, marked as simulated.")
+@dg.op(
+    description="Casts the pool's votes through the same function as everybody's, marked as "
+    "simulated."
+)
 def cast_simulated_votes(
     context: dg.OpExecutionContext,
     config: VotingConfig,
@@ -29,26 +34,43 @@ def cast_simulated_votes(
 ) -> None:
     comparisons = store.comparisons.for_days([config.day])
     files = Artefacts(settings.frames, store.file_hashes)
-    prompts = files.read_days("prompts", files.days("prompts"))  # a repeat may be of an earlier day's prompt
-    references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
+    # a repeat may be of an earlier day's prompt
+    prompts = files.read_days("prompts", files.days("prompts"))
+    references = {
+        p: None if pd.isna(r) else r
+        for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)
+    }
     votes = annotators(comparisons, references, config.day)
-    # A key is one annotator's vote on one comparison that day. What stands under it is kept: an earlier version said less beside it.
+    # A key is one annotator's vote on one comparison that day. What stands under it is kept: an
+    # earlier version said less beside it.
     known = store.imports.known_keys([vote.idempotency_key for vote in votes])
     store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
     kept = f", {len(known)} of them cast before and kept" if known else ""
-    context.log.info(f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{kept}.")
+    context.log.info(
+        f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{kept}."
+    )
 
 
-@dg.job(description="Simulated annotators vote on a day's comparisons.", executor_def=light_executor)
+@dg.job(
+    description="Simulated annotators vote on a day's comparisons.", executor_def=light_executor
+)
 def simulated_voting() -> None:
     cast_simulated_votes()
 
 
 def simulated_voting_schedule(status: dg.DefaultScheduleStatus) -> dg.ScheduleDefinition:
-    @dg.schedule(job=simulated_voting, cron_schedule="0 8 * * *", execution_timezone="UTC", default_status=status)
+    @dg.schedule(
+        job=simulated_voting,
+        cron_schedule="0 8 * * *",
+        execution_timezone="UTC",
+        default_status=status,
+    )
     def simulated_voting_daily(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         """Simulated annotators come at 08:00 UTC, after the morning's collection."""
         day = context.scheduled_execution_time.date().isoformat()
-        return dg.RunRequest(run_key=f"voting:{day}", run_config=dg.RunConfig(ops={"cast_simulated_votes": VotingConfig(day=day)}))
+        return dg.RunRequest(
+            run_key=f"voting:{day}",
+            run_config=dg.RunConfig(ops={"cast_simulated_votes": VotingConfig(day=day)}),
+        )
 
     return simulated_voting_daily

@@ -13,7 +13,8 @@ silence_telemetry()
 import dagster as dg  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-for category in (dg.BetaWarning, dg.PreviewWarning):  # as in definitions.py, whose assets are imported below
+# as in definitions.py, whose assets are imported below
+for category in (dg.BetaWarning, dg.PreviewWarning):
     warnings.filterwarnings("ignore", category=category)
 
 from demo.__main__ import bars, quiet, shown  # noqa: E402
@@ -43,14 +44,17 @@ def run(settings: Settings) -> None:
     """Every day that waits, oldest first, from where the last call ended or was ended."""
     quiet()
     os.environ.update(settings.dagster_environ)
-    store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    store = Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
     n_days = len(store.replays.pending())
     if not n_days:
         console.print("No imported day waits for its replay.")
         return
     started = monotonic()
     with bars(console) as progress, dg.DagsterInstance.get() as instance:
-        # The application's own composition; only the progress goes to the terminal instead of the log.
+        # The application's own composition; only the progress goes to the terminal instead of the
+        # log.
         from definitions import definitions_for
 
         defs = definitions_for(settings, progress=shown(progress))
@@ -58,7 +62,10 @@ def run(settings: Settings) -> None:
         runner = InProcess(settings, defs, instance, store, lambda stage: told(stage, say))
         drive = Drive(runner, lambda reason: say(f"  [dim]waits: {escape_markup(reason)}[/]"))
         task = progress.add_task(f"replay of {n_days} days", total=n_days, note="days")
-        say(f"[bold]project {settings.project}[/] · {n_days} days of imported votes · state in {settings.home}\n{header()}")
+        say(
+            f"[bold]project {settings.project}[/] · {n_days} days of imported votes · state in "
+            f"{settings.home}\n{header()}"
+        )
         for done, day in enumerate(drive.days(), start=1):
             for line in decision_lines(store, day):
                 say(escape_markup(line))

@@ -1,4 +1,6 @@
-"""Takes a replay's steps in this process until no day is left. Knows runs and waiting; what a step is, sensors/replay.py knows."""
+"""Takes a replay's steps in this process until no day is left. Knows runs and waiting; what a step
+is, sensors/replay.py knows.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,13 +29,18 @@ class Drive:
     told: Callable[[str], None]
     pause: Callable[[float], None] = sleep
     seconds: dict[str, float] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)  # comparisons that nobody could predict as on that day
+    # comparisons that nobody could predict as on that day
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def days(self) -> Iterator[str]:
-        """Raises PipelineError naming day and cause where a step fails; the next call tries it again."""
+        """Raises PipelineError naming day and cause where a step fails; the next call tries it
+        again.
+        """
         runner = self.runner
         runner.to_go_on = "`rlhf replay`"
-        bury_dead(runner.instance, runner.store, timedelta(seconds=runner.settings.dead_after_seconds))
+        bury_dead(
+            runner.instance, runner.store, timedelta(seconds=runner.settings.dead_after_seconds)
+        )
         replay = Replay(runner.settings, runner.instance, runner.store, max_attempts=None)
         left = runner.store.replays.pending()
         started, said = monotonic(), ""

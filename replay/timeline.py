@@ -1,4 +1,6 @@
-"""The drift timeline over all replayed days: every vote by the model that had predicted it. Knows files and events; draws with drift/plots."""
+"""The drift timeline over all replayed days: every vote by the model that had predicted it. Knows
+files and events; draws with drift/plots.
+"""
 
 import pandas as pd
 
@@ -20,12 +22,22 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
     judged = rows[rows["is_error"].notna() & rows["day"].isin(days)].sort_values("seq")
     if judged.empty:
         return None
-    errors = pd.DataFrame({"seq": judged["seq"].astype("int64"), "day": judged["day"], "error": judged["is_error"].astype(float)})
+    errors = pd.DataFrame(
+        {
+            "seq": judged["seq"].astype("int64"),
+            "day": judged["day"],
+            "error": judged["is_error"].astype(float),
+        }
+    )
     models = {int(seq): label for label, seq in judged.groupby("reward_model")["seq"].min().items()}
     png = drift_timeline(
         errors,
         [event for label in models.values() for event in store.events.for_model(label)],
-        [warning for label in models.values() for warning in stream_warnings(store.detectors.states(label))],
+        [
+            warning
+            for label in models.values()
+            for warning in stream_warnings(store.detectors.states(label))
+        ],
         models=models,
         noise_ceiling=shown_ceiling(files.read_days("votes", days)),
         window=300,

@@ -1,4 +1,6 @@
-"""What the assets are handed: store, registry, champions, files, clock. Built from Settings; swapping the world is swapping these."""
+"""What the assets are handed: store, registry, champions, files, clock. Built from Settings;
+swapping the world is swapping these.
+"""
 
 from typing import Any
 
@@ -15,10 +17,16 @@ from rlhf_pipeline.registry import Registry
 def resources_for(settings: Settings) -> dict[str, Any]:
     """One dictionary for one project; simulated annotators only where the settings say so.
 
-    Raises ConfigurationError for an unknown scenario, even where nobody is simulated: no wrong setting is passed over.
+    Raises ConfigurationError for an unknown scenario, even where nobody is simulated: no wrong
+    setting is passed over.
     """
     annotators = simulated_votes(settings)
-    registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
+    registry = Registry(
+        settings.tracking_uri,
+        settings.home / "mlflow" / "artifacts",
+        settings.project,
+        ui=settings.mlflow_ui,
+    )
     resources: dict[str, Any] = {
         "io_manager": frame_io_manager(settings),
         "settings": settings,

@@ -1,4 +1,6 @@
-"""The one IO manager: assets' frames and records as files. Knows partitions and the event log; paths and formats are the library's."""
+"""The one IO manager: assets' frames and records as files. Knows partitions and the event log;
+paths and formats are the library's.
+"""
 
 import dagster as dg
 import pandas as pd
@@ -13,7 +15,9 @@ from rlhf_pipeline.records import Record
 
 
 class FrameIOManager(dg.IOManager):
-    """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with never-made days empty."""
+    """Writes one file per day from a frame with a `day` column; reads ranges as one dataset with
+    never-made days empty.
+    """
 
     def __init__(self, files: Artefacts) -> None:
         self._files = files
@@ -31,12 +35,16 @@ class FrameIOManager(dg.IOManager):
     def _write(self, context: dg.OutputContext, obj: pd.DataFrame | Record) -> None:
         stage, files = context.asset_key.to_user_string(), self._files
         if isinstance(obj, Record):
-            context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_record(stage, obj)))})
+            context.add_output_metadata(
+                {"path": dg.MetadataValue.path(str(files.write_record(stage, obj)))}
+            )
         elif context.has_asset_partitions:
             self._write_days(files, stage, obj, list(context.asset_partition_keys))
             context.add_output_metadata({"path": dg.MetadataValue.path(str(files.base / stage))})
         else:
-            context.add_output_metadata({"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))})
+            context.add_output_metadata(
+                {"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))}
+            )
 
     def _read(self, context: dg.InputContext) -> pd.DataFrame | Record:
         stage, files = context.asset_key.to_user_string(), self._files
@@ -51,15 +59,22 @@ class FrameIOManager(dg.IOManager):
         made = context.step_context.instance.get_materialized_partitions(context.asset_key)
         return files.read_days(stage, days, expected=frozenset(made))
 
-    def _write_days(self, files: Artefacts, stage: str, frame: pd.DataFrame, days: list[str]) -> None:
+    def _write_days(
+        self, files: Artefacts, stage: str, frame: pd.DataFrame, days: list[str]
+    ) -> None:
         stray = sorted(set(frame["day"].unique()) - set(days))
         if stray:
-            raise ArtefactError(f"{stage}: rows of {', '.join(stray)} in a run for {days[0]} … {days[-1]}. Nothing was written.")
+            raise ArtefactError(
+                f"{stage}: rows of {', '.join(stray)} in a run for {days[0]} … {days[-1]}. Nothing "
+                "was written."
+            )
         files.write_days(stage, {day: frame[frame["day"] == day] for day in days})
 
 
 def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
-    """Records the hash of each file in the project's store. A plain resource for the reason that `store_resource` gives."""
+    """Records the hash of each file in the project's store. A plain resource for the reason that
+    `store_resource` gives.
+    """
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
     def io_manager(context: dg.InitResourceContext) -> FrameIOManager:

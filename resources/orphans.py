@@ -1,4 +1,6 @@
-"""A step ends with its run: when a run's process is killed, its step processes would work on beside the retry. Knows processes only."""
+"""A step ends with its run: when a run's process is killed, its step processes would work on beside
+the retry. Knows processes only.
+"""
 
 import multiprocessing
 import os
@@ -16,7 +18,9 @@ def in_step_process(run_id: str) -> bool:
 
 
 def end_with_run(run_id: str) -> None:
-    """From now on this step process dies as soon as its run's process is gone; nothing happens in a run's own process."""
+    """From now on this step process dies as soon as its run's process is gone; nothing happens in a
+    run's own process.
+    """
     if run_id in _watched or not in_step_process(run_id):
         return
     _watched.add(run_id)
@@ -27,4 +31,5 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None  # asked before the thread was started
     parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)  # without a word to the event log: the run is already over for everybody else
+    # without a word to the event log: the run is already over for everybody else
+    os.kill(os.getpid(), signal.SIGKILL)

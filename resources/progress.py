@@ -1,4 +1,6 @@
-"""Progress of long work in a run's log. Knows how often a person wants to hear; knows nothing of the work."""
+"""Progress of long work in a run's log. Knows how often a person wants to hear; knows nothing of
+the work.
+"""
 
 from collections.abc import Callable
 from time import monotonic

@@ -1,4 +1,6 @@
-"""Simulated annotators as a resource, for projects whose annotators are simulated. Truth stays in the library's simulation."""
+"""Simulated annotators as a resource, for projects whose annotators are simulated. Truth stays in
+the library's simulation.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
@@ -17,16 +19,26 @@ SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVo
 
 
 def simulated_votes(settings: Settings) -> SimulatedVotes:
-    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's taste of that day.
+    """`vote(comparisons, references, day)`: the day's votes of a seeded pool under the scenario's
+    taste of that day.
 
     Raises ConfigurationError for an unknown scenario.
     """
     scenario, pool = scenario_named(settings.scenario), AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
 
-    def vote(comparisons: pd.DataFrame, references: dict[str, str | None], day: str) -> list[NewVote]:
+    def vote(
+        comparisons: pd.DataFrame, references: dict[str, str | None], day: str
+    ) -> list[NewVote]:
         taste = scenario.taste_on((date.fromisoformat(day) - settings.start_day).days)
         return cast_votes(
-            comparisons, references, taste, pool, day=day, votes_per_comparison=VOTES_PER_COMPARISON, seed=SEED, start=_at(day, 8)
+            comparisons,
+            references,
+            taste,
+            pool,
+            day=day,
+            votes_per_comparison=VOTES_PER_COMPARISON,
+            seed=SEED,
+            start=_at(day, 8),
         )
 
     return vote

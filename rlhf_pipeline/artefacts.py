@@ -1,7 +1,9 @@
-"""The files behind every stage: frames as Parquet by day, records as JSON. Knows paths and schemas; knows nothing of Dagster.
+"""The files behind every stage: frames as Parquet by day, records as JSON. Knows paths and schemas;
+knows nothing of Dagster.
 
-Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the last good file. With `hashes` every
-write is recorded and every read is compared: a flipped bit in the footer of a Parquet file changes a value in 6 of 1,000 cases.
+Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the
+last good file. With `hashes` every write is recorded and every read is compared: a flipped bit in
+the footer of a Parquet file changes a value in 6 of 1,000 cases.
 """
 
 import contextlib
@@ -18,7 +20,15 @@ from rlhf_pipeline.frames import SCHEMAS, FrameSchema
 from rlhf_pipeline.object_stores import get_many, names, place, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
 from rlhf_pipeline.protocols import FileHashes
-from rlhf_pipeline.records import CalibrationReport, CalibrationWindow, Evaluation, GateDecision, ModelVersion, Record, content_hash
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    CalibrationWindow,
+    Evaluation,
+    GateDecision,
+    ModelVersion,
+    Record,
+    content_hash,
+)
 
 R = TypeVar("R", bound=Record)
 
@@ -33,11 +43,14 @@ RECORDS: dict[str, type[Record]] = {
 
 
 FOLDER = "frames"  # begins the recorded name of every file, whichever folder or URL holds them
-ATTEMPTS = 3  # a file that another process replaces between the reading and the look-up of its hash is read again
+# a file that another process replaces between the reading and the look-up of its hash is read again
+ATTEMPTS = 3
 
 
 class Artefacts:
-    """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`, `<stage>.parquet`, `<stage>.json`, `reports/`."""
+    """Frames and records below one folder or fsspec URL: `<stage>/<day>.parquet`,
+    `<stage>.parquet`, `<stage>.json`, `reports/`.
+    """
 
     def __init__(self, base: str | Path, hashes: FileHashes | None = None) -> None:
         self.base = place(base)
@@ -53,31 +66,49 @@ class Artefacts:
 
     def days(self, stage: str) -> list[str]:
         """Days that have a file, sorted."""
-        return [name.removesuffix(".parquet") for name in names(self.base / stage) if name.endswith(".parquet")]
+        return [
+            name.removesuffix(".parquet")
+            for name in names(self.base / stage)
+            if name.endswith(".parquet")
+        ]
 
     def report(self, day: str) -> UPath:
-        """Where the day's drift report lies as a page for people, beside the frames it was made from."""
+        """Where the day's drift report lies as a page for people, beside the frames it was made
+        from.
+        """
         return self.base / "reports" / f"drift_{day}.html"
 
     def read_report(self, day: str) -> bytes | None:
-        """None for a day that has none. Raises ArtefactError for a page that was changed since it was written."""
+        """None for a day that has none. Raises ArtefactError for a page that was changed since it
+        was written.
+        """
         return self._content(self.report(day), "drift_report")
 
     def report_days(self) -> list[str]:
         """Days that have such a page, sorted."""
         found = names(self.base / "reports")
-        return [name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")]
+        return [
+            name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")
+        ]
 
     def reports(self) -> list[UPath]:
         """All such pages and the windows of calibration beside them."""
-        return [self.base / "reports" / name for name in names(self.base / "reports") if name.startswith(("drift_", "calibration_"))]
+        return [
+            self.base / "reports" / name
+            for name in names(self.base / "reports")
+            if name.startswith(("drift_", "calibration_"))
+        ]
 
     def window(self, day: str) -> UPath:
-        """Where the window of calibration over time that ends on `day` is kept, with the hash of what it rests on."""
+        """Where the window of calibration over time that ends on `day` is kept, with the hash of
+        what it rests on.
+        """
         return self.base / "reports" / f"calibration_{day}.json"
 
     def windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
-        """The kept windows of `days` that parse and are as written; a window of another version, or a damaged one, is made again."""
+        """The kept windows of `days` that parse and are as written; a window of another version, or
+        a damaged one, is made again.
+        """
         contents = self._present([self.window(day) for day in days])
         changed, found = set(self._changed(contents)), {}
         for day in days:
@@ -88,15 +119,23 @@ class Artefacts:
         return found
 
     def hashes(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
-        """What the files of `stages` hold of each day, as one hash; days without any file have one too."""
+        """What the files of `stages` hold of each day, as one hash; days without any file have one
+        too.
+        """
         contents = get_many([self.path(stage, day) for day in days for stage in stages])
-        each = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
-        return {day: content_hash(each[i * len(stages) : (i + 1) * len(stages)]) for i, day in enumerate(days)}
+        each = [
+            "" if content is None else hashlib.sha256(content).hexdigest() for content in contents
+        ]
+        return {
+            day: content_hash(each[i * len(stages) : (i + 1) * len(stages)])
+            for i, day in enumerate(days)
+        }
 
     def write_frame(self, stage: str, frame: pd.DataFrame, day: str | None = None) -> UPath:
         """Check and write; the previous file stays in place unless the new one is complete.
 
-        Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the store refuses.
+        Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the
+        store refuses.
         """
         path = self.path(stage, day)
         self.write({path: encode_frame(frame, self._schema(stage))})
@@ -104,7 +143,12 @@ class Artefacts:
 
     def write_days(self, stage: str, frames: Mapping[str, pd.DataFrame]) -> None:
         """`write_frame` of each day, recorded together."""
-        self.write({self.path(stage, day): encode_frame(frame, self._schema(stage)) for day, frame in frames.items()})
+        self.write(
+            {
+                self.path(stage, day): encode_frame(frame, self._schema(stage))
+                for day, frame in frames.items()
+            }
+        )
 
     def write(self, contents: Mapping[UPath, bytes]) -> None:
         """Every file below this folder is written here, so that its hash is recorded."""
@@ -114,21 +158,32 @@ class Artefacts:
                 put(path, content)
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
-        """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be read."""
+        """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be
+        read.
+        """
         path = self.path(stage, day)
         content = self._content(path, stage)
         if content is None:
-            raise MissingPartition(f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} for it again.")
+            raise MissingPartition(
+                f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} "
+                "for it again."
+            )
         return self._frame({path: content}, stage)
 
-    def read_days(self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()) -> pd.DataFrame:
-        """Rows of all `days` in order; a day without a file is empty, unless it is among `expected`: then MissingPartition."""
+    def read_days(
+        self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()
+    ) -> pd.DataFrame:
+        """Rows of all `days` in order; a day without a file is empty, unless it is among
+        `expected`: then MissingPartition.
+        """
         paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
         contents = self._contents(paths, stage)
         lost = sorted((set(days) & expected) - {path.stem for path in contents})
         if lost:
             raise MissingPartition(
-                f"{stage} was materialised for {', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}, but the files are gone from "
+                f"{stage} was materialised for "
+                f"{', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}, but the files are gone "
+                "from "
                 f"{self.base / stage}. Materialise {stage} for those days again."
             )
         return self._frame(contents, stage) if contents else self._schema(stage).empty()
@@ -146,7 +201,9 @@ class Artefacts:
         try:
             return kind.from_json(content.decode())
         except ValueError as cause:
-            raise ArtefactError(f"{path} is no {kind.__name__}: {cause}. Materialise {stage} again.") from cause
+            raise ArtefactError(
+                f"{path} is no {kind.__name__}: {cause}. Materialise {stage} again."
+            ) from cause
 
     def _schema(self, stage: str) -> FrameSchema:
         if stage not in SCHEMAS:
@@ -167,25 +224,35 @@ class Artefacts:
         return self._contents([path], stage).get(path)
 
     def _contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
-        """The files that are there. Raises ArtefactError for one that was changed since it was written."""
+        """The files that are there. Raises ArtefactError for one that was changed since it was
+        written.
+        """
         for _ in range(ATTEMPTS):
             contents = self._present(paths)
             changed = self._changed(contents)
             if not changed:
                 return contents
         raise ArtefactError(
-            f"{changed[0]} was changed since it was written: its SHA-256 is not the recorded one. Materialise {stage} again, or restore "
-            "the file from a backup; `rlhf storage check` names every such file."
+            f"{changed[0]} was changed since it was written: its SHA-256 is not the recorded one. "
+            f"Materialise {stage} again, or restore the file from a backup; `rlhf storage check` "
+            "names every such file."
         )
 
     def _present(self, paths: Sequence[UPath]) -> dict[UPath, bytes]:
-        return {path: content for path, content in zip(paths, get_many(paths), strict=True) if content is not None}
+        return {
+            path: content
+            for path, content in zip(paths, get_many(paths), strict=True)
+            if content is not None
+        }
 
     def _changed(self, contents: Mapping[UPath, bytes]) -> list[UPath]:
         if self._hashes is None:
             return []
         names = {self.name(path): path for path in contents}
-        return [names[name] for name in self._hashes.changed({name: contents[path] for name, path in names.items()})]
+        return [
+            names[name]
+            for name in self._hashes.changed({name: contents[path] for name, path in names.items()})
+        ]
 
 
 def _read_alone(path: UPath, content: bytes, schema: FrameSchema) -> None:
@@ -193,4 +260,8 @@ def _read_alone(path: UPath, content: bytes, schema: FrameSchema) -> None:
     try:
         decode_frames([content], schema)
     except FrameError as cause:
-        raise ArtefactError(f"Cannot read {path}: {cause} Materialise {schema.name} again, or restore the file from a backup.") from cause
+        raise ArtefactError(
+            f"Cannot read {path}: {cause} Materialise {schema.name} again, or restore the file "
+            "from "
+            "a backup."
+        ) from cause

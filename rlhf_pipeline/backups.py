@@ -1,6 +1,8 @@
-"""A home as a folder that can be put back: databases at one moment each, files with their hashes, a manifest written last.
+"""A home as a folder that can be put back: databases at one moment each, files with their hashes, a
+manifest written last.
 
-Knows the layout of a home; knows no table, no model and nothing of Dagster, whose database is one of three.
+Knows the layout of a home; knows no table, no model and nothing of Dagster, whose database is one
+of three.
 """
 
 import hashlib
@@ -36,16 +38,20 @@ KEPT = (
     "audit_anchors.jsonl",
     "demo_state.json",
 )  # beside databases and facts; the rest rebuilds itself
-SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}  # of a home without a server
+# of a home without a server
+SQLITE = {"store": "store.db", "mlflow": "mlflow/mlflow.db", "dagster": "dagster"}
 DAGSTER_FILES = ("history/**/*.db", "schedules/*.db")
 CHUNK = 1 << 20
 
-Urls = Mapping[str, str | None]  # of store, mlflow and dagster; None where the files lie in the home
+# of store, mlflow and dagster; None where the files lie in the home
+Urls = Mapping[str, str | None]
 MakeTables = Mapping[str, Callable[[str], None]]  # what makes the tables of a database on Postgres
 
 
 class BackedUpDatabase(Record):
-    """SQLite: one file or many; Postgres: one file per table. `rows` by table, with the file's name before it where there are many."""
+    """SQLite: one file or many; Postgres: one file per table. `rows` by table, with the file's name
+    before it where there are many.
+    """
 
     kind: Literal["sqlite", "postgres"]
     version: str | None = Field(default=None, description="of the store's tables")
@@ -63,15 +69,23 @@ class Manifest(Record):
     project: str
     versions: dict[str, str]
     databases: dict[str, BackedUpDatabase]
-    files: dict[str, tuple[int, str]] = Field(description="size and SHA-256 by path below the backup")
-    replaced: tuple[str, ...] = Field(default=(), description="recorded files written during the backup: its store has their old hashes")
+    files: dict[str, tuple[int, str]] = Field(
+        description="size and SHA-256 by path below the backup"
+    )
+    replaced: tuple[str, ...] = Field(
+        default=(),
+        description="recorded files written during the backup: its store has their old hashes",
+    )
 
     @model_validator(mode="after")
     def _refuse_unknown_places(self) -> Self:
         for path in map(PurePath, self.files):
             if path.is_absolute() or ".." in path.parts:
                 raise ValueError(f"{path} leads out of the backup")
-            if path.parts[0] == DATABASE_FILES and path.parts[1].removesuffix(".db") not in self.databases:
+            if (
+                path.parts[0] == DATABASE_FILES
+                and path.parts[1].removesuffix(".db") not in self.databases
+            ):
                 raise ValueError(f"no database of {path} is listed")
         return self
 
@@ -80,38 +94,66 @@ class Manifest(Record):
         """Raises ConfigurationError for a folder that is no finished backup."""
         path = folder / MANIFEST
         if not path.exists():
-            why = "it was interrupted before it was complete" if (folder / UNFINISHED).exists() else f"it has no {MANIFEST}"
-            raise ConfigurationError(f"{folder} is no backup: {why}. Name a folder that `rlhf storage backup` finished.")
+            why = (
+                "it was interrupted before it was complete"
+                if (folder / UNFINISHED).exists()
+                else f"it has no {MANIFEST}"
+            )
+            raise ConfigurationError(
+                f"{folder} is no backup: {why}. Name a folder that `rlhf storage backup` finished."
+            )
         try:
             return cls.model_validate_json(path.read_bytes())
         except (ValidationError, OSError) as cause:
-            raise ConfigurationError(f"{path} cannot be read: {cause}. Take another backup.") from cause
+            raise ConfigurationError(
+                f"{path} cannot be read: {cause}. Take another backup."
+            ) from cause
 
     @property
     def n_rows(self) -> int:
         return sum(sum(database.rows.values()) for database in self.databases.values())
 
 
-def back_up(home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress: Progress = silent) -> Manifest:
-    """Everything of `home` that cannot be made again, while it is in use; each database as of one moment, files after them.
+def back_up(
+    home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress: Progress = silent
+) -> Manifest:
+    """Everything of `home` that cannot be made again, while it is in use; each database as of one
+    moment, files after them.
 
-    Raises ConfigurationError for a folder that holds something else, ArtefactError and StoreError where disk or database refuse.
+    Raises ConfigurationError for a folder that holds something else, ArtefactError and StoreError
+    where disk or database refuse.
     """
     _claim(folder, home)
     began_at = utc_now()
-    databases = {name: _dump(name, home, url, folder / DATABASE_FILES, progress) for name, url in urls.items()}
-    plain = facts.model_copy(update={"server_url": None, "database_prefix": None})  # a backup holds no password
+    databases = {
+        name: _dump(name, home, url, folder / DATABASE_FILES, progress)
+        for name, url in urls.items()
+    }
+    # a backup holds no password
+    plain = facts.model_copy(update={"server_url": None, "database_prefix": None})
     plain.write(folder)
     paths = list(_kept(home))
     for done, path in enumerate(paths):
         _copied(home / path, folder / path)
         progress(done + 1, len(paths), str(path))
-    files = {str(path): _sized(folder / path) for path in sorted(_files(folder)) if path.name not in (UNFINISHED, MANIFEST)}
+    files = {
+        str(path): _sized(folder / path)
+        for path in sorted(_files(folder))
+        if path.name not in (UNFINISHED, MANIFEST)
+    }
     manifest = Manifest(
-        made_at=utc_now(), home=str(home), organization=facts.organization, project=facts.project, databases=databases, files=files,
+        made_at=utc_now(),
+        home=str(home),
+        organization=facts.organization,
+        project=facts.project,
+        databases=databases,
+        files=files,
         replaced=_replaced_since(began_at, home, facts, urls),
-        versions={name: importlib.metadata.version(name) for name in ("rlhf-pipeline", "mlflow", "dagster", "alembic")},
-    )  # fmt: skip
+        versions={
+            name: importlib.metadata.version(name)
+            for name in ("rlhf-pipeline", "mlflow", "dagster", "alembic")
+        },
+    )
     write_whole(folder / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
     (folder / UNFINISHED).unlink()
     return manifest
@@ -131,22 +173,36 @@ def verify(folder: Path, manifest: Manifest, *, progress: Progress = silent) -> 
         progress(done + 1, len(manifest.files), path)
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise ArtefactError(f"The backup {folder} is damaged: {', '.join(wrong[:5])}{more}. Nothing was restored; take another backup.")
+        raise ArtefactError(
+            f"The backup {folder} is damaged: {', '.join(wrong[:5])}{more}. Nothing was restored; "
+            "take another backup."
+        )
 
 
 def holds_data(home: Path, urls: Urls) -> bool:
     """Whether there is anything that a restore would overwrite."""
     at_home = any((home / name).exists() for name in (HOME_FACTS, *SQLITE.values(), "frames"))
-    return at_home or any(url is not None and not dumping.is_sqlite(url) and copying.has_tables(url) for url in urls.values())
+    return at_home or any(
+        url is not None and not dumping.is_sqlite(url) and copying.has_tables(url)
+        for url in urls.values()
+    )
 
 
 def restore(
-    folder: Path, home: Path, urls: Urls, make_tables: MakeTables, *, replace: bool = False, progress: Progress = silent
+    folder: Path,
+    home: Path,
+    urls: Urls,
+    make_tables: MakeTables,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
 ) -> Manifest:
-    """Put a verified backup into `home` and its databases. What was there goes to `<home>/replaced-<time>` with `replace`.
+    """Put a verified backup into `home` and its databases. What was there goes to
+    `<home>/replaced-<time>` with `replace`.
 
-    MLflow's paths follow where the home lies elsewhere now. Raises ConfigurationError for a home that holds data, and for
-    SQLite's files where a server is configured or the other way round; then nothing was changed.
+    MLflow's paths follow where the home lies elsewhere now. Raises ConfigurationError for a home
+    that holds data, and for SQLite's files where a server is configured or the other way round;
+    then nothing was changed.
     """
     manifest = Manifest.of(folder)
     if home.exists() and not home.is_dir():
@@ -155,10 +211,20 @@ def restore(
         url = urls.get(name)
         here = "sqlite" if url is None or dumping.is_sqlite(url) else "postgres"
         if here != database.kind:
-            way = "Unset RLHF_SERVER_URL, restore, then `rlhf storage migrate --to URL`." if here == "postgres" else "Set RLHF_SERVER_URL."
-            raise ConfigurationError(f"The backup {folder} holds its {name} database from {database.kind}, this home uses {here}. {way}")
+            way = (
+                "Unset RLHF_SERVER_URL, restore, then `rlhf storage migrate --to URL`."
+                if here == "postgres"
+                else "Set RLHF_SERVER_URL."
+            )
+            raise ConfigurationError(
+                f"The backup {folder} holds its {name} database from {database.kind}, this home "
+                f"uses {here}. {way}"
+            )
     if holds_data(home, urls) and not replace:
-        raise ConfigurationError(f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with --replace.")
+        raise ConfigurationError(
+            f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with "
+            "--replace."
+        )
     verify(folder, manifest, progress=progress)
     _set_aside(home, but=folder)
     write_whole(home / RESTORING, b"The restore into this folder is not complete.\n")
@@ -184,9 +250,14 @@ def restore(
 
 
 def put_facts(
-    folder: Path, home: Path, *, home_id: str | None = None, server_url: SecretStr | None = None, database_prefix: str | None = None,
+    folder: Path,
+    home: Path,
+    *,
+    home_id: str | None = None,
+    server_url: SecretStr | None = None,
+    database_prefix: str | None = None,
     config: Path | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """The last step of a restore: from here on the home is a project again."""
     facts = HomeFacts.of(folder)
     assert facts is not None  # the manifest names it
@@ -204,11 +275,17 @@ def put_facts(
 def lost_config(folder: Path) -> Path | None:
     """The settings file that the backed up home recorded, where it is not on this machine."""
     facts = HomeFacts.of(folder)
-    return facts.config if facts is not None and facts.config is not None and not facts.config.is_file() else None
+    return (
+        facts.config
+        if facts is not None and facts.config is not None and not facts.config.is_file()
+        else None
+    )
 
 
 def record_replaced(home: Path, manifest: Manifest, hashes: FileHashes) -> None:
-    """Record what the restored home holds of the files that were written while their database had been copied already."""
+    """Record what the restored home holds of the files that were written while their database had
+    been copied already.
+    """
     hashes.forget(manifest.replaced)
     for name in manifest.replaced:
         if (home / name).is_file():
@@ -220,12 +297,16 @@ def _claim(folder: Path, home: Path) -> None:
     within = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
     if within or home.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(
-            f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its own, best on another disk."
+            f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its "
+            "own, "
+            "best on another disk."
         )
     _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / UNFINISHED).exists():
-            raise ConfigurationError(f"{folder} is not empty. Name a new folder: a backup never overwrites anything.")
+            raise ConfigurationError(
+                f"{folder} is not empty. Name a new folder: a backup never overwrites anything."
+            )
         shutil.rmtree(folder)
     with refusals_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -234,20 +315,34 @@ def _claim(folder: Path, home: Path) -> None:
 
 
 def _refuse_linked_folders(home: Path) -> None:
-    """A link in place of `frames` or `mlflow/artifacts` is followed; one deeper would silently leave out what it leads to."""
+    """A link in place of `frames` or `mlflow/artifacts` is followed; one deeper would silently
+    leave out what it leads to.
+    """
     for name in KEPT:
         for path in (home / name).rglob("*"):
             if path.is_symlink() and path.is_dir():
-                raise ConfigurationError(f"{path} links to another folder, which a backup does not follow. Move the folder itself there.")
+                raise ConfigurationError(
+                    f"{path} links to another folder, which a backup does not follow. Move the "
+                    "folder itself there."
+                )
 
 
-def _dump(name: str, home: Path, url: str | None, folder: Path, progress: Progress) -> BackedUpDatabase:
+def _dump(
+    name: str, home: Path, url: str | None, folder: Path, progress: Progress
+) -> BackedUpDatabase:
     if url is not None and not dumping.is_sqlite(url):
         tables = tuple(dumping.dump_postgres(url, folder / name, progress=progress))
         version = _store_version(url) if name == "store" else None
-        return BackedUpDatabase(kind="postgres", version=version, tables=tables, rows={table.table: table.n_rows for table in tables})
+        return BackedUpDatabase(
+            kind="postgres",
+            version=version,
+            tables=tables,
+            rows={table.table: table.n_rows for table in tables},
+        )
     if name == "dagster":
-        return BackedUpDatabase(kind="sqlite", rows=_dump_dagster(home / "dagster", folder / "dagster", progress))
+        return BackedUpDatabase(
+            kind="sqlite", rows=_dump_dagster(home / "dagster", folder / "dagster", progress)
+        )
     file = home / SQLITE[name] if url is None else dumping.sqlite_file(url)
     if not file.exists():
         return BackedUpDatabase(kind="sqlite")
@@ -276,7 +371,9 @@ def _replaced_since(moment: datetime, home: Path, facts: HomeFacts, urls: Urls) 
     try:
         if migrations.current(store) != migrations.HEAD:
             return ()
-        return tuple(sorted({known.path for known in FileHashes(store).all() if known.written_at >= moment}))
+        return tuple(
+            sorted({known.path for known in FileHashes(store).all() if known.written_at >= moment})
+        )
     finally:
         store.close()
 
@@ -295,7 +392,8 @@ def _make(name: str, url: str, database: BackedUpDatabase, make_tables: MakeTabl
         return
     store = Database(url, "any", "any")
     try:
-        migrations.upgrade(store, database.version or "head")  # as they were; the newest version follows with the rows in them
+        # as they were; the newest version follows with the rows in them
+        migrations.upgrade(store, database.version or "head")
     except StoreError as cause:
         raise StoreError(f"{cause} The backup's store is of version {database.version}.") from cause
     finally:
@@ -313,9 +411,16 @@ def _place_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
 
 
 def _set_aside(home: Path, *, but: Path) -> None:
-    """What the home held, moved and not deleted: a restore of the wrong backup can be taken back."""
+    """What the home held, moved and not deleted: a restore of the wrong backup can be taken
+    back.
+    """
     there = home.iterdir() if home.exists() else ()
-    held = [path for path in there if not path.name.startswith("replaced-") and not but.resolve().is_relative_to(path.resolve())]
+    held = [
+        path
+        for path in there
+        if not path.name.startswith("replaced-")
+        and not but.resolve().is_relative_to(path.resolve())
+    ]
     if held:
         aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
         with refusals_named(aside):
@@ -328,7 +433,11 @@ def _kept(home: Path) -> Iterator[Path]:
     for name in KEPT:
         place = home / name
         if place.is_dir():
-            yield from (path.relative_to(home) for path in sorted(place.rglob("*")) if path.is_file() and path.suffix != ".tmp")
+            yield from (
+                path.relative_to(home)
+                for path in sorted(place.rglob("*"))
+                if path.is_file() and path.suffix != ".tmp"
+            )
         if place.is_file():
             yield Path(name)
 
@@ -358,4 +467,7 @@ def _sized(path: Path) -> tuple[int, str]:
 def summary(manifest: Manifest) -> str:
     """One line for people."""
     size = sum(size for size, _ in manifest.files.values())
-    return f"{manifest.n_rows:,} rows of {len(manifest.databases)} databases and {len(manifest.files)} files, {size / 1e6:,.1f} MB"
+    return (
+        f"{manifest.n_rows:,} rows of {len(manifest.databases)} databases and "
+        f"{len(manifest.files)} files, {size / 1e6:,.1f} MB"
+    )

@@ -1,7 +1,7 @@
 """What serves now: the champion policy and the champion reward model with its calibrator.
 
-The one place of the library where store, registry and stages meet; assets, command line and web ask it, so that all
-three see the same champion. Knows nothing of how a champion is chosen.
+The one place of the library where store, registry and stages meet; assets, command line and web ask
+it, so that all three see the same champion. Knows nothing of how a champion is chosen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,9 +34,25 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.policy.loading import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, Record, Refusal, content_hash, folder_hash, utc_now
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    Interval,
+    ModelVersion,
+    Record,
+    Refusal,
+    content_hash,
+    folder_hash,
+    utc_now,
+)
 from rlhf_pipeline.registry import Kind, Registry
-from rlhf_pipeline.reward_model import AcceptanceParams, EmbeddingCache, Encoder, RewardModel, load_reward_model, preference_probability
+from rlhf_pipeline.reward_model import (
+    AcceptanceParams,
+    EmbeddingCache,
+    Encoder,
+    RewardModel,
+    load_reward_model,
+    preference_probability,
+)
 from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness, is_improvement
 from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.reward_model.encoder import EncoderChoice
@@ -59,7 +75,9 @@ class PairPrediction(Record):
     """Which of two completions people would prefer, and what the answer rests on."""
 
     reward_model: str = Field(description="name@version")
-    calibrator: str = Field(description="calibrator version of that reward model; none before it was calibrated")
+    calibrator: str = Field(
+        description="calibrator version of that reward model; none before it was calibrated"
+    )
     data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
     data_seq: int | None = Field(description="highest vote seq these rest on")
     features_hash: str = Field(description="of the texts as scored")
@@ -73,8 +91,8 @@ class PairPrediction(Record):
 class LostRewardModel:
     """What stands for a champion that cannot be loaded: whatever is asked of it raises `cause`.
 
-    So whoever wants its predictions is told what is wrong, and whoever only wants to do better can: the next fit starts anew, and what
-    it makes takes the champion's place.
+    So whoever wants its predictions is told what is wrong, and whoever only wants to do better can:
+    the next fit starts anew, and what it makes takes the champion's place.
     """
 
     name = "lost"
@@ -88,7 +106,9 @@ class LostRewardModel:
 
 @dataclass(frozen=True)
 class Judge:
-    """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) - score(b))."""
+    """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) -
+    score(b)).
+    """
 
     version: ModelVersion
     reward_model: RewardModel
@@ -104,15 +124,25 @@ class Judge:
         """Why the model cannot be loaded; None where it is."""
         return self.reward_model.cause if isinstance(self.reward_model, LostRewardModel) else None
 
-    def p_chosen(self, pairs: pd.DataFrame, *, progress: Progress = silent) -> npt.NDArray[np.float64]:
+    def p_chosen(
+        self, pairs: pd.DataFrame, *, progress: Progress = silent
+    ) -> npt.NDArray[np.float64]:
         """Calibrated P(the majority's choice is preferred) of each of PREFERENCE_PAIRS, (n,)."""
         prompts, n = pairs["prompt"].tolist(), len(pairs)
-        scores = self._scores([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress)
+        scores = self._scores(
+            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress
+        )
         return (self.calibrator or NoCalibration()).transform(scores[:n] - scores[n:])
 
-    def predict(self, questions: Sequence[Question], *, progress: Progress = silent, now: datetime | None = None) -> list[PairPrediction]:
-        """An answer to each, in order; of one with its sides exchanged p and 1 - p, which sum to 1.0. Command line and web answer by
-        this alone.
+    def predict(
+        self,
+        questions: Sequence[Question],
+        *,
+        progress: Progress = silent,
+        now: datetime | None = None,
+    ) -> list[PairPrediction]:
+        """An answer to each, in order; of one with its sides exchanged p and 1 - p, which sum to
+        1.0. Command line and web answer by this alone.
 
         Raises InvalidScores where a score is NaN, and what kept a champion from being loaded.
         """
@@ -120,7 +150,10 @@ class Judge:
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
         scores = self._scores([*prompts, *prompts], completions, progress)
         margins = scores[:n] - scores[n:]
-        p_raw, p_calibrated = preference_probability(margins), (self.calibrator or NoCalibration()).transform(margins)
+        p_raw, p_calibrated = (
+            preference_probability(margins),
+            (self.calibrator or NoCalibration()).transform(margins),
+        )
         version, predicted_at = self.version, now or utc_now()
         return [
             PairPrediction(
@@ -138,19 +171,33 @@ class Judge:
             for i, q in enumerate(questions)
         ]
 
-    def _scores(self, prompts: Sequence[str], completions: Sequence[str], progress: Progress = silent) -> npt.NDArray[np.float64]:
-        """Of distinct texts in one order, whatever kind of model it is: which side a text stands on then shows in no digit."""
+    def _scores(
+        self, prompts: Sequence[str], completions: Sequence[str], progress: Progress = silent
+    ) -> npt.NDArray[np.float64]:
+        """Of distinct texts in one order, whatever kind of model it is: which side a text stands on
+        then shows in no digit.
+        """
         *texts, place = distinct_texts(prompts, completions)
-        return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[place]
+        return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[
+            place
+        ]
 
-    def embed(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float64]:
-        """The reward model's own features (n, d), so that drift of the texts is seen as the model sees them."""
-        return np.asarray(self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64)
+    def embed(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> npt.NDArray[np.float64]:
+        """The reward model's own features (n, d), so that drift of the texts is seen as the model
+        sees them.
+        """
+        return np.asarray(
+            self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64
+        )
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """Whether a reward model may take the champion's place, and why. A refused one stays candidate until a person promotes it."""
+    """Whether a reward model may take the champion's place, and why. A refused one stays candidate
+    until a person promotes it.
+    """
 
     is_accepted: bool
     reason: str
@@ -159,11 +206,14 @@ class Assessment:
 
 @dataclass(frozen=True)
 class Settled:
-    """What a calibration came to: its report and calibrator as stored, and whether they change what serves."""
+    """What a calibration came to: its report and calibrator as stored, and whether they change what
+    serves.
+    """
 
     judge: Judge
     report: CalibrationReport
-    was_champion: bool  # this version was champion already, so that its calibrator alone was in question
+    # this version was champion already, so that its calibrator alone was in question
+    was_champion: bool
     takes_over: bool  # to be promoted
     before: str  # calibrator of a version that was champion
     reason: str
@@ -175,13 +225,19 @@ class Settled:
             return f"{label} was refused and stays candidate: {self.reason}"
         if not self.was_champion:
             return f"{label} is {'' if self.takes_over else 'not '}champion: {self.reason}"
-        serves = f"predicts through {self.judge.calibrator_version} now" if self.report.may_serve else f"keeps its calibrator {self.before}"
+        serves = (
+            f"predicts through {self.judge.calibrator_version} now"
+            if self.report.may_serve
+            else f"keeps its calibrator {self.before}"
+        )
         return f"{label} is champion already and {serves}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Champions:
-    """Champions of one project. `cache` holds pretrained models and embeddings; all of it can be rebuilt."""
+    """Champions of one project. `cache` holds pretrained models and embeddings; all of it can be
+    rebuilt.
+    """
 
     store: Store
     registry: Registry
@@ -192,28 +248,37 @@ class Champions:
         """Raises ModelNotFound before `rlhf init` has registered a first policy."""
         version = self.registry.get("policy", "champion")
         if version is None:
-            raise ModelNotFound(f"Project {self.registry.project!r} has no champion policy. Run `rlhf init` first.")
+            raise ModelNotFound(
+                f"Project {self.registry.project!r} has no champion policy. Run `rlhf init` first."
+            )
         return version
 
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
         return self.registry.folder(version or self.policy(), self.cache)
 
     def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
-        """What completes prompts: the champion policy on this machine, a provider, the template null member, or an installed backend."""
+        """What completes prompts: the champion policy on this machine, a provider, the template
+        null member, or an installed backend.
+        """
         if (hosted := hosted_backend(settings, timeout_s=timeout_s)) is not None:
             return hosted
         if settings.completion_backend == "local":
             champion = self.policy()
             return LocalBackend(self.policy_folder(champion), model_version=champion.label)
         if settings.completion_backend not in BACKENDS:
-            raise ConfigurationError(f"No completion backend {settings.completion_backend!r}. Known: {', '.join(BACKENDS)}.")
+            raise ConfigurationError(
+                f"No completion backend {settings.completion_backend!r}. Known: "
+                f"{', '.join(BACKENDS)}."
+            )
         return BACKENDS[settings.completion_backend]()
 
     def version(self, label: str) -> ModelVersion:
         """The reward model `name@version`. Raises ModelNotFound."""
         found = self.registry.get("reward_model", label.rpartition("@")[2])
         if found is None:
-            raise ModelNotFound(f"The registry holds no {label}. `rlhf models list` shows what there is.")
+            raise ModelNotFound(
+                f"The registry holds no {label}. `rlhf models list` shows what there is."
+            )
         return found
 
     def reference_folder(self, version: ModelVersion) -> Path:
@@ -223,7 +288,9 @@ class Champions:
         window.save(self.reference_folder(version), self.store.file_hashes)
 
     def reference_window(self, label: str) -> Window | None:
-        """The champion's out-of-sample predictions, frozen at registration; None for a model that never was calibrated."""
+        """The champion's out-of-sample predictions, frozen at registration; None for a model that
+        never was calibrated.
+        """
         folder = self.reference_folder(self.version(label))
         return Window.load(folder, self.store.file_hashes) if folder.exists() else None
 
@@ -231,9 +298,11 @@ class Champions:
         return load_policy(self.policy_folder(version))
 
     def encoder(self, start: RewardModel | None = None) -> Encoder:
-        """The first that is there of those that the settings name; for a fit from the weights of `start` the one that those were fitted on.
+        """The first that is there of those that the settings name; for a fit from the weights of
+        `start` the one that those were fitted on.
 
-        Raises EncoderNotFound where that may be one which is not there now, ModelHashMismatch where no name in the settings is its own.
+        Raises EncoderNotFound where that may be one which is not there now, ModelHashMismatch where
+        no name in the settings is its own.
         """
         encoder = _encoder(self.encoder_name, self.cache / "embeddings")
         before: Any = getattr(start, "encoder", None)
@@ -242,17 +311,33 @@ class Champions:
         there, missing = [], [] if encoder.choice.instead is None else [encoder.choice.instead]
         for one in self._there(encoder, missing):
             if one.hash_with(before.max_tokens) == before.hash:
-                return one if one is encoder else _encoder_of(_to_go_on(one.choice, encoder.choice), self.cache / "embeddings")
+                return (
+                    one
+                    if one is encoder
+                    else _encoder_of(
+                        _to_go_on(one.choice, encoder.choice), self.cache / "embeddings"
+                    )
+                )
             there.append(one.choice.used)
-        said = f"The model to start from was fitted on encoder {before.hash[:12]}, not on {' or '.join(there)}"
+        said = (
+            f"The model to start from was fitted on encoder {before.hash[:12]}, not on "
+            f"{' or '.join(there)}"
+        )
         if missing:
             raise EncoderNotFound(
-                f"{said}; it may be one that is missing: {'; '.join(missing)}", "Go on once that one is there again, or fit anew."
+                f"{said}; it may be one that is missing: {'; '.join(missing)}",
+                "Go on once that one is there again, or fit anew.",
             )
-        raise ModelHashMismatch(f"{said}. Name it in the setting `encoder`, after a comma where it is not the first, or fit anew.")
+        raise ModelHashMismatch(
+            f"{said}. Name it in the setting `encoder`, after a comma where it is not the "
+            "first, or "
+            "fit anew."
+        )
 
     def _there(self, encoder: Encoder, missing: list[str]) -> Iterator[Encoder]:
-        """`encoder`, and those named after it in the settings that are there; `missing` is told why others are not."""
+        """`encoder`, and those named after it in the settings that are there; `missing` is told why
+        others are not.
+        """
         yield encoder
         for name in encoder.choice.rest:
             try:
@@ -261,12 +346,14 @@ class Champions:
                 missing.append(getattr(absent, "why", str(absent)))
 
     def judge(self, version: ModelVersion | None = None) -> Judge | None:
-        """The champion reward model, or `version`; None before the first one is trained and calibrated.
+        """The champion reward model, or `version`; None before the first one is trained and
+        calibrated.
 
-        A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError, InvalidScores). A champion that cannot, of
-        another encoder or with damaged files, is a Judge all the same, that raises once it is asked: see `LostRewardModel`. It loads on
-        whichever of the encoders that the settings name it was fitted on; EncoderNotFound where that may be one which is not there now, for
-        then it is not lost.
+        A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError,
+        InvalidScores). A champion that cannot, of another encoder or with damaged files, is a Judge
+        all the same, that raises once it is asked: see `LostRewardModel`. It loads on whichever of
+        the encoders that the settings name it was fitted on; EncoderNotFound where that may be one
+        which is not there now, for then it is not lost.
         """
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
@@ -283,9 +370,11 @@ class Champions:
         return self._calibrated(wanted, model)
 
     def load(self, folder: Path, label: str, encoder: Encoder | None = None) -> RewardModel:
-        """The reward model in `folder`, called `label`, on whichever of the encoders that the settings name it was fitted on.
+        """The reward model in `folder`, called `label`, on whichever of the encoders that the
+        settings name it was fitted on.
 
-        Raises as `load_reward_model`, and EncoderNotFound where that may be one which is not there now.
+        Raises as `load_reward_model`, and EncoderNotFound where that may be one which is not there
+        now.
         """
         encoder = encoder or self.encoder()
         there: list[str] = []
@@ -301,8 +390,10 @@ class Champions:
         if not missing:
             raise first
         raise EncoderNotFound(
-            f"{label} does not load on the encoder {' or '.join(there)}, and the one it was fitted on may be missing: {'; '.join(missing)}",
-            "Go on once that one is there again, or take its name out of the setting `encoder`: the next fit then starts anew.",
+            f"{label} does not load on the encoder {' or '.join(there)}, and the one it was fitted "
+            f"on may be missing: {'; '.join(missing)}",
+            "Go on once that one is there again, or take its name out of the setting `encoder`: "
+            "the next fit then starts anew.",
         ) from first
 
     def _calibrated(self, version: ModelVersion, model: RewardModel) -> Judge:
@@ -311,21 +402,39 @@ class Champions:
         if stored is None:
             return Judge(version, model, None, "none")
         report, calibrator = stored
-        return Judge(version, model, calibrator_from_json(calibrator), f"{report.method}@{report.calibrator_version}")
+        return Judge(
+            version,
+            model,
+            calibrator_from_json(calibrator),
+            f"{report.method}@{report.calibrator_version}",
+        )
 
     def refusal(self, label: str) -> Refusal | None:
-        """Why the reward model `name@version` may not become champion; None where it may, or where a person has promoted it."""
-        stored, champion = self.store.calibrations.latest(label), self.registry.get("reward_model", "champion")
-        return None if stored is None or (champion is not None and champion.label == label) else stored[0].refusal
+        """Why the reward model `name@version` may not become champion; None where it may, or where
+        a person has promoted it.
+        """
+        stored, champion = (
+            self.store.calibrations.latest(label),
+            self.registry.get("reward_model", "champion"),
+        )
+        return (
+            None
+            if stored is None or (champion is not None and champion.label == label)
+            else stored[0].refusal
+        )
 
     def noise_ceiling(self) -> Interval | None:
-        """Of the votes behind the latest calibration: what stands beside an accuracy for which no votes are at hand; None before it."""
+        """Of the votes behind the latest calibration: what stands beside an accuracy for which no
+        votes are at hand; None before it.
+        """
         reports = self.store.calibrations.log()
         return reports[-1].noise_ceiling if reports else None
 
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
         """Move the alias, then record it; repeating it changes nothing."""
-        self.store.promotions.record(self.registry.promote(kind, version.version, reason=reason, actor=actor))
+        self.store.promotions.record(
+            self.registry.promote(kind, version.version, reason=reason, actor=actor)
+        )
 
     def settle(
         self,
@@ -340,24 +449,36 @@ class Champions:
         promote: bool = True,
         progress: Progress = silent,
     ) -> Settled:
-        """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split what it changes.
+        """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split
+        what it changes.
 
-        Another version's calibrator serves once that version is champion, which is the caller's to do where `takes_over`; the champion's
-        own serves from here on, if it predicts no worse than the one there is. Without `promote` nothing that serves changes. Why a
-        version is refused (`assess`) stands in the report.
+        Another version's calibrator serves once that version is champion, which is the caller's to
+        do where `takes_over`; the champion's own serves from here on, if it predicts no worse than
+        the one there is. Without `promote` nothing that serves changes. Why a version is refused
+        (`assess`) stands in the report.
         """
         serving = self.registry.get("reward_model", "champion")
         was_champion = serving is not None and serving.label == version.label
         champion = self._calibrated(version, reward_model) if was_champion else self.judge()
         new = Judge(version, reward_model, calibrator, report.method)
         assessment = assess(
-            new, champion, calib, taste_changes=taste_changes, ceiling=report.noise_ceiling, params=acceptance, progress=progress
+            new,
+            champion,
+            calib,
+            taste_changes=taste_changes,
+            ceiling=report.noise_ceiling,
+            params=acceptance,
+            progress=progress,
         )
         better, reason = assessment.is_accepted, assessment.reason
         if better and not promote:
             better, reason = False, "not asked for"
-        refusal = Refusal(cause=reason, data_seq=version.data_seq or 0) if assessment.is_refused else None
-        report = report.model_copy(update={"may_serve": better or not was_champion, "refusal": refusal})
+        refusal = (
+            Refusal(cause=reason, data_seq=version.data_seq or 0) if assessment.is_refused else None
+        )
+        report = report.model_copy(
+            update={"may_serve": better or not was_champion, "refusal": refusal}
+        )
         number = self.store.calibrations.add(report, calibrator.to_json())
         return Settled(
             judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
@@ -368,8 +489,12 @@ class Champions:
             reason=reason,
         )
 
-    def initialise(self, policy: str | None = None, *, progress: Progress = silent, actor: str = "rlhf init") -> ModelVersion:
-        """Register the first policy as champion version 1: `policy` (hub id or folder), or the embedded one, trained here once."""
+    def initialise(
+        self, policy: str | None = None, *, progress: Progress = silent, actor: str = "rlhf init"
+    ) -> ModelVersion:
+        """Register the first policy as champion version 1: `policy` (hub id or folder), or the
+        embedded one, trained here once.
+        """
         current = self.registry.get("policy", "champion")
         if current is not None:
             return current
@@ -381,9 +506,18 @@ class Champions:
         else:
             folder = self.cache / "imported_policy"
             load_policy(policy).save(folder)
-        with self.registry.run("first policy", {"stage": "init"}, run_key=f"init:{folder_hash(folder)}") as run:
+        with self.registry.run(
+            "first policy", {"stage": "init"}, run_key=f"init:{folder_hash(folder)}"
+        ) as run:
             version = self.registry.register(
-                "policy", folder, run=run, metrics=metrics, params={}, parent=None, data_hash=None, data_seq=None
+                "policy",
+                folder,
+                run=run,
+                metrics=metrics,
+                params={},
+                parent=None,
+                data_hash=None,
+                data_seq=None,
             )
         self.promote("policy", version, reason="first policy of the project", actor=actor)
         return version
@@ -399,15 +533,18 @@ def assess(
     params: AcceptanceParams | None = None,
     progress: Progress = silent,
 ) -> Assessment:
-    """Whether `new` may take the champion's place, by pairs of the calib split voted on since the last of `taste_changes`.
+    """Whether `new` may take the champion's place, by pairs of the calib split voted on since the
+    last of `taste_changes`.
 
-    It is refused if it is too weak and no better than the champion, if it is less accurate than the champion on the latest window, or if no
-    pair was voted on since the change; otherwise the log loss decides (`not_worse`). Of the champion's own version only calibrators are
-    compared.
+    It is refused if it is too weak and no better than the champion, if it is less accurate than the
+    champion on the latest window, or if no pair was voted on since the change; otherwise the log
+    loss decides (`not_worse`). Of the champion's own version only calibrators are compared.
     """
     counted = calib[taste_changes.is_current(calib)]
     if champion is None or champion.label != new.label:
-        cause = _refusal_cause(new, champion, calib, counted, ceiling, params or AcceptanceParams(), progress)
+        cause = _refusal_cause(
+            new, champion, calib, counted, ceiling, params or AcceptanceParams(), progress
+        )
         if cause is not None:
             return Assessment(is_accepted=False, reason=cause, is_refused=True)
     return Assessment(*not_worse(new, champion, counted, progress=progress))
@@ -425,52 +562,92 @@ def _refusal_cause(
     rival = None if champion is None or champion.lost is not None else champion
     if counted.empty:
         is_blind = rival is not None and not calib.empty
-        return f"none of {len(calib)} held-out pairs was voted on since the last change of taste" if is_blind else None
+        return (
+            f"none of {len(calib)} held-out pairs was voted on since the last change of taste"
+            if is_blind
+            else None
+        )
     margins = margins_of(new.reward_model, counted, progress=progress)
     weakness = find_weakness(counted, margins, ceiling, params)
     if rival is None:
         return weakness
     before = margins_of(rival.reward_model, counted, progress=progress)
-    if is_improvement(counted, margins, before, params):  # after a reversal of taste a weak model is better than a wrong one
+    # after a reversal of taste a weak model is better than a wrong one
+    if is_improvement(counted, margins, before, params):
         return None
-    return "; ".join(cause for cause in (weakness, find_regression(counted, margins, before, params)) if cause) or None
+    return (
+        "; ".join(
+            cause
+            for cause in (weakness, find_regression(counted, margins, before, params))
+            if cause
+        )
+        or None
+    )
 
 
-def not_worse(new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, progress: Progress = silent) -> tuple[bool, str]:
-    """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to must not be higher.
+def not_worse(
+    new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, progress: Progress = silent
+) -> tuple[bool, str]:
+    """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to
+    must not be higher.
 
-    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says how good the choice is. Both models
-    are recalibrated on them with prompts held out, since either's own calibrator may have seen them; and where the champion serves
-    worse than that, it is taken as it serves: after a reversal of taste it is surely wrong, which a new calibration would hide. So no
-    model loses to itself. Without any vote to compare by the new one serves: it has learnt from more. So it does where the champion
-    cannot be loaded.
+    `held_out` are pairs of the calib split: what serves is chosen there, the test split only says
+    how good the choice is. Both models are recalibrated on them with prompts held out, since
+    either's own calibrator may have seen them; and where the champion serves worse than that, it is
+    taken as it serves: after a reversal of taste it is surely wrong, which a new calibration would
+    hide. So no model loses to itself. Without any vote to compare by the new one serves: it has
+    learnt from more. So it does where the champion cannot be loaded.
 
-    Where `new` is the champion's own version, the two calibrators are compared in that way, each by its own method.
+    Where `new` is the champion's own version, the two calibrators are compared in that way, each by
+    its own method.
     """
     if champion is None:
         return True, "first reward model"
     if champion.lost is not None:
-        return True, f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.lost}"
+        return (
+            True,
+            f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.lost}",
+        )
     if new.label == champion.label:
         return _calibrator_not_worse(new, champion, held_out, progress)
     try:
         loss = recalibrated_loss(held_out, new.reward_model, progress=progress)
-        to_beat = max(recalibrated_loss(held_out, champion.reward_model, progress=progress), _loss_as_served(held_out, champion, progress))
+        to_beat = max(
+            recalibrated_loss(held_out, champion.reward_model, progress=progress),
+            _loss_as_served(held_out, champion, progress),
+        )
     except NotEnoughData:
-        return True, f"no votes of the calib split to set it beside {champion.label} by; it has learnt from more"
+        return (
+            True,
+            f"no votes of the calib split to set it beside {champion.label} by; it has learnt from "
+            "more",
+        )
     is_no_worse = loss <= to_beat + ROUNDING
     verdict = "no worse than" if is_no_worse else "worse than"
-    return is_no_worse, f"log loss {loss:.3f}, {verdict} {to_beat:.3f} of {champion.label} on {len(held_out)} unseen pairs"
+    return (
+        is_no_worse,
+        f"log loss {loss:.3f}, {verdict} {to_beat:.3f} of {champion.label} on {len(held_out)} "
+        "unseen pairs",
+    )
 
 
-def _calibrator_not_worse(new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress) -> tuple[bool, str]:
-    """Of two calibrators of one model: the larger of what each loses as it serves and, fitted anew, on prompts held out."""
+def _calibrator_not_worse(
+    new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress
+) -> tuple[bool, str]:
+    """Of two calibrators of one model: the larger of what each loses as it serves and, fitted anew,
+    on prompts held out.
+    """
     if champion.calibrator is None:
         return True, "it had no calibrator"
     try:
         loss, to_beat = (
             max(
-                recalibrated_loss(held_out, judge.reward_model, method=(judge.calibrator or NoCalibration()).name, progress=progress),
+                recalibrated_loss(
+                    held_out,
+                    judge.reward_model,
+                    method=(judge.calibrator or NoCalibration()).name,
+                    progress=progress,
+                ),
                 _loss_as_served(held_out, judge, progress),
             )
             for judge in (new, champion)
@@ -479,7 +656,10 @@ def _calibrator_not_worse(new: Judge, champion: Judge, held_out: pd.DataFrame, p
         return False, "no votes of the calib split to compare calibrators by"
     is_no_worse = loss <= to_beat + ROUNDING
     verdict = "no worse than" if is_no_worse else "worse than"
-    told = f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} through {champion.calibrator_version}"
+    told = (
+        f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} "
+        f"through {champion.calibrator_version}"
+    )
     return is_no_worse, f"{told} on {len(held_out)} pairs of the calib split"
 
 
@@ -490,11 +670,14 @@ def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> fl
     return float(votes @ -(share * np.log(p) + (1 - share) * np.log1p(-p)) / votes.sum())
 
 
-_FOUND: dict[str | Path | None, EncoderChoice] = {}  # by setting: the encoders that were there when first asked for
+# by setting: the encoders that were there when first asked for
+_FOUND: dict[str | Path | None, EncoderChoice] = {}
 
 
 def _encoder(name: str | Path | None, cache: Path) -> Encoder:
-    """One that was asked for is looked for once per process; where another stands in for it, each time: it may be back."""
+    """One that was asked for is looked for once per process; where another stands in for it, each
+    time: it may be back.
+    """
     choice = _FOUND.get(name) or EncoderChoice.of(name)
     if choice.instead is None:
         _FOUND[name] = choice
@@ -503,7 +686,9 @@ def _encoder(name: str | Path | None, cache: Path) -> Encoder:
 
 def _to_go_on(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
     """`choice` as the record of a fit tells it that goes on with it although `asked` is there."""
-    return replace(choice, asked=asked.asked, instead="the model that the fit starts from was fitted on it")
+    return replace(
+        choice, asked=asked.asked, instead="the model that the fit starts from was fitted on it"
+    )
 
 
 @lru_cache(maxsize=3)

@@ -11,7 +11,9 @@ _libc = ctypes.CDLL(None)  # loaded here: a forked child must not search for lib
 
 
 def bind_to_this_process() -> Callable[[], None]:
-    """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does nothing outside Linux."""
+    """A `preexec_fn`: the child receives SIGTERM when this process dies, SIGKILL included. Does
+    nothing outside Linux.
+    """
     parent = os.getpid()
 
     def bind() -> None:

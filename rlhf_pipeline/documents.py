@@ -1,4 +1,6 @@
-"""Parses JSON and YAML; refuses duplicate keys and numbers that are not finite, which their parsers accept silently."""
+"""Parses JSON and YAML; refuses duplicate keys and numbers that are not finite, which their parsers
+accept silently.
+"""
 
 import json
 import math
@@ -9,11 +11,15 @@ import yaml
 
 
 class DocumentError(ValueError):
-    """A document that its parser would accept and change silently. The message is a sentence with its cure, without the last dot."""
+    """A document that its parser would accept and change silently. The message is a sentence with
+    its cure, without the last dot.
+    """
 
 
 class _NotFinite(str):
-    """A number of the document as it is written there, until the object that holds it is complete and names its key."""
+    """A number of the document as it is written there, until the object that holds it is complete
+    and names its key.
+    """
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -37,7 +43,9 @@ def _refuse_not_finite(value: Any, owner: str = "") -> None:
         for element in value:
             _refuse_not_finite(element, owner)
     elif isinstance(value, _NotFinite):
-        raise DocumentError(f"{owner}{value}, not a finite number. Write a number below 1.8e308, or null")
+        raise DocumentError(
+            f"{owner}{value}, not a finite number. Write a number below 1.8e308, or null"
+        )
 
 
 def _float(digits: str) -> float | _NotFinite:
@@ -45,14 +53,17 @@ def _float(digits: str) -> float | _NotFinite:
     return number if math.isfinite(number) else _NotFinite(digits)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_NotFinite)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_float, parse_constant=_NotFinite
+)
 _DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def parse_json(text: str, *, is_finite: bool = True) -> Any:
     """The value of a JSON document; with NaN and infinity only where `is_finite` is False.
 
-    Raises ValueError for broken JSON; DocumentError for duplicate keys, NaN, Infinity and numbers such as 1e400.
+    Raises ValueError for broken JSON; DocumentError for duplicate keys, NaN, Infinity and numbers
+    such as 1e400.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -67,7 +78,9 @@ def parse_json(text: str, *, is_finite: bool = True) -> Any:
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
-    """The value that begins at `start`, and where it ends. Raises ValueError as `parse_json` does."""
+    """The value that begins at `start`, and where it ends. Raises ValueError as `parse_json`
+    does.
+    """
     value, end = _DECODER.raw_decode(text, start)
     _refuse_not_finite(value)
     return value, end
@@ -80,7 +93,10 @@ class _Loader(yaml.SafeLoader):
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
             if name in seen:
                 raise yaml.constructor.ConstructorError(
-                    "while constructing a mapping", node.start_mark, f"found duplicate key {key.value!r}", key.start_mark
+                    "while constructing a mapping",
+                    node.start_mark,
+                    f"found duplicate key {key.value!r}",
+                    key.start_mark,
                 )
             if name is not None and key.tag != "tag:yaml.org,2002:merge":
                 seen.add(name)
@@ -88,7 +104,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML document. Raises yaml.YAMLError, with the line, for broken YAML and duplicate keys.
+    """The value of a YAML document. Raises yaml.YAMLError, with the line, for broken YAML and
+    duplicate keys.
 
     >>> parse_yaml("a: 1")
     {'a': 1}

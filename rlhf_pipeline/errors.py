@@ -141,9 +141,18 @@ class ExpectationFailed(PipelineError): ...
 
 
 class ApiError(PipelineError):
-    """What a server said: `status` (0 without an answer), `kind` of problem, and (path, message) of each wrong field."""
+    """What a server said: `status` (0 without an answer), `kind` of problem, and (path, message) of
+    each wrong field.
+    """
 
-    def __init__(self, message: str, *, status: int = 0, kind: str | None = None, fields: tuple[tuple[str, str], ...] = ()):
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        kind: str | None = None,
+        fields: tuple[tuple[str, str], ...] = (),
+    ):
         super().__init__(message)
         self.status = status
         self.kind = kind

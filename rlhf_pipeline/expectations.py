@@ -1,7 +1,9 @@
-"""Data checks by Great Expectations; suites are plain data. Knows frames and their schemas; knows no stage and no Dagster.
+"""Data checks by Great Expectations; suites are plain data. Knows frames and their schemas; knows
+no stage and no Dagster.
 
-The one file that imports Great Expectations. A suite is derived from a frame schema, so that what a column may hold
-is said once; what a healthy distribution looks like is added by whoever knows it, and warns instead of blocking.
+The one file that imports Great Expectations. A suite is derived from a frame schema, so that what a
+column may hold is said once; what a healthy distribution looks like is added by whoever knows it,
+and warns instead of blocking.
 """
 
 import logging
@@ -24,7 +26,9 @@ _CONTEXT = threading.Lock()
 
 
 class Expectation(Record):
-    """One expectation, by Great Expectations' name. `blocking` stops what comes after it, the others warn."""
+    """One expectation, by Great Expectations' name. `blocking` stops what comes after it, the
+    others warn.
+    """
 
     type: str = Field(description="such as expect_column_values_to_be_between")
     kwargs: dict[str, Any] = {}
@@ -59,41 +63,59 @@ def suite_for(schema: FrameSchema, extra: Sequence[Expectation] = ()) -> tuple[E
     for name, column in schema.columns.items():
         suite += _column_expectations(name, column)
     if len(schema.key) == 1:
-        suite.append(Expectation(type="expect_column_values_to_be_unique", kwargs={"column": schema.key[0]}, blocking=True))
+        suite.append(
+            Expectation(
+                type="expect_column_values_to_be_unique",
+                kwargs={"column": schema.key[0]},
+                blocking=True,
+            )
+        )
     elif schema.key:
         kwargs = {"column_list": list(schema.key), "ignore_row_if": "never"}
-        suite.append(Expectation(type="expect_compound_columns_to_be_unique", kwargs=kwargs, blocking=True))
+        suite.append(
+            Expectation(type="expect_compound_columns_to_be_unique", kwargs=kwargs, blocking=True)
+        )
     return (*suite, *extra)
 
 
 def validate(frame: pd.DataFrame, suite: Sequence[Expectation], name: str) -> list[Outcome]:
-    """The outcome of each expectation of `suite`, in its order. `name` is what the messages call the frame.
+    """The outcome of each expectation of `suite`, in its order. `name` is what the messages call
+    the frame.
 
-    Costs seconds of import once per process, then some 10 ms per expectation. Raises ConfigurationError for an
-    expectation that Great Expectations does not know or whose arguments it refuses.
+    Costs seconds of import once per process, then some 10 ms per expectation. Raises
+    ConfigurationError for an expectation that Great Expectations does not know or whose arguments
+    it refuses.
     """
     silence_telemetry()
     import great_expectations as gx
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it sets INFO itself and tells of every temporary folder
+    # it sets INFO itself and tells of every temporary folder
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     expectations = [_domain_object(index, expectation) for index, expectation in enumerate(suite)]
     form = {"result_format": "SUMMARY", "partial_unexpected_count": SAMPLE}
     with _CONTEXT:
-        context = gx.get_context(mode="ephemeral")  # names within one context must be unique: a new one each time
+        # names within one context must be unique: a new one each time
+        context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False, "metric_calculations": False}
         asset = context.data_sources.add_pandas("memory").add_dataframe_asset(name)
         batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
-        result = batch.validate(gx.ExpectationSuite(name=name, expectations=expectations), result_format=form)
+        result = batch.validate(
+            gx.ExpectationSuite(name=name, expectations=expectations), result_format=form
+        )
     # Great Expectations answers in an order of its own.
     by_index = {int(r.expectation_config.meta["index"]): r for r in result.results}
     return [_outcome(expectation, by_index[index], name) for index, expectation in enumerate(suite)]
 
 
 def require(outcomes: Iterable[Outcome]) -> None:
-    """Raises ExpectationFailed with every blocking outcome that failed; does nothing when none did."""
+    """Raises ExpectationFailed with every blocking outcome that failed; does nothing when none
+    did.
+    """
     failed = [o.message for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
-        raise ExpectationFailed(f"{'; '.join(failed)}. Mend the data or what makes it, then run again.")
+        raise ExpectationFailed(
+            f"{'; '.join(failed)}. Mend the data or what makes it, then run again."
+        )
 
 
 def _column_expectations(name: str, column: Column) -> list[Expectation]:
@@ -101,12 +123,22 @@ def _column_expectations(name: str, column: Column) -> list[Expectation]:
     if not column.nullable:
         found.append(("expect_column_values_to_not_be_null", {}))
     if column.values is not None:
-        found.append(("expect_column_values_to_be_in_set", {"value_set": [str(v) for v in column.values]}))
+        found.append(
+            ("expect_column_values_to_be_in_set", {"value_set": [str(v) for v in column.values]})
+        )
     if column.low is not None or column.high is not None:
-        found.append(("expect_column_values_to_be_between", {"min_value": column.low, "max_value": column.high}))
+        found.append(
+            (
+                "expect_column_values_to_be_between",
+                {"min_value": column.low, "max_value": column.high},
+            )
+        )
     if column.kind == "json":
         found.append(("expect_column_values_to_be_json_parseable", {}))
-    return [Expectation(type=kind, kwargs={"column": name, **kwargs}, blocking=True) for kind, kwargs in found]
+    return [
+        Expectation(type=kind, kwargs={"column": name, **kwargs}, blocking=True)
+        for kind, kwargs in found
+    ]
 
 
 def _domain_object(index: int, expectation: Expectation) -> Any:
@@ -114,20 +146,33 @@ def _domain_object(index: int, expectation: Expectation) -> Any:
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     try:
-        return ExpectationConfiguration(type=expectation.type, kwargs=dict(expectation.kwargs), meta={"index": index}).to_domain_obj()
+        return ExpectationConfiguration(
+            type=expectation.type, kwargs=dict(expectation.kwargs), meta={"index": index}
+        ).to_domain_obj()
     except (GreatExpectationsError, ValueError) as cause:
         told = " ".join(str(cause).split())
-        raise ConfigurationError(f"Expectation {expectation.type} with {expectation.kwargs} cannot be used: {told}.") from cause
+        raise ConfigurationError(
+            f"Expectation {expectation.type} with {expectation.kwargs} cannot be used: {told}."
+        ) from cause
 
 
 def _outcome(expectation: Expectation, result: Any, name: str) -> Outcome:
     details: Mapping[str, Any] = result.result
     count = details.get("unexpected_count")
-    sample = tuple(str(value)[:SHOWN] for value in details.get("partial_unexpected_list", ())[:SAMPLE])
+    sample = tuple(
+        str(value)[:SHOWN] for value in details.get("partial_unexpected_list", ())[:SAMPLE]
+    )
     passed = bool(result.success)
-    message = f"{name}, {expectation.subject}: {expectation.type} {'holds' if passed else _why(result, count, sample)}"
+    message = (
+        f"{name}, {expectation.subject}: {expectation.type} "
+        f"{'holds' if passed else _why(result, count, sample)}"
+    )
     return Outcome(
-        expectation=expectation, passed=passed, n_unexpected=None if count is None else int(count), sample=sample, message=message
+        expectation=expectation,
+        passed=passed,
+        n_unexpected=None if count is None else int(count),
+        sample=sample,
+        message=message,
     )
 
 
@@ -136,17 +181,28 @@ def _why(result: Any, count: int | None, sample: tuple[str, ...]) -> str:
     if raised:
         return f"could not be checked ({raised})"
     if count is not None:
-        return f"fails in {count} of {result.result['element_count']} rows, such as {', '.join(sample)}"
+        return (
+            f"fails in {count} of {result.result['element_count']} rows, such as "
+            f"{', '.join(sample)}"
+        )
     mismatch = (result.result.get("details") or {}).get("mismatched")
-    return f"fails: {mismatch if mismatch else 'observed ' + str(result.result.get('observed_value'))}"
+    return (
+        f"fails: {mismatch if mismatch else 'observed ' + str(result.result.get('observed_value'))}"
+    )
 
 
 def _raised(info: Mapping[str, Any] | None) -> str:
-    """The first exception in `info`, which is either flat or one entry per metric, as with a missing column."""
+    """The first exception in `info`, which is either flat or one entry per metric, as with a
+    missing column.
+    """
     info = info or {}
     if "raised_exception" in info:
-        return str(info.get("exception_message") or "no message") if info["raised_exception"] else ""
+        return (
+            str(info.get("exception_message") or "no message") if info["raised_exception"] else ""
+        )
     messages = [
-        str(entry.get("exception_message")) for entry in info.values() if isinstance(entry, Mapping) and entry.get("raised_exception")
+        str(entry.get("exception_message"))
+        for entry in info.values()
+        if isinstance(entry, Mapping) and entry.get("raised_exception")
     ]
     return messages[0] if messages else ""

@@ -1,4 +1,6 @@
-"""Writes a file whole or not at all. Knows what a disk refuses; knows nothing of what is written."""
+"""Writes a file whole or not at all. Knows what a disk refuses; knows nothing of what is
+written.
+"""
 
 import contextlib
 import errno
@@ -22,9 +24,11 @@ CURES = {
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """`path` holds either what it held before or all of `content`, on disk, whatever kills the writer; makes missing folders.
+    """`path` holds either what it held before or all of `content`, on disk, whatever kills the
+    writer; makes missing folders.
 
-    A link keeps pointing where it points; a device or pipe is written to. Raises ArtefactError where the disk refuses.
+    A link keeps pointing where it points; a device or pipe is written to. Raises ArtefactError
+    where the disk refuses.
     """
     with writing_whole(path) as file:
         file.write(content)
@@ -32,10 +36,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """`write_whole` for what is too large to hold: a file that takes the place of `path` once the block ends without an error."""
+    """`write_whole` for what is too large to hold: a file that takes the place of `path` once the
+    block ends without an error.
+    """
     with refusals_named(path):
         if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("wb") as file:  # to move a file onto /dev/stdout would take the device away
+            # to move a file onto /dev/stdout would take the device away
+            with path.open("wb") as file:
                 yield file
             return
         target = Path(os.path.realpath(path))
@@ -54,7 +61,8 @@ def refusals_named(path: os.PathLike[str] | str) -> Iterator[None]:
     except OSError as cause:
         cure = CURES.get(cause.errno or 0, "Make the folder writable")
         raise ArtefactError(
-            f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; what was there before is untouched."
+            f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; what was there "
+            "before is untouched."
         ) from cause
 
 

@@ -1,7 +1,8 @@
-"""The columns and dtypes of every DataFrame that crosses a stage. Knows pandas and Arrow; knows no stage.
+"""The columns and dtypes of every DataFrame that crosses a stage. Knows pandas and Arrow; knows no
+stage.
 
-Each schema is said once, here: `check_frame` enforces it, the IO manager writes it as an Arrow schema, the
-expectations and the column tables of the Dagster UI are derived from it.
+Each schema is said once, here: `check_frame` enforces it, the IO manager writes it as an Arrow
+schema, the expectations and the column tables of the Dagster UI are derived from it.
 """
 
 import json
@@ -38,12 +39,15 @@ ARROW: dict[Kind, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: what kind of value, what it means, whether it may be missing, which values it may take."""
+    """One column: what kind of value, what it means, whether it may be missing, which values it may
+    take.
+    """
 
     kind: Kind
     description: str
     nullable: bool = False
-    optional: bool = False  # may be left out of a frame that is handed in: then it is missing everywhere
+    # may be left out of a frame that is handed in: then it is missing everywhere
+    optional: bool = False
     values: tuple[str, ...] | None = None
     low: float | None = None
     high: float | None = None
@@ -62,7 +66,9 @@ class FrameSchema:
     key: tuple[str, ...] = field(default=())
 
     def arrow(self) -> pa.Schema:
-        return pa.schema([pa.field(name, ARROW[c.kind], nullable=c.nullable) for name, c in self.columns.items()])
+        return pa.schema(
+            [pa.field(name, ARROW[c.kind], nullable=c.nullable) for name, c in self.columns.items()]
+        )
 
     def empty(self) -> pd.DataFrame:
         return pd.DataFrame({name: pd.Series(dtype=c.dtype) for name, c in self.columns.items()})
@@ -117,7 +123,9 @@ COMPLETIONS = FrameSchema(
     "completions",
     {
         "day": DAY,
-        "completion_id": text("content id of prompt, model version, parameters, sample index and text"),
+        "completion_id": text(
+            "content id of prompt, model version, parameters, sample index and text"
+        ),
         "prompt_id": text("the prompt it completes"),
         "text": text("the completion"),
         "backend": text("backend that made it"),
@@ -137,13 +145,29 @@ COMPLETIONS = FrameSchema(
 
 # Of comparisons from elsewhere; missing for those made here.
 IMPORTED = {
-    "source": text("data set it was imported from; missing for this pipeline's own", nullable=True, optional=True),
+    "source": text(
+        "data set it was imported from; missing for this pipeline's own",
+        nullable=True,
+        optional=True,
+    ),
     "source_pair_id": text("its id there", nullable=True, optional=True),
-    "split_group": text("what must fall into one split together, as given; else its prompt", nullable=True, optional=True),
-    "split": text("split as given; else by hash", nullable=True, optional=True, values=("train", "calib", "test")),
+    "split_group": text(
+        "what must fall into one split together, as given; else its prompt",
+        nullable=True,
+        optional=True,
+    ),
+    "split": text(
+        "split as given; else by hash",
+        nullable=True,
+        optional=True,
+        values=("train", "calib", "test"),
+    ),
     "gold": text("known right choice", nullable=True, optional=True, values=("a", "b", "tie")),
     "flag": text(
-        "why it makes no training pair: identical completions, or the same two as another", nullable=True, optional=True, values=FLAGS
+        "why it makes no training pair: identical completions, or the same two as another",
+        nullable=True,
+        optional=True,
+        values=FLAGS,
     ),
 }
 
@@ -180,11 +204,19 @@ VOTES = FrameSchema(
         "annotator_id": text("pseudonym of who judged"),
         "annotator_kind": text("human, simulated or machine", values=tuple(AnnotatorKind)),
         "choice": text("a, b, tie, both_bad or skip", values=tuple(Choice)),
-        "strength": integer("1 slight to 4 strong, with choice a or b only", nullable=True, low=1, high=4),
+        "strength": integer(
+            "1 slight to 4 strong, with choice a or b only", nullable=True, low=1, high=4
+        ),
         "repeat_of": text("the comparison this one repeats", nullable=True),
-        "voted_at": time("when the annotator judged; missing for an imported vote without a time", nullable=True),
+        "voted_at": time(
+            "when the annotator judged; missing for an imported vote without a time", nullable=True
+        ),
         "received_at": time("when the store committed it"),
-        "is_swapped": flag("the annotator saw b on the left; missing where no card was dealt", nullable=True, optional=True),
+        "is_swapped": flag(
+            "the annotator saw b on the left; missing where no card was dealt",
+            nullable=True,
+            optional=True,
+        ),
     },
     key=("vote_id",),
 )
@@ -202,7 +234,11 @@ EFFORTS = FrameSchema(
 VOTES_AS_CAST = FrameSchema(
     "votes_as_cast",
     {
-        **{name: column for name, column in VOTES.columns.items() if name not in ("prompt_id", "repeat_of", "is_swapped")},
+        **{
+            name: column
+            for name, column in VOTES.columns.items()
+            if name not in ("prompt_id", "repeat_of", "is_swapped")
+        },
         "source_pair_id": text("id of an imported comparison at its source", nullable=True),
         "reason": text("in the annotator's own words", nullable=True),
         "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
@@ -220,15 +256,20 @@ SOFT_LABELS = FrameSchema(
     {
         "comparison_id": text("what was judged"),
         "prompt_id": text("its prompt"),
-        "utility": number("expected difference of utility, a over b; the prior has standard deviation 1"),
+        "utility": number(
+            "expected difference of utility, a over b; the prior has standard deviation 1"
+        ),
         "sd": number("standard deviation of that difference", low=0.0),
-        "p_a": number("chance that a typical annotator without position bias, who has to choose, prefers a", **PROBABILITY),
+        "p_a": number(
+            "chance that a typical annotator without position bias, who has to choose, prefers a",
+            **PROBABILITY,
+        ),
         "p_low": number("lower end of its interval", **PROBABILITY),
         "p_high": number("upper end of its interval", **PROBABILITY),
         "n_votes": integer("judgements of it, ties among them", low=1),
         "max_seq": integer(
-            "highest vote seq the whole fit rests on, the same in every row: who may learn up to a seq refuses labels above it; "
-            "missing in frames of before it was kept",
+            "highest vote seq the whole fit rests on, the same in every row: who may learn up to a "
+            "seq refuses labels above it; missing in frames of before it was kept",
             nullable=True,
             optional=True,
             low=1,
@@ -247,19 +288,35 @@ PREFERENCE_PAIRS = FrameSchema(
         "chosen": text("completion preferred by the majority"),
         "rejected": text("the other completion"),
         "margin": number("mean signed strength of the majority, 0 to 1", **PROBABILITY),
-        "agreement": number("share of non-tie votes on the majority's side, 0.5 to 1", **PROBABILITY),
-        "n_votes": integer("votes that chose a or b; 0 where all were ties and such pairs are kept", low=0),
+        "agreement": number(
+            "share of non-tie votes on the majority's side, 0.5 to 1", **PROBABILITY
+        ),
+        "n_votes": integer(
+            "votes that chose a or b; 0 where all were ties and such pairs are kept", low=0
+        ),
         "chosen_side": text("which side was chosen as shown", values=("a", "b")),
         "annotator_kind": text("kind of annotators, `mixed` where both judged"),
         "category": text("category of the prompt"),
         "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
-        "max_seq": integer("highest seq of all that was said of it, ties and skips too: it rests on nothing later", low=1),
-        "n_ties": integer("votes that took no side; missing where they were not counted", nullable=True, optional=True, low=0),
+        "max_seq": integer(
+            "highest seq of all that was said of it, ties and skips too: it rests on nothing later",
+            low=1,
+        ),
+        "n_ties": integer(
+            "votes that took no side; missing where they were not counted",
+            nullable=True,
+            optional=True,
+            low=0,
+        ),
         "soft_label": number(
-            "P(chosen preferred) by the annotator model; missing before one was fitted", nullable=True, optional=True, **PROBABILITY
+            "P(chosen preferred) by the annotator model; missing before one was fitted",
+            nullable=True,
+            optional=True,
+            **PROBABILITY,
         ),
         "label_seq": integer(
-            "highest vote seq the soft label rests on; missing where there is none, and before it was kept",
+            "highest vote seq the soft label rests on; missing where there is none, and before it "
+            "was kept",
             nullable=True,
             optional=True,
             low=1,
@@ -282,7 +339,11 @@ PREDICTIONS = FrameSchema(
         "p_raw": number("P(a preferred) by the reward model", **PROBABILITY),
         "p_calibrated": number("P(a preferred) after calibration", **PROBABILITY),
         "predicted_at": time("when it was written, before any vote unless it is a replay"),
-        "is_replayed": flag("written after the votes, by a model that had seen none of them", nullable=True, optional=True),
+        "is_replayed": flag(
+            "written after the votes, by a model that had seen none of them",
+            nullable=True,
+            optional=True,
+        ),
     },
     key=("comparison_id", "reward_model"),
 )
@@ -291,14 +352,19 @@ REFLECTIONS = FrameSchema(
     "reflection_log",
     {
         **PREDICTIONS.columns,
-        "seq": integer("seq of the vote it is set beside; missing while nobody voted", nullable=True),
+        "seq": integer(
+            "seq of the vote it is set beside; missing while nobody voted", nullable=True
+        ),
         "vote_id": text("the vote", nullable=True),
         "annotator_id": text("who judged", nullable=True),
         "annotator_kind": text("kind of annotator", nullable=True),
         "choice": text("the vote's choice", nullable=True),
         "strength": integer("the vote's strength", nullable=True),
         "voted_at": time("when the annotator judged", nullable=True),
-        "is_error": flag("prediction and vote disagree; missing for ties, undated votes and unvoted rows", nullable=True),
+        "is_error": flag(
+            "prediction and vote disagree; missing for ties, undated votes and unvoted rows",
+            nullable=True,
+        ),
     },
     key=("comparison_id", "reward_model", "vote_id"),
 )
@@ -307,7 +373,9 @@ DRIFT_REPORTS = FrameSchema(
     "drift_report",
     {
         "day": DAY,
-        "space": text("errors, calibration, prompt_length, completion_length, confidence, embeddings, overall"),
+        "space": text(
+            "errors, calibration, prompt_length, completion_length, confidence, embeddings, overall"
+        ),
         "detector": text("detector or test"),
         "model_version": text("reward model the stream belongs to; `none` before the first"),
         "verdict": text("insufficient, stable, warning or drift", values=tuple(Verdict)),
@@ -342,28 +410,42 @@ RETRAINING_SET = FrameSchema(
 SCHEMAS: dict[str, FrameSchema] = {
     s.name: s
     for s in (
-        PROMPTS, COMPLETIONS, COMPARISONS, VOTES, PREFERENCE_PAIRS, PREDICTIONS, REFLECTIONS, DRIFT_REPORTS, RETRAINING_SET,
+        PROMPTS,
+        COMPLETIONS,
+        COMPARISONS,
+        VOTES,
+        PREFERENCE_PAIRS,
+        PREDICTIONS,
+        REFLECTIONS,
+        DRIFT_REPORTS,
+        RETRAINING_SET,
     )
-}  # fmt: skip
-SCHEMAS["annotator_model"] = SOFT_LABELS  # the stage is named after what is fitted, the frame after what it holds
+}
+# the stage is named after what is fitted, the frame after what it holds
+SCHEMAS["annotator_model"] = SOFT_LABELS
 
 
 def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     """A new frame with the schema's columns in order and in their dtypes.
 
-    Raises FrameError naming column, first bad row and cure: for a missing or unknown column, a missing value where
-    none may be, a value that does not convert, is not among the allowed ones or is out of range, invalid JSON, a
-    duplicate key. Never edits `frame`; its index is dropped.
+    Raises FrameError naming column, first bad row and cure: for a missing or unknown column, a
+    missing value where none may be, a value that does not convert, is not among the allowed ones or
+    is out of range, invalid JSON, a duplicate key. Never edits `frame`; its index is dropped.
     """
     absent = [c for c in schema.columns if c not in frame.columns]
     missing = [c for c in absent if not schema.columns[c].optional]
     unknown = [c for c in frame.columns if c not in schema.columns]
     if missing or unknown:
-        raise FrameError(f"{schema.name}: missing columns {missing}, unknown columns {unknown}. Expected: {list(schema.columns)}.")
+        raise FrameError(
+            f"{schema.name}: missing columns {missing}, unknown columns {unknown}. Expected: "
+            f"{list(schema.columns)}."
+        )
     given = frame.reset_index(drop=True)
     checked = pd.DataFrame(
         {
-            name: pd.Series([None] * len(given), dtype=c.dtype) if name in absent else _column(given[name], name, schema)
+            name: pd.Series([None] * len(given), dtype=c.dtype)
+            if name in absent
+            else _column(given[name], name, schema)
             for name, c in schema.columns.items()
         }
     )
@@ -372,8 +454,10 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
         if duplicate.any():
             row = int(duplicate.to_numpy().argmax())
             raise FrameError(
-                f"{schema.name}: {int(duplicate.sum())} duplicate keys; row {row} repeats {dict(checked.loc[row, list(schema.key)])}. "
-                f"Drop duplicates of {list(schema.key)} first."
+                f"{schema.name}: {int(duplicate.sum())} duplicate keys; row {row} repeats "
+                f"{dict(checked.loc[row, list(schema.key)])}. Drop duplicates of "
+                f"{list(schema.key)} "
+                "first."
             )
     return checked
 
@@ -383,7 +467,9 @@ LATER_COLUMNS: tuple[str, ...] = ()
 
 
 def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str:
-    """Content hash of a frame: rows, order and columns, not the index. Columns of `later` count where something stands in them."""
+    """Content hash of a frame: rows, order and columns, not the index. Columns of `later` count
+    where something stands in them.
+    """
     unfilled = [name for name in later if name in frame.columns and frame[name].isna().all()]
     kept = frame.drop(columns=unfilled) if unfilled else frame
     return content_hash(list(kept.columns), pd.util.hash_pandas_object(kept, index=False).tolist())
@@ -410,24 +496,42 @@ def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
         if bad.any():
             row = int(bad.to_numpy().argmax())
             shown = repr(series.iloc[row])[:80]
-            raise FrameError(f"{schema.name}.{name}: {what} in {int(bad.sum())} rows, first row {row} ({shown}). {cure}")
+            raise FrameError(
+                f"{schema.name}.{name}: {what} in {int(bad.sum())} rows, first row {row} "
+                f"({shown}). "
+                f"{cure}"
+            )
 
     if not column.nullable:
         refuse(series.isna(), "missing value", "The column may not be empty.")
     if column.kind == "int" and pd.api.types.is_float_dtype(series):
-        refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)  # the cast would cut it off
+        # the cast would cut it off
+        refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)
     try:
         typed = series if str(series.dtype) == column.dtype else _converted(series, column)
     except (ValueError, TypeError, OverflowError) as cause:
-        raise FrameError(f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). {column.description}.") from cause
+        raise FrameError(
+            f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). "
+            f"{column.description}."
+        ) from cause
     if column.values is not None:
-        refuse(typed.notna() & ~typed.isin(column.values), "value not allowed", f"Allowed: {', '.join(column.values)}.")
+        refuse(
+            typed.notna() & ~typed.isin(column.values),
+            "value not allowed",
+            f"Allowed: {', '.join(column.values)}.",
+        )
     if column.kind == "float":
-        refuse(typed.notna() & typed.isin([float("inf"), float("-inf")]), "infinite value", "Numbers must be finite.")
+        refuse(
+            typed.notna() & typed.isin([float("inf"), float("-inf")]),
+            "infinite value",
+            "Numbers must be finite.",
+        )
     if column.low is not None:
         refuse((typed < column.low).fillna(False), f"value below {column.low}", column.description)
     if column.high is not None:
-        refuse((typed > column.high).fillna(False), f"value above {column.high}", column.description)
+        refuse(
+            (typed > column.high).fillna(False), f"value above {column.high}", column.description
+        )
     if column.kind == "json":
         refuse(typed.map(_is_broken_json), "invalid JSON", "Write it with json.dumps.")
     return typed

@@ -1,4 +1,6 @@
-"""Refuses a home that lost a part, was copied on a server, or belongs to another user; keeps what it holds to its owner."""
+"""Refuses a home that lost a part, was copied on a server, or belongs to another user; keeps what
+it holds to its owner.
+"""
 
 import os
 import pwd
@@ -14,15 +16,19 @@ RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
 
 
 def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bool = False) -> None:
-    """The one gate of every process that works on a home: raises ConfigurationError, with the cure, for one that is not whole.
+    """The one gate of every process that works on a home: raises ConfigurationError, with the cure,
+    for one that is not whole.
 
-    A folder in which nothing was made yet passes. With `initialising` a home may have lost `project.json`, because its store tells
-    whose it is; with `joining` a home on a server may lie elsewhere than it did.
+    A folder in which nothing was made yet passes. With `initialising` a home may have lost
+    `project.json`, because its store tells whose it is; with `joining` a home on a server may lie
+    elsewhere than it did.
     """
     home = settings.home
     refuse_foreign(home)
     if (home / RESTORING).exists():
-        raise ConfigurationError(f"A restore into {home} was interrupted, so parts of it are missing. {RESTORE}.")
+        raise ConfigurationError(
+            f"A restore into {home} was interrupted, so parts of it are missing. {RESTORE}."
+        )
     facts = HomeFacts.of(home)
     if facts is None:
         _refuse_lost_facts(settings, initialising=initialising)
@@ -34,33 +40,45 @@ def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bo
 
 
 def refuse_foreign(home: Path, uid: int | None = None) -> None:
-    """Raises ConfigurationError for a home of another user: files made there by this one would keep its owner out."""
+    """Raises ConfigurationError for a home of another user: files made there by this one would keep
+    its owner out.
+    """
     try:
         owner, me = home.stat().st_uid, os.geteuid() if uid is None else uid
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as cause:
         raise ConfigurationError(
-            f"RLHF_HOME {home} cannot be opened: {cause.strerror}. Run this as its owner, or name another folder."
+            f"RLHF_HOME {home} cannot be opened: {cause.strerror}. Run this as its owner, or name "
+            "another folder."
         ) from cause
     if owner != me:
         raise ConfigurationError(
-            f"RLHF_HOME {home} belongs to user {_name_of(owner)}, and this process runs as {_name_of(me)}. Run it as the owner "
-            f"(sudo -u {_name_of(owner)} …), or name another folder."
+            f"RLHF_HOME {home} belongs to user {_name_of(owner)}, and this process runs as "
+            f"{_name_of(me)}. Run it as the owner (sudo -u {_name_of(owner)} …), or name another "
+            "folder."
         )
-    if home.is_dir() and not os.access(home, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    if home.is_dir() and not os.access(
+        home, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    ):
         raise ConfigurationError(
-            f"RLHF_HOME {home} cannot be written. Give its owner write permission (chmod u+rwx), or name another folder."
+            f"RLHF_HOME {home} cannot be written. Give its owner write permission (chmod "
+            "u+rwx), or "
+            "name another folder."
         )
 
 
 def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Raises ConfigurationError where DAGSTER_HOME is another home's: runs of one would change the store of the other."""
+    """Raises ConfigurationError where DAGSTER_HOME is another home's: runs of one would change the
+    store of the other.
+    """
     named, ours = environ.get("DAGSTER_HOME"), settings.home / "dagster"
     if named and Path(named).expanduser().resolve() != ours.resolve():
         raise ConfigurationError(
-            f"DAGSTER_HOME is {named}, but RLHF_HOME is {settings.home}. Dagster's home is always <RLHF_HOME>/dagster: set DAGSTER_HOME={ours}, "
-            "or set RLHF_HOME to the other home. Either may come from a `.env` file in the working directory, which Dagster reads first."
+            f"DAGSTER_HOME is {named}, but RLHF_HOME is {settings.home}. Dagster's home is always "
+            f"<RLHF_HOME>/dagster: set DAGSTER_HOME={ours}, or set RLHF_HOME to the other home. "
+            "Either may come from a `.env` file in the working directory, which Dagster reads "
+            "first."
         )
 
 
@@ -71,12 +89,16 @@ def make_private(home: Path) -> None:
         home.chmod(0o700)
     except OSError as cause:
         raise ConfigurationError(
-            f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder that can be made and written."
+            f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder "
+            "that "
+            "can be made and written."
         ) from cause
 
 
 def keep_private(home: Path) -> None:
-    """Databases of the home readable by their owner alone; SQLite gives its log the mode of its database."""
+    """Databases of the home readable by their owner alone; SQLite gives its log the mode of its
+    database.
+    """
     for pattern in DATABASES:
         for database in home.glob(pattern):
             for path in (database, Path(f"{database}-wal"), Path(f"{database}-shm")):
@@ -86,16 +108,23 @@ def keep_private(home: Path) -> None:
 
 def _refuse_lost_facts(settings: Settings, *, initialising: bool) -> None:
     home = settings.home
-    if settings.server_url is not None or settings.database_url is not None or not (home / "dagster" / "dagster.yaml").exists():
+    if (
+        settings.server_url is not None
+        or settings.database_url is not None
+        or not (home / "dagster" / "dagster.yaml").exists()
+    ):
         return  # nothing was made here yet, or the databases elsewhere know their home
     if is_empty(home / "store.db"):
         raise ConfigurationError(
-            f"{home} was initialised, but its {HOME_FACTS} and store.db are gone. {RESTORE}. If its databases are on a server: "
-            "RLHF_SERVER_URL=URL rlhf init --join. To start over, move the folder away."
+            f"{home} was initialised, but its {HOME_FACTS} and store.db are gone. {RESTORE}. If "
+            "its "
+            "databases are on a server: RLHF_SERVER_URL=URL rlhf init --join. To start over, move "
+            "the folder away."
         )
     if not initialising:
         raise ConfigurationError(
-            f"{home} was initialised, but its {HOME_FACTS} is gone. Put it back from a backup, or let `rlhf init` write it from the store."
+            f"{home} was initialised, but its {HOME_FACTS} is gone. Put it back from a backup, or "
+            "let `rlhf init` write it from the store."
         )
 
 
@@ -105,8 +134,9 @@ def _refuse_lost_store(settings: Settings, facts: HomeFacts) -> None:
     if not is_elsewhere and is_empty(store):
         state = "is empty" if store.exists() else "is missing"
         raise ConfigurationError(
-            f"The store of {settings.home} {state}: {store} held what project {facts.project!r} knows, its votes among it. {RESTORE}; "
-            "to start over, move the folder away. If the store is elsewhere, set RLHF_DATABASE_URL or RLHF_SERVER_URL."
+            f"The store of {settings.home} {state}: {store} held what project {facts.project!r} "
+            f"knows, its votes among it. {RESTORE}; to start over, move the folder away. If the "
+            "store is elsewhere, set RLHF_DATABASE_URL or RLHF_SERVER_URL."
         )
 
 
@@ -119,22 +149,28 @@ def _refuse_lost_registry(settings: Settings, *, has_models: bool) -> None:
     if was_there and is_empty(database):
         state = "is empty" if database.exists() else "is missing"
         raise ConfigurationError(
-            f"MLflow's database of {settings.home} {state}: {database} held its models. {RESTORE}; docs/operations.md, 'A lost part', says "
-            "how to save the votes without one. If the database is elsewhere, set RLHF_MLFLOW_URL or RLHF_SERVER_URL."
+            f"MLflow's database of {settings.home} {state}: {database} held its models. {RESTORE}; "
+            "docs/operations.md, 'A lost part', says how to save the votes without one. If the "
+            "database is elsewhere, set RLHF_MLFLOW_URL or RLHF_SERVER_URL."
         )
 
 
 def _refuse_other_place(home: Path, facts: HomeFacts) -> None:
     if facts.home is not None and facts.home.resolve() != home.resolve():
         raise ConfigurationError(
-            f"{home} is a copy of {facts.home}, or was moved from there: both would write into the same databases on the server. Where the "
-            "first is gone, `rlhf init --join` moves it here; for a project of its own, restore a backup with another RLHF_DATABASE_PREFIX."
+            f"{home} is a copy of {facts.home}, or was moved from there: both would write into the "
+            "same databases on the server. Where the first is gone, `rlhf init --join` moves it "
+            "here; for a project of its own, restore a backup with another RLHF_DATABASE_PREFIX."
         )
 
 
 def is_empty(database: Path) -> bool:
     """Whether an SQLite file is missing or has no tables. It is not made by looking."""
-    return not database.exists() or database.stat().st_size == 0 or not copying.has_tables(f"sqlite:///{database}")
+    return (
+        not database.exists()
+        or database.stat().st_size == 0
+        or not copying.has_tables(f"sqlite:///{database}")
+    )
 
 
 def _name_of(uid: int) -> str:

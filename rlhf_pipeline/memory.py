@@ -18,6 +18,7 @@ def memory_named(what: str) -> Iterator[None]:
             raise
         reason = str(cause).strip().partition("\n")[0] or type(cause).__name__
         raise OutOfMemory(
-            f"{what} needs more memory than this process may have ({reason}). Raise the limit (ulimit -v, the container's), take fewer days "
-            "in one run, or let fewer runs work at once (RLHF_MAX_CONCURRENT_RUNS). The last good files are untouched."
+            f"{what} needs more memory than this process may have ({reason}). Raise the limit "
+            "(ulimit -v, the container's), take fewer days in one run, or let fewer runs work at "
+            "once (RLHF_MAX_CONCURRENT_RUNS). The last good files are untouched."
         ) from cause

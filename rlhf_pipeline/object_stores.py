@@ -1,7 +1,9 @@
-"""Whole files below a folder or an fsspec URL. Knows what a remote store refuses and how to mend it; knows nothing of frames.
+"""Whole files below a folder or an fsspec URL. Knows what a remote store refuses and how to mend
+it; knows nothing of frames.
 
-Which server, which credentials and which region are the drivers' own configuration (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
-`AWS_PROFILE`, `FSSPEC_S3_…`), so that no secret passes through a setting, a log or a page.
+Which server, which credentials and which region are the drivers' own configuration
+(`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `FSSPEC_S3_…`), so that no secret passes
+through a setting, a log or a page.
 """
 
 import contextlib
@@ -17,32 +19,52 @@ from upath import UPath
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.files import write_whole
 
-# Stores that show a put once it is complete, and what was there before until then. Elsewhere a file is moved into place.
+# Stores that show a put once it is complete, and what was there before until then. Elsewhere a file
+# is moved into place.
 PUT_IS_WHOLE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss"}
 AT_ONCE = 16  # files read side by side: a store answers each in tens of milliseconds
 
 # By name, because the drivers' own errors cannot be imported without the driver.
-NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound", "TokenRetrievalError"}
-NOT_REACHED = {"EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "SSLError"}
+NO_CREDENTIALS = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+}
+NOT_REACHED = {
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ConnectionClosedError",
+    "HTTPClientError",
+    "SSLError",
+}
 NO_BUCKET = {"NoSuchBucket", "InvalidBucketName"}
 
 
 def place(url: str | Path) -> UPath:
-    """`url` as a path whose listings are always fresh: what another process has just written is seen.
+    """`url` as a path whose listings are always fresh: what another process has just written is
+    seen.
 
-    Raises ConfigurationError for a URL of an unknown kind, without a bucket, or with a password in it.
+    Raises ConfigurationError for a URL of an unknown kind, without a bucket, or with a password in
+    it.
     """
     if "://" not in str(url):
         return UPath(url)
     if urlsplit(str(url)).password:
         # Not repeated in the message: it would be shown in logs.
-        raise ConfigurationError("The URL of the frames holds a password, and it is shown in Dagster. Configure the driver's environment.")
+        raise ConfigurationError(
+            "The URL of the frames holds a password, and it is shown in Dagster. Configure the "
+            "driver's environment."
+        )
     try:
         found = UPath(url)
         return found if is_local(found) else UPath(url, use_listings_cache=False)
     except ValueError as cause:
         raise ConfigurationError(
-            f"RLHF_FRAMES_URL={url} cannot be used: {cause}. Give a folder, or a URL such as s3://bucket/folder."
+            f"RLHF_FRAMES_URL={url} cannot be used: {cause}. Give a folder, or a URL such as "
+            "s3://bucket/folder."
         ) from cause
 
 
@@ -51,7 +73,9 @@ def is_local(path: UPath) -> bool:
 
 
 def put(path: UPath, content: bytes) -> None:
-    """`path` holds either what it held before or all of `content`, and no reader sees less. Raises ArtefactError."""
+    """`path` holds either what it held before or all of `content`, and no reader sees less. Raises
+    ArtefactError.
+    """
     if is_local(path):
         write_whole(Path(path.path), content)
         return
@@ -71,10 +95,16 @@ def put(path: UPath, content: bytes) -> None:
 
 
 def get(path: UPath) -> bytes | None:
-    """All of the file in one request, so that no two writes are mixed; None if it is not there. Raises ArtefactError."""
+    """All of the file in one request, so that no two writes are mixed; None if it is not there.
+    Raises ArtefactError.
+    """
     with _named("read", path):
         try:
-            return Path(path.path).read_bytes() if is_local(path) else bytes(path.fs.cat_file(path.path))
+            return (
+                Path(path.path).read_bytes()
+                if is_local(path)
+                else bytes(path.fs.cat_file(path.path))
+            )
         except FileNotFoundError as cause:
             if _code(cause) in NO_BUCKET:
                 raise
@@ -102,10 +132,15 @@ def written_at(path: UPath) -> datetime | None:
 
 
 def names(folder: UPath) -> list[str]:
-    """Names of the files in `folder`, sorted; none where it was never made. Raises ArtefactError."""
+    """Names of the files in `folder`, sorted; none where it was never made. Raises
+    ArtefactError.
+    """
     with _named("list", folder):
         try:
-            return sorted(found.rstrip("/").rpartition("/")[2] for found in folder.fs.ls(folder.path, detail=False))
+            return sorted(
+                found.rstrip("/").rpartition("/")[2]
+                for found in folder.fs.ls(folder.path, detail=False)
+            )
         except FileNotFoundError as cause:
             if _code(cause) in NO_BUCKET:
                 raise
@@ -114,7 +149,9 @@ def names(folder: UPath) -> list[str]:
 
 @contextlib.contextmanager
 def _named(verb: str, path: UPath) -> Iterator[None]:
-    """Whatever a driver raises inside becomes an ArtefactError that names `path`, cause and cure; each driver has errors of its own."""
+    """Whatever a driver raises inside becomes an ArtefactError that names `path`, cause and cure;
+    each driver has errors of its own.
+    """
     try:
         yield
     except (ArtefactError, MemoryError):
@@ -122,7 +159,9 @@ def _named(verb: str, path: UPath) -> Iterator[None]:
     except Exception as cause:
         shown = " ".join(str(cause).split()) or type(cause).__name__
         kept = "; what was there before is untouched" if verb == "write" else ""
-        raise ArtefactError(f"Cannot {verb} {path}: {shown}. {_cure(path, cause)}{kept}.") from cause
+        raise ArtefactError(
+            f"Cannot {verb} {path}: {shown}. {_cure(path, cause)}{kept}."
+        ) from cause
 
 
 def _cure(path: UPath, cause: Exception) -> str:
@@ -132,18 +171,31 @@ def _cure(path: UPath, cause: Exception) -> str:
     if is_local(path):
         return "Make it readable and run again"
     if isinstance(cause, ImportError):
-        return "Install its driver (for s3:// it is `pip install 'rlhf-pipeline[s3]'`) and run again"
+        return (
+            "Install its driver (for s3:// it is `pip install 'rlhf-pipeline[s3]'`) and run again"
+        )
     if _code(cause) in NO_BUCKET:
         return f"Create the bucket {path.drive}, or mend RLHF_FRAMES_URL, and run again"
     if isinstance(cause, PermissionError) or kind in NO_CREDENTIALS:
         which = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" if s3 else ""
-        return f"The store refuses these credentials: set ones{which} that may read, write and list there, and run again"
-    if isinstance(cause, ConnectionError | TimeoutError) or kind in NOT_REACHED or "endpoint" in str(cause).lower():
-        return f"Is the server up{', and AWS_ENDPOINT_URL its address' if s3 else ''}? Then run again"
+        return (
+            f"The store refuses these credentials: set ones{which} that may read, write and "
+            "list there, and run again"
+        )
+    if (
+        isinstance(cause, ConnectionError | TimeoutError)
+        or kind in NOT_REACHED
+        or "endpoint" in str(cause).lower()
+    ):
+        return (
+            f"Is the server up{', and AWS_ENDPOINT_URL its address' if s3 else ''}? Then run again"
+        )
     return "Look at the store and run again"
 
 
 def _code(cause: BaseException) -> str | None:
-    """The store's own name for what went wrong, where the driver keeps it: S3 tells a missing bucket from a missing file by it alone."""
+    """The store's own name for what went wrong, where the driver keeps it: S3 tells a missing
+    bucket from a missing file by it alone.
+    """
     answer = getattr(cause.__cause__, "response", None)
     return answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None

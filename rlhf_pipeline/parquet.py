@@ -1,7 +1,7 @@
 """Encodes frames as Parquet with page checksums and verifies them on every read.
 
-A flipped bit in a page was read as another value in 34 of 100 cases; with checksums in none. The footer has no checksum:
-the file's own hash covers it, see `protocols.FileHashes`.
+A flipped bit in a page was read as another value in 34 of 100 cases; with checksums in none. The
+footer has no checksum: the file's own hash covers it, see `protocols.FileHashes`.
 """
 
 from collections.abc import Sequence
@@ -21,19 +21,27 @@ READING: dict[str, Any] = {"page_checksum_verification": True}
 
 def encode_frame(frame: pd.DataFrame, schema: FrameSchema) -> bytes:
     """The bytes of a Parquet file. Raises FrameError for a frame that breaks its schema."""
-    table = pa.Table.from_pandas(check_frame(frame, schema), schema=schema.arrow(), preserve_index=False)
+    table = pa.Table.from_pandas(
+        check_frame(frame, schema), schema=schema.arrow(), preserve_index=False
+    )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **WRITING)
     return bytes(sink.getvalue().to_pybytes())
 
 
 def decode_frames(contents: Sequence[bytes], schema: FrameSchema) -> pd.DataFrame:
-    """The rows of all files as one dataset. Raises FrameError for a damaged file and for rows that break the schema."""
-    parquet = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(**READING))
+    """The rows of all files as one dataset. Raises FrameError for a damaged file and for rows that
+    break the schema.
+    """
+    parquet = ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(**READING)
+    )
     try:
         fragments = [parquet.make_fragment(pa.py_buffer(content)) for content in contents]
         rows = ds.FileSystemDataset(fragments, schema.arrow(), parquet).to_table().to_pandas()
     except Exception as cause:  # a damaged file raises whatever the decoder trips over
         said = " ".join(str(cause).split()) or type(cause).__name__
-        raise FrameError(f"{schema.name}: the file is damaged or not a Parquet file ({said}).") from cause
+        raise FrameError(
+            f"{schema.name}: the file is damaged or not a Parquet file ({said})."
+        ) from cause
     return check_frame(rows, schema)

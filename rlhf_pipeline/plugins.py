@@ -1,6 +1,8 @@
-"""Members of a folder that other packages bring, by entry point. Knows packaging metadata; knows no folder and no protocol.
+"""Members of a folder that other packages bring, by entry point. Knows packaging metadata; knows no
+folder and no protocol.
 
-A package adds its own generator, backend, detector, … to `rlhf_pipeline.<folder>` without a change here:
+A package adds its own generator, backend, detector, … to `rlhf_pipeline.<folder>` without a change
+here:
 
     [project.entry-points."rlhf_pipeline.completions"]
     my_server = "my_package.backend:MyServer"
@@ -17,14 +19,20 @@ T = TypeVar("T")
 
 
 class Members(Mapping[str, T], Generic[T]):
-    """What a folder offers, by name: its own members in their order, then those of installed packages by name.
+    """What a folder offers, by name: its own members in their order, then those of installed
+    packages by name.
 
-    Reads like a dict. Packages are loaded when the mapping is first read, not when it is made: by then all of this
-    library can be imported by them. Raises ConfigurationError for two members of one name and for a member that
-    cannot be imported, naming the package and the cure.
+    Reads like a dict. Packages are loaded when the mapping is first read, not when it is made: by
+    then all of this library can be imported by them. Raises ConfigurationError for two members of
+    one name and for a member that cannot be imported, naming the package and the cure.
     """
 
-    def __init__(self, folder: str, own: Mapping[str, T], found: Callable[[str], Iterable[EntryPoint]] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        own: Mapping[str, T],
+        found: Callable[[str], Iterable[EntryPoint]] | None = None,
+    ) -> None:
         self._group = f"rlhf_pipeline.{folder}"
         self._own = own
         self._found = found or _entry_points
@@ -47,7 +55,8 @@ class Members(Mapping[str, T], Generic[T]):
         for point in sorted(self._found(self._group), key=lambda p: p.name):
             if point.name in members:
                 raise ConfigurationError(
-                    f"{_package(point)} registers {point.name!r} in {self._group}, a name that is taken. Rename it there or uninstall it."
+                    f"{_package(point)} registers {point.name!r} in {self._group}, a name that is "
+                    "taken. Rename it there or uninstall it."
                 )
             members[point.name] = self._loaded(point)
         return members
@@ -57,8 +66,8 @@ class Members(Mapping[str, T], Generic[T]):
             member: T = point.load()
         except (ImportError, AttributeError) as cause:
             raise ConfigurationError(
-                f"{_package(point)} registers {point.name!r} in {self._group}, but {point.value} cannot be imported ({cause}). "
-                "Repair or uninstall that package."
+                f"{_package(point)} registers {point.name!r} in {self._group}, but {point.value} "
+                f"cannot be imported ({cause}). Repair or uninstall that package."
             ) from cause
         return member
 

@@ -1,4 +1,6 @@
-"""What stages need from outside, as protocols: handed in, never imported. Knows no implementation."""
+"""What stages need from outside, as protocols: handed in, never imported. Knows no
+implementation.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,14 +36,20 @@ class CompletionCache(Protocol):
 
 
 class FileHashes(Protocol):
-    """The SHA-256 of every file that the project wrote, by its path below the home; frames are below `frames/` wherever they lie."""
+    """The SHA-256 of every file that the project wrote, by its path below the home; frames are
+    below `frames/` wherever they lie.
+    """
 
     def replacing(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
-        """Accept the old and the new content of these files while the block runs, and the new one alone once it ends."""
+        """Accept the old and the new content of these files while the block runs, and the new one
+        alone once it ends.
+        """
         ...
 
     def changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
-        """Those of the paths whose content is none that was recorded; a file that was never recorded is not among them."""
+        """Those of the paths whose content is none that was recorded; a file that was never
+        recorded is not among them.
+        """
         ...
 
 
@@ -49,12 +57,16 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
-LOOKS = "-looks"  # ends the name of an owner whose claims are no calls: of one that died nothing is lost, nor perhaps billed
+# ends the name of an owner whose claims are no calls: of one that died nothing is lost, nor perhaps
+# billed
+LOOKS = "-looks"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One completion asked for. `reserve` is the most that one call for it can cost, in billionths of the currency."""
+    """One completion asked for. `reserve` is the most that one call for it can cost, in billionths
+    of the currency.
+    """
 
     item_no: int
     position: int
@@ -70,7 +82,9 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An item that is this worker's until it is settled or its lease ends; what was tried before."""
+    """An item that is this worker's until it is settled or its lease ends; what was tried
+    before.
+    """
 
     item_no: int
     n_attempts: int
@@ -106,7 +120,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most that may be spent, in billionths of the currency: in this run, on this day (UTC) by the project, with a provider ever."""
+    """Most that may be spent, in billionths of the currency: in this run, on this day (UTC) by the
+    project, with a provider ever.
+    """
 
     run: int | None = None
     day: int | None = None
@@ -119,7 +135,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """What a budget has left for one call, in billionths of the currency, and which budget it is."""
+    """What a budget has left for one call, in billionths of the currency, and which budget it
+    is.
+    """
 
     left: int
     why: str
@@ -131,11 +149,14 @@ class Turn:
 
     claimed: Mapping[Lane, Sequence[Claim]]
     from_cache: Sequence[int]  # items that equal keys had answered
-    over_budget: Mapping[Lane, "OverBudget"]  # lanes of which some calls do not fit, whatever becomes of those under way
-    n_open: int | None = None  # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
+    # lanes of which some calls do not fit, whatever becomes of those under way
+    over_budget: Mapping[Lane, "OverBudget"]
+    # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
+    n_open: int | None = None
     n_leased: int | None = None
     due_s: float | None = None  # until the next of them may be tried again
-    late: Sequence[int] = ()  # items whose failure does not count: their claim had ended, and others may be asking for them
+    # items whose failure does not count: their claim had ended, and others may be asking for them
+    late: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +173,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What calls came to: tokens as told by the provider, money in billionths; `n_unknown` calls may have been billed, at worst so much."""
+    """What calls came to: tokens as told by the provider, money in billionths; `n_unknown` calls
+    may have been billed, at worst so much.
+    """
 
     n_calls: int = 0
     n_unknown: int = 0
@@ -167,14 +190,25 @@ RENEW_S = 30.0
 
 
 class WorkLedger(Protocol):
-    """Every completion asked for, as a row that is claimed, called for and settled. Calls may come from any thread or process."""
+    """Every completion asked for, as a row that is claimed, called for and settled. Calls may come
+    from any thread or process.
+    """
 
     write_again_s: tuple[float, ...]  # waits before a write that the store refused is tried again
     renew_s: float  # between two renewals of claims while something long is done with them
 
-    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
-        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked goes on where it was, at the prices of now; of
-        one that ended, what had failed is open again."""
+    def start(
+        self,
+        run_id: str,
+        items: Sequence[WorkItem],
+        *,
+        asset: str,
+        record: str,
+        origin: str | None = None,
+    ) -> None:
+        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked
+        goes on where it was, at the prices of now; of one that ended, what had failed is open
+        again."""
         ...
 
     def turn(
@@ -187,16 +221,26 @@ class WorkLedger(Protocol):
         *,
         is_dead: Callable[[str], bool],
     ) -> Turn:
-        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead are taken back.
+        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead
+        are taken back.
 
-        A lane of which nothing is wanted is counted all the same: somebody else may have it under way.
+        A lane of which nothing is wanted is counted all the same: somebody else may have it under
+        way.
         """
         ...
 
     def stop(
-        self, run_id: str, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, *, above: int | None = None
+        self,
+        run_id: str,
+        lane: Lane,
+        kind: str,
+        error: str,
+        items: Sequence[int] | None = None,
+        *,
+        above: int | None = None,
     ) -> Iterable[int]:
-        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`, uncalled. Told item by item, as it is done.
+        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`,
+        uncalled. Told item by item, as it is done.
 
         With `above`, what the cache answers stays open: the next turn takes it, for nothing."""
         ...
@@ -210,7 +254,9 @@ class WorkLedger(Protocol):
         ...
 
     def park(self, run_id: str, until: datetime, why: str) -> None:
-        """What is open waits for a provider until then; nobody calls for it before the run is started again."""
+        """What is open waits for a provider until then; nobody calls for it before the run is
+        started again.
+        """
         ...
 
     def settled(self, run_id: str) -> Iterable[Settled]:

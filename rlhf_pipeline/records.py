@@ -1,4 +1,6 @@
-"""The nouns of the loop as immutable records. Knows no DataFrame, no database, no library but pydantic."""
+"""The nouns of the loop as immutable records. Knows no DataFrame, no database, no library but
+pydantic.
+"""
 
 import hashlib
 import json
@@ -9,7 +11,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 ID_LENGTH = 20  # hex characters: 80 bits, no collision expected below 10^11 ids
 
@@ -21,14 +31,22 @@ def content_id(*parts: object) -> str:
 
 def content_hash(*parts: object) -> str:
     """SHA-256 over the canonical JSON of `parts`, as 64 hex characters."""
-    canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    canonical = json.dumps(
+        parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
+    )
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def fields_to_hash(params: BaseModel, always: Sequence[str]) -> dict[str, Any]:
-    """The fields `always` of parameters, and others where they are not at their default: a field added later changes no known hash."""
+    """The fields `always` of parameters, and others where they are not at their default: a field
+    added later changes no known hash.
+    """
     changed = params.model_dump(exclude_defaults=True)
-    return {name: value for name, value in params.model_dump(mode="json").items() if name in always or name in changed}
+    return {
+        name: value
+        for name, value in params.model_dump(mode="json").items()
+        if name in always or name in changed
+    }
 
 
 def folder_hash(folder: Path) -> str:
@@ -51,11 +69,15 @@ def _storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as cause:
-        raise ValueError(f"must hold no half of a character (a lone surrogate): remove the one after {cause.start:,} others") from cause
+        raise ValueError(
+            "must hold no half of a character (a lone surrogate): remove the one after "
+            f"{cause.start:,} others"
+        ) from cause
     return text
 
 
-Text = Annotated[str, AfterValidator(_storable)]  # that both databases can keep; said by somebody outside
+# that both databases can keep; said by somebody outside
+Text = Annotated[str, AfterValidator(_storable)]
 
 
 class Record(BaseModel):
@@ -118,7 +140,9 @@ class Role(StrEnum):
 
 
 class Highlight(Record):
-    """A span of a completion that spoke for or against it: `start` to `end` in characters (Unicode code points) of its raw text."""
+    """A span of a completion that spoke for or against it: `start` to `end` in characters (Unicode
+    code points) of its raw text.
+    """
 
     side: Literal["a", "b"]
     start: int = Field(ge=0)
@@ -133,12 +157,18 @@ class Highlight(Record):
 
 
 class VoteDetails(Record):
-    """What an annotator said beside the choice. Sides are those of the comparison, wherever they were shown."""
+    """What an annotator said beside the choice. Sides are those of the comparison, wherever they
+    were shown.
+    """
 
-    dimensions: dict[str, Literal["a", "b", "tie"]] = Field(default={}, description="dimension of the rubric -> side that is better in it")
+    dimensions: dict[str, Literal["a", "b", "tie"]] = Field(
+        default={}, description="dimension of the rubric -> side that is better in it"
+    )
     highlights: tuple[Highlight, ...] = Field(default=(), max_length=200)
     flags: tuple[Literal["pii", "identity", "broken", "undone"], ...] = Field(
-        default=(), description="pii: personal data shown; identity: a completion names its maker; broken: unreadable; undone: withdrawn"
+        default=(),
+        description="pii: personal data shown; identity: a completion names its maker; broken: "
+        "unreadable; undone: withdrawn",
     )
 
     @property
@@ -149,7 +179,8 @@ class VoteDetails(Record):
 class NewVote(Record):
     """What an annotator sends. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
 
-    Only an imported vote may lack `voted_at`: it is filed under the day it was imported and stays out of the drift streams.
+    Only an imported vote may lack `voted_at`: it is filed under the day it was imported and stays
+    out of the drift streams.
     """
 
     comparison_id: str
@@ -164,15 +195,24 @@ class NewVote(Record):
     origin: Literal["page", "api", "cli", "import", "simulation", "pipeline"]
     idempotency_key: str = Field(min_length=1, max_length=200)
     supersedes: str | None = None
-    task_id: str | None = Field(default=None, description="judgements submitted together; `voted_at` and `duration_s` are the task's")
-    assignment_id: str | None = Field(default=None, description="the card that was dealt; None for votes that nobody was dealt")
-    is_swapped: bool | None = Field(default=None, description="completion b was shown on the left; None where nobody knows")
+    task_id: str | None = Field(
+        default=None,
+        description="judgements submitted together; `voted_at` and `duration_s` are the task's",
+    )
+    assignment_id: str | None = Field(
+        default=None, description="the card that was dealt; None for votes that nobody was dealt"
+    )
+    is_swapped: bool | None = Field(
+        default=None, description="completion b was shown on the left; None where nobody knows"
+    )
     guideline_version: int | None = Field(default=None, description="of the guidelines shown")
     details: VoteDetails | None = None
 
 
 class Vote(NewVote):
-    """A vote as recorded: `seq` is commit order within the store, `day` the UTC day of `voted_at`, or of its receipt."""
+    """A vote as recorded: `seq` is commit order within the store, `day` the UTC day of `voted_at`,
+    or of its receipt.
+    """
 
     seq: int
     vote_id: str
@@ -209,27 +249,53 @@ class Interval(Record):
     high: float
     n: int
     level: float = 0.95
-    few_groups: int | None = Field(default=None, description="groups of the observations, where so few that they may all be alike")
+    few_groups: int | None = Field(
+        default=None,
+        description="groups of the observations, where so few that they may all be alike",
+    )
     basis: Literal["repeats"] | None = Field(
-        default=None, description="of a noise ceiling that no overlap of votes gives: how often annotators repeat themselves"
+        default=None,
+        description="of a noise ceiling that no overlap of votes gives: how often annotators "
+        "repeat themselves",
     )
 
     def __str__(self) -> str:
-        few = "" if self.few_groups is None else f" within {self.few_groups} group{'s' if self.few_groups > 1 else ''}"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]{few}{'' if self.basis is None else f' from {self.basis}'}"
+        few = (
+            ""
+            if self.few_groups is None
+            else f" within {self.few_groups} group{'s' if self.few_groups > 1 else ''}"
+        )
+        return (
+            f"{self.value:.3f} [{self.low:.3f}, "
+            f"{self.high:.3f}]{few}{'' if self.basis is None else f' from {self.basis}'}"
+        )
 
 
 class BrierParts(Record):
-    """Brier = reliability - resolution + uncertainty + within_bins, exactly; see `rlhf_pipeline.calibration.summary`."""
+    """Brier = reliability - resolution + uncertainty + within_bins, exactly; see
+    `rlhf_pipeline.calibration.summary`.
+    """
 
-    reliability: Interval = Field(description="squared distance of stated and true share per bin: 0 is calibrated")
-    resolution: Interval = Field(description="squared distance of the bins' true shares from a half: what the model knows")
-    uncertainty: float = Field(default=0.25, description="of which of two sides is preferred, which is a coin's to nobody who sees neither")
-    within_bins: float = Field(description="what probabilities that differ within a bin add or take; 0 where they do not")
+    reliability: Interval = Field(
+        description="squared distance of stated and true share per bin: 0 is calibrated"
+    )
+    resolution: Interval = Field(
+        description="squared distance of the bins' true shares from a half: what the model knows"
+    )
+    uncertainty: float = Field(
+        default=0.25,
+        description="of which of two sides is preferred, which is a coin's to nobody who sees "
+        "neither",
+    )
+    within_bins: float = Field(
+        description="what probabilities that differ within a bin add or take; 0 where they do not"
+    )
 
 
 class CalibrationMetrics(Record):
-    """How far stated probabilities can be trusted. All on the same rows; n comparisons. Reports of earlier versions lack the last three."""
+    """How far stated probabilities can be trusted. All on the same rows; n comparisons. Reports of
+    earlier versions lack the last three.
+    """
 
     n: int
     accuracy: Interval
@@ -237,9 +303,13 @@ class CalibrationMetrics(Record):
     ece_equal_mass: Interval
     brier: Interval
     log_loss: Interval
-    ece_debiased: Interval | None = Field(default=None, description="equal mass, less what noise alone adds")
+    ece_debiased: Interval | None = Field(
+        default=None, description="equal mass, less what noise alone adds"
+    )
     slope: Interval | None = Field(
-        default=None, description="of the outcome's log odds on the stated ones, no intercept: 1 is calibrated, below overconfident"
+        default=None,
+        description="of the outcome's log odds on the stated ones, no intercept: 1 is calibrated, "
+        "below overconfident",
     )
     brier_parts: BrierParts | None = None
 
@@ -255,7 +325,9 @@ class ReliabilityBin(Record):
 
 
 class GroupCalibration(Record):
-    """The same measures of one group of the test pairs; None where they are too few for an interval to mean anything."""
+    """The same measures of one group of the test pairs; None where they are too few for an interval
+    to mean anything.
+    """
 
     by: str = Field(description="what the pairs are grouped by: source, category")
     group: str
@@ -267,24 +339,39 @@ class GroupCalibration(Record):
 
 
 class CalibrationWindow(Record):
-    """How far predictions could be trusted over one window of days. A figure is None where there are too few judgements for an interval."""
+    """How far predictions could be trusted over one window of days. A figure is None where there
+    are too few judgements for an interval.
+    """
 
     day: str = Field(description="last UTC day of the window, YYYY-MM-DD")
     first_day: str = Field(description="its first")
     n_votes: int = Field(description="votes for a or b that met a prediction made before them")
     n_comparisons: int
     n_prompts: int = Field(description="prompts of these: intervals are drawn over them")
-    reward_models: tuple[str, ...] = Field(description="labels of those that predicted, in the order in which they were first judged")
+    reward_models: tuple[str, ...] = Field(
+        description="labels of those that predicted, in the order in which they were first judged"
+    )
     last_seq: int | None = Field(description="highest vote seq among the judgements")
     accuracy: Interval | None = Field(description="share of the votes predicted right")
-    noise_ceiling: Interval | None = Field(description="of all votes of the window: what stands beside the accuracy")
-    ece: Interval | None = Field(description="expected calibration error without what noise alone adds")
-    brier: Interval | None = Field(description="mean squared distance of probability and vote; 0.25 is a coin")
-    rests_on: str = Field(default="", description="hash of the frames it was made from: another hash is another window")
+    noise_ceiling: Interval | None = Field(
+        description="of all votes of the window: what stands beside the accuracy"
+    )
+    ece: Interval | None = Field(
+        description="expected calibration error without what noise alone adds"
+    )
+    brier: Interval | None = Field(
+        description="mean squared distance of probability and vote; 0.25 is a coin"
+    )
+    rests_on: str = Field(
+        default="",
+        description="hash of the frames it was made from: another hash is another window",
+    )
 
 
 class Refusal(Record):
-    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq it had learnt from: later votes may do better."""
+    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq it had
+    learnt from: later votes may do better.
+    """
 
     cause: str
     data_seq: int = 0
@@ -299,7 +386,9 @@ class CalibrationReport(Record):
     params: dict[str, Any]
     raw: CalibrationMetrics
     calibrated: CalibrationMetrics
-    candidates: dict[str, float] = Field(description="method -> cross-validated log loss on the calibration split")
+    candidates: dict[str, float] = Field(
+        description="method -> cross-validated log loss on the calibration split"
+    )
     raw_bins: tuple[ReliabilityBin, ...] = ()
     calibrated_bins: tuple[ReliabilityBin, ...] = ()
     noise_ceiling: Interval | None = None
@@ -308,13 +397,19 @@ class CalibrationReport(Record):
     n_fit: int
     fitted_at: datetime = Field(default_factory=utc_now)
     may_serve: bool = Field(
-        default=True, description="whether its reward model predicts through it; False where the calibrator before stays"
+        default=True,
+        description="whether its reward model predicts through it; False where the calibrator "
+        "before stays",
     )
-    refusal: Refusal | None = Field(default=None, description="why its reward model may not become champion; None where it may")
+    refusal: Refusal | None = Field(
+        default=None, description="why its reward model may not become champion; None where it may"
+    )
 
 
 class DriftEvent(Record):
-    """One detection. Unique by (model_version, detector, params_hash, stream, seq): inserted or ignored."""
+    """One detection. Unique by (model_version, detector, params_hash, stream, seq): inserted or
+    ignored.
+    """
 
     kind: Literal["drift", "calibration"]
     model_version: str
@@ -323,13 +418,17 @@ class DriftEvent(Record):
     stream: str
     seq: int
     day: date
-    change_seq: int | None = Field(default=None, description="the detector's estimate of the vote at which the change began")
+    change_seq: int | None = Field(
+        default=None, description="the detector's estimate of the vote at which the change began"
+    )
     evidence: dict[str, Any]
     detected_at: datetime = Field(default_factory=utc_now)
 
     @property
     def event_id(self) -> str:
-        return content_id(self.model_version, self.detector, self.params_hash, self.stream, self.seq)
+        return content_id(
+            self.model_version, self.detector, self.params_hash, self.stream, self.seq
+        )
 
 
 class TriggerDecision(Record):
@@ -348,13 +447,20 @@ class TriggerDecision(Record):
 
 
 class TasteChange(Record):
-    """A confirmed change of taste: votes cast before `change_seq` say less about taste today. A false alarm is retracted, not deleted."""
+    """A confirmed change of taste: votes cast before `change_seq` say less about taste today. A
+    false alarm is retracted, not deleted.
+    """
 
     change_id: int
     change_seq: int = Field(description="first vote of the new taste")
-    category: str | None = Field(default=None, description="scope: the category whose taste changed; None = all")
+    category: str | None = Field(
+        default=None, description="scope: the category whose taste changed; None = all"
+    )
     cause: str = Field(description="what the trigger saw, or what a person wrote")
-    decision_id: int | None = Field(default=None, description="the retraining decision that confirmed it; None where a person did")
+    decision_id: int | None = Field(
+        default=None,
+        description="the retraining decision that confirmed it; None where a person did",
+    )
     actor: str
     recorded_at: datetime
     retracted_at: datetime | None = None
@@ -367,10 +473,13 @@ class TriggerEvidence(Record):
 
     champion: str | None = Field(description="label of the champion reward model")
     open_events: tuple[DriftEvent, ...] = Field(description="not yet claimed by a decision")
-    held_events: tuple[DriftEvent, ...] = Field(description="claimed by earlier hold decisions since the last fire")
+    held_events: tuple[DriftEvent, ...] = Field(
+        description="claimed by earlier hold decisions since the last fire"
+    )
     last_fired_at: datetime | None
     n_new_votes: int = Field(
-        description="votes since the last fire (or ever) that may teach: no machine's, no skips, none that was superseded"
+        description="votes since the last fire (or ever) that may teach: no machine's, no skips, "
+        "none that was superseded"
     )
     max_seq: int
     n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
@@ -378,7 +487,9 @@ class TriggerEvidence(Record):
 
 
 class Evaluation(Record):
-    """A candidate policy against the champion on the frozen prompt set, judged by the reward model."""
+    """A candidate policy against the champion on the frozen prompt set, judged by the reward
+    model.
+    """
 
     candidate: str
     champion: str
@@ -388,16 +499,28 @@ class Evaluation(Record):
     win_rate: Interval
     mean_reward_candidate: Interval
     mean_reward_champion: Interval
-    kl: Interval = Field(description="nats per token, candidate from champion, on the candidate's samples")
-    checkable_candidate: Interval | None = Field(description="share of checkable answers that are right")
+    kl: Interval = Field(
+        description="nats per token, candidate from champion, on the candidate's samples"
+    )
+    checkable_candidate: Interval | None = Field(
+        description="share of checkable answers that are right"
+    )
     checkable_champion: Interval | None
     mean_length_candidate: float = Field(description="characters")
     mean_length_champion: float
-    checkable_difference: Interval | None = Field(default=None, description="candidate minus champion, paired by prompt")
-    expected_win_rate: Interval | None = Field(default=None, description="mean calibrated P(candidate preferred) by a person")
-    samples_hash: str | None = Field(default=None, description="hash of the completions it was judged on")
+    checkable_difference: Interval | None = Field(
+        default=None, description="candidate minus champion, paired by prompt"
+    )
+    expected_win_rate: Interval | None = Field(
+        default=None, description="mean calibrated P(candidate preferred) by a person"
+    )
+    samples_hash: str | None = Field(
+        default=None, description="hash of the completions it was judged on"
+    )
     base: str | None = Field(default=None, description="the first policy of the project")
-    win_rate_against_base: Interval | None = Field(default=None, description="the same judge, prompts and seeds against it")
+    win_rate_against_base: Interval | None = Field(
+        default=None, description="the same judge, prompts and seeds against it"
+    )
     evaluated_at: datetime = Field(default_factory=utc_now)
 
     @property
@@ -433,38 +556,74 @@ class Promotion(Record):
 
 
 class AnnotationRules(Record):
-    """How a project is annotated; versioned, set by a curator. A change holds for cards dealt from then on."""
+    """How a project is annotated; versioned, set by a curator. A change holds for cards dealt from
+    then on.
+    """
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     overlap: int = Field(default=1, ge=1, le=9, description="people who judge each comparison")
-    repeat_share: float = Field(default=0.08, ge=0, le=0.5, description="share of cards that repeat one's own, sides swapped")
-    repeat_after: int = Field(default=20, ge=1, description="other votes between a card and its repeat")
-    gold_share: float = Field(default=0.05, ge=0, le=0.5, description="share of cards whose answer is known, where there are any")
-    lease_minutes: float = Field(default=10, gt=0, le=24 * 60, description="for which a dealt card is one's own")
+    repeat_share: float = Field(
+        default=0.08,
+        ge=0,
+        le=0.5,
+        description="share of cards that repeat one's own, sides swapped",
+    )
+    repeat_after: int = Field(
+        default=20, ge=1, description="other votes between a card and its repeat"
+    )
+    gold_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="share of cards whose answer is known, where there are any",
+    )
+    lease_minutes: float = Field(
+        default=10, gt=0, le=24 * 60, description="for which a dealt card is one's own"
+    )
     prefetch: int = Field(default=5, ge=1, le=20, description="cards dealt ahead")
-    max_votes_per_day: int | None = Field(default=None, ge=1, description="of one annotator, in a UTC day; empty = no cap")
-    undo_seconds: float = Field(default=30, ge=0, le=86_400, description="in which a vote may be taken back or changed")
-    requires_reason: bool = Field(default=False, description="a vote without a reason is refused, a skip is not")
-    shows_length: bool = Field(default=False, description="characters of each completion, which invites a length bias")
-    dimensions: tuple[str, ...] = Field(default=("helpful", "correct", "harmless", "style"), max_length=8, description="rubric, in order")
+    max_votes_per_day: int | None = Field(
+        default=None, ge=1, description="of one annotator, in a UTC day; empty = no cap"
+    )
+    undo_seconds: float = Field(
+        default=30, ge=0, le=86_400, description="in which a vote may be taken back or changed"
+    )
+    requires_reason: bool = Field(
+        default=False, description="a vote without a reason is refused, a skip is not"
+    )
+    shows_length: bool = Field(
+        default=False, description="characters of each completion, which invites a length bias"
+    )
+    dimensions: tuple[str, ...] = Field(
+        default=("helpful", "correct", "harmless", "style"),
+        max_length=8,
+        description="rubric, in order",
+    )
     seed: int = Field(default=0, ge=0, description="of sides, order, repeats and gold")
     agreement_votes: int = Field(
         default_factory=lambda said: _agreement_votes(said.get("overlap", 1)),
         ge=2,
         le=9,
-        description="judgements below which a comparison is open; left out of rules that are read, the overlap, two at least",
+        description="judgements below which a comparison is open; left out of rules that are read, "
+        "the overlap, two at least",
     )
 
     @field_validator("dimensions")
     @classmethod
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(names)) != len(names) or any(not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names):
-            raise ValueError("dimensions must be different names of at most 40 letters in lower case, digits, spaces, _ or -")
+        if len(set(names)) != len(names) or any(
+            not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names
+        ):
+            raise ValueError(
+                "dimensions must be different names of at most 40 letters in lower case, digits, "
+                "spaces, _ or -"
+            )
         return names
 
     def to_json(self) -> str:
-        """As stored. Rules whose `agreement_votes` is the default keep the bytes, and so the digest, they had before there was such a rule."""
+        """As stored. Rules whose `agreement_votes` is the default keep the bytes, and so the
+        digest, they had before there was such a rule.
+        """
         is_default = self.agreement_votes == _agreement_votes(self.overlap)
         return self.model_dump_json(exclude={"agreement_votes"} if is_default else None)
 
@@ -500,15 +659,21 @@ class Assignment(Record):
 
 
 class User(Record):
-    """Somebody who may log in. `user_id` is the pseudonym under which votes are kept; e-mail and name stay in this table."""
+    """Somebody who may log in. `user_id` is the pseudonym under which votes are kept; e-mail and
+    name stay in this table.
+    """
 
     user_id: str
     email: str
     name: str
     kind: Literal["person", "service"] = "person"
     roles: tuple[Role, ...] = Field(default=(), description="in this project")
-    organization_roles: tuple[Role, ...] = Field(default=(), description="in every project of the organisation")
-    in_every_project: bool = Field(default=False, description="an account of the organisation, not of this project alone")
+    organization_roles: tuple[Role, ...] = Field(
+        default=(), description="in every project of the organisation"
+    )
+    in_every_project: bool = Field(
+        default=False, description="an account of the organisation, not of this project alone"
+    )
     has_password: bool = False
     created_at: datetime
     disabled_at: datetime | None = None
@@ -520,13 +685,17 @@ class User(Record):
 
 
 class Token(Record):
-    """A secret as the store knows it: by its SHA-256 alone. `token_id` is the beginning of that hash, safe to show."""
+    """A secret as the store knows it: by its SHA-256 alone. `token_id` is the beginning of that
+    hash, safe to show.
+    """
 
     token_id: str
     user_id: str
     kind: Literal["api", "session", "login"]
     name: str | None
-    scopes: tuple[str, ...] | None = Field(description="permissions it carries of those its owner has; None = all of them")
+    scopes: tuple[str, ...] | None = Field(
+        description="permissions it carries of those its owner has; None = all of them"
+    )
     created_at: datetime
     expires_at: datetime
     last_used_at: datetime | None
@@ -534,7 +703,9 @@ class Token(Record):
 
 
 class Guideline(Record):
-    """What annotators are asked to do, in Markdown. Versions count from 1; a vote keeps the one it was cast under."""
+    """What annotators are asked to do, in Markdown. Versions count from 1; a vote keeps the one it
+    was cast under.
+    """
 
     version: int
     text: str
@@ -543,10 +714,14 @@ class Guideline(Record):
 
 
 class NewFeedback(Record):
-    """What somebody sends from where a model is used: thumbs (value 0 or 1), rating (1 to 5), a correction, or detailed text."""
+    """What somebody sends from where a model is used: thumbs (value 0 or 1), rating (1 to 5), a
+    correction, or detailed text.
+    """
 
     kind: Literal["thumbs", "rating", "correction", "detailed"]
-    session_id: Text | None = Field(default=None, max_length=200, description="links the turns of one conversation")
+    session_id: Text | None = Field(
+        default=None, max_length=200, description="links the turns of one conversation"
+    )
     turn: int | None = Field(default=None, ge=0)
     prompt: Text | None = Field(default=None, max_length=200_000)
     completion: Text | None = Field(default=None, max_length=200_000)
@@ -555,9 +730,14 @@ class NewFeedback(Record):
     text: Text | None = Field(default=None, max_length=20_000)
     correction: Text | None = Field(default=None, max_length=200_000)
     tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
-    given_at: AwareDatetime | None = Field(default=None, description="when, by the clock of the sender")
+    given_at: AwareDatetime | None = Field(
+        default=None, description="when, by the clock of the sender"
+    )
     author: Text | None = Field(
-        default=None, min_length=1, max_length=128, description="whose words a service passes on; kept as a pseudonym alone, as imports do"
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="whose words a service passes on; kept as a pseudonym alone, as imports do",
     )
 
     @model_validator(mode="after")
@@ -569,7 +749,9 @@ class NewFeedback(Record):
         if self.kind in ("correction", "detailed") and self.value is not None:
             raise ValueError(f"{self.kind} takes no value")
         if self.kind == "correction" and not (self.correction and self.prompt and self.completion):
-            raise ValueError("a correction needs the prompt, the completion it corrects and the corrected text")
+            raise ValueError(
+                "a correction needs the prompt, the completion it corrects and the corrected text"
+            )
         if self.kind == "correction" and self.correction == self.completion:
             raise ValueError("the corrected text equals the completion it corrects")
         if self.kind == "detailed" and not self.text:

@@ -1,6 +1,8 @@
-"""Every prediction, made before the vote, beside the human's later vote. Knows frames; knows no store and no schedule.
+"""Every prediction, made before the vote, beside the human's later vote. Knows frames; knows no
+store and no schedule.
 
-Drift and calibration are judged on these rows alone, so that no model is ever judged on votes it was fitted to.
+Drift and calibration are judged on these rows alone, so that no model is ever judged on votes it
+was fitted to.
 """
 
 import json
@@ -19,7 +21,15 @@ from rlhf_pipeline.records import Choice, content_hash
 from rlhf_pipeline.reward_model import RewardModel, preference_probability
 from rlhf_pipeline.votes import by_people
 
-VOTE_COLUMNS = ["seq", "vote_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"]
+VOTE_COLUMNS = [
+    "seq",
+    "vote_id",
+    "annotator_id",
+    "annotator_kind",
+    "choice",
+    "strength",
+    "voted_at",
+]
 
 
 def predict(
@@ -33,15 +43,21 @@ def predict(
     predicted_at: datetime,
     progress: Progress = silent,
 ) -> pd.DataFrame:
-    """One PREDICTIONS row per comparison; without a calibrator both probabilities are the reward model's.
+    """One PREDICTIONS row per comparison; without a calibrator both probabilities are the reward
+    model's.
 
-    `features_hash` is of the prompt and both completions as scored. Raises InvalidScores where a score is NaN.
+    `features_hash` is of the prompt and both completions as scored. Raises InvalidScores where a
+    score is NaN.
     """
     checked = check_frame(comparisons, COMPARISONS)
     if checked.empty:
         return PREDICTIONS.empty()
     n, prompts = len(checked), checked["prompt"].tolist()
-    scores = reward_model.score([*prompts, *prompts], [*checked["completion_a"], *checked["completion_b"]], progress=progress)
+    scores = reward_model.score(
+        [*prompts, *prompts],
+        [*checked["completion_a"], *checked["completion_b"]],
+        progress=progress,
+    )
     margins = scores[:n] - scores[n:]
     texts = zip(prompts, checked["completion_a"], checked["completion_b"], strict=True)
     predictions = checked[["day", "comparison_id"]].assign(
@@ -59,32 +75,39 @@ def predict(
 
 
 def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = True) -> pd.DataFrame:
-    """Each prediction with each vote on its comparison: REFLECTIONS rows, in order of seq, unvoted ones last.
+    """Each prediction with each vote on its comparison: REFLECTIONS rows, in order of seq, unvoted
+    ones last.
 
-    No prediction is lost: one nobody voted on keeps a row without a vote. `is_error` says that the vote prefers the
-    side with the lower score; it is missing where the vote prefers none or has no time, or the scores are equal. Votes on
-    repeats are rows like any other; votes of machines are none, because a model that answers itself is always right. Raises
-    UnknownComparison for a vote without a prediction, unless `strict` is off: then such votes are left out.
+    No prediction is lost: one nobody voted on keeps a row without a vote. `is_error` says that the
+    vote prefers the side with the lower score; it is missing where the vote prefers none or has no
+    time, or the scores are equal. Votes on repeats are rows like any other; votes of machines are
+    none, because a model that answers itself is always right. Raises UnknownComparison for a vote
+    without a prediction, unless `strict` is off: then such votes are left out.
     """
     predicted, voted = check_frame(predictions, PREDICTIONS), by_people(check_frame(votes, VOTES))
     orphans = voted[~voted["comparison_id"].isin(predicted["comparison_id"])]
     if strict and not orphans.empty:
         row = orphans.iloc[0]
         raise UnknownComparison(
-            f"Vote {row['vote_id']} judges comparison {row['comparison_id']}, for which no prediction was logged ({len(orphans)} such votes). "
-            "Predictions are written when a comparison is published; pass strict=False to leave these votes out."
+            f"Vote {row['vote_id']} judges comparison {row['comparison_id']}, for which no "
+            f"prediction was logged ({len(orphans)} such votes). Predictions are written when a "
+            "comparison is published; pass strict=False to leave these votes out."
         )
     rows = predicted.merge(voted[["comparison_id", *VOTE_COLUMNS]], on="comparison_id", how="left")
     rows["seq"], rows["strength"] = rows["seq"].astype("Int64"), rows["strength"].astype("Int64")
     rows = rows.assign(is_error=_is_error(rows))
-    return check_frame(rows.sort_values(["seq", "comparison_id", "reward_model"], na_position="last"), REFLECTIONS)
+    return check_frame(
+        rows.sort_values(["seq", "comparison_id", "reward_model"], na_position="last"), REFLECTIONS
+    )
 
 
 def judged_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
-    """What monitoring reads, in order of seq: `seq, day, p, outcome, group, error` of every vote for a or b.
+    """What monitoring reads, in order of seq: `seq, day, p, outcome, group, error` of every vote
+    for a or b.
 
-    `p` is the calibrated P(a preferred), `outcome` 1 where a was, `group` the comparison, `error` 1 where the vote went
-    against the higher score and 0 where it went with it. Equal scores predict no side; their rows are left out.
+    `p` is the calibrated P(a preferred), `outcome` 1 where a was, `group` the comparison, `error` 1
+    where the vote went against the higher score and 0 where it went with it. Equal scores predict
+    no side; their rows are left out.
     """
     checked = check_frame(reflections, REFLECTIONS)
     sided = checked[checked["is_error"].notna()].sort_values("seq", ignore_index=True)
@@ -101,20 +124,34 @@ def judged_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
 
 
 def served_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
-    """`judged_predictions` with a column reward_model and one row per vote, whoever served that day.
+    """`judged_predictions` with a column reward_model and one row per vote, whoever served that
+    day.
 
-    Of several models that predicted a comparison the first one counts: it predicted when the comparison was published.
+    Of several models that predicted a comparison the first one counts: it predicted when the
+    comparison was published.
     """
     checked = check_frame(reflections, REFLECTIONS)
-    first = checked[checked["is_error"].notna()].sort_values(["predicted_at", "reward_model"]).drop_duplicates("vote_id")
+    first = (
+        checked[checked["is_error"].notna()]
+        .sort_values(["predicted_at", "reward_model"])
+        .drop_duplicates("vote_id")
+    )
     judged = judged_predictions(first)
-    return judged.assign(reward_model=judged["seq"].map(dict(zip(first["seq"].astype("int64"), first["reward_model"], strict=True))))
+    return judged.assign(
+        reward_model=judged["seq"].map(
+            dict(zip(first["seq"].astype("int64"), first["reward_model"], strict=True))
+        )
+    )
 
 
 def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of `meta_reflection_log.jsonl`, JSON-ready: times in ISO 8601 UTC, what is missing as null."""
+    """The rows of `meta_reflection_log.jsonl`, JSON-ready: times in ISO 8601 UTC, what is missing
+    as null.
+    """
     checked = check_frame(reflections, REFLECTIONS)
-    rows: list[dict[str, Any]] = json.loads(checked.to_json(orient="records", date_format="iso", date_unit="us", double_precision=15))
+    rows: list[dict[str, Any]] = json.loads(
+        checked.to_json(orient="records", date_format="iso", date_unit="us", double_precision=15)
+    )
     return rows
 
 

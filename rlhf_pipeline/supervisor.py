@@ -1,7 +1,8 @@
 """Starts servers as child processes, waits until they answer, and ends all of them together.
 
-`rlhf dev` becomes this program (`exec`) once the home is ready. It imports next to nothing, so that the process that waits takes
-11 MB instead of the 200 MB of a command line that has used MLflow: see bench_at_rest.
+`rlhf dev` becomes this program (`exec`) once the home is ready. It imports next to nothing, so that
+the process that waits takes 11 MB instead of the 200 MB of a command line that has used MLflow: see
+bench_at_rest.
 """
 
 import contextlib
@@ -32,7 +33,9 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Server:
-    """One child process. With `after` it starts once something accepts connections on that Unix socket."""
+    """One child process. With `after` it starts once something accepts connections on that Unix
+    socket.
+    """
 
     command: list[str]
     after: str | None = None
@@ -40,7 +43,9 @@ class Server:
 
 @dataclass(frozen=True)
 class Plan:
-    """The servers in the order of their start, the addresses that must answer, and what to print then."""
+    """The servers in the order of their start, the addresses that must answer, and what to print
+    then.
+    """
 
     servers: list[Server]
     folder: str  # their working directory
@@ -62,7 +67,9 @@ def become(plan: Plan, environ: dict[str, str]) -> NoReturn:
 
 
 def main(plan: Plan) -> int:
-    """Run the servers until Ctrl-C (exit code 0) or until one of them ends or does not start (1)."""
+    """Run the servers until Ctrl-C (exit code 0) or until one of them ends or does not start
+    (1).
+    """
     try:
         supervise(plan)
     except ConfigurationError as error:
@@ -74,7 +81,8 @@ def main(plan: Plan) -> int:
 
 
 def supervise(plan: Plan) -> None:
-    # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told it to ignore Ctrl-C.
+    # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told
+    # it to ignore Ctrl-C.
     for stop in STOPS:
         signal.signal(stop, _interrupt_once)
     servers: list[subprocess.Popen[bytes]] = []
@@ -87,7 +95,9 @@ def supervise(plan: Plan) -> None:
         print(plan.ready, flush=True)
         while all(server.poll() is None for server in servers):
             time.sleep(1)
-        raise ConfigurationError("A server ended by itself; its last lines above say why. The others are stopped.")
+        raise ConfigurationError(
+            "A server ended by itself; its last lines above say why. The others are stopped."
+        )
     except KeyboardInterrupt:
         print("stopping", flush=True)
     finally:
@@ -107,13 +117,16 @@ def _ignore_stops() -> None:
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
-    # Not in the checkout: Dagster lets a .env of the working directory win over the environment it is given.
+    # Not in the checkout: Dagster lets a .env of the working directory win over the environment it
+    # is given.
     end = bind_to_this_process()
     return subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=end)  # noqa: PLW1509  no threads here
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends whole process groups: the servers start children of their own, and some outlive the server that started them."""
+    """Ends whole process groups: the servers start children of their own, and some outlive the
+    server that started them.
+    """
     for server in servers:
         _signal(server, signal.SIGTERM)
     deadline = time.monotonic() + SECONDS_TO_STOP
@@ -130,10 +143,14 @@ def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _lives(server: subprocess.Popen[bytes]) -> bool:
-    """Whether any process of the server's group still works; one that ended and was not collected does not."""
+    """Whether any process of the server's group still works; one that ended and was not collected
+    does not.
+    """
     server.poll()
     found = psutil.process_iter(["status"])
-    return any(_group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE for p in found)
+    return any(
+        _group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE for p in found
+    )
 
 
 def _group(pid: int) -> int | None:
@@ -158,7 +175,10 @@ def _wait_for_socket(path: str, servers: Sequence[subprocess.Popen[bytes]]) -> N
     while not _accepts(path):
         _refuse_ended(servers)
         if time.monotonic() > deadline:
-            raise ConfigurationError(f"Nothing listened on {path} within {SECONDS_TO_START} s; the lines above may say why.")
+            raise ConfigurationError(
+                f"Nothing listened on {path} within {SECONDS_TO_START} s; the lines above may say "
+                "why."
+            )
         time.sleep(0.2)
 
 

@@ -4,7 +4,8 @@ import re
 
 from rich.markup import escape
 
-# C0 except tab and line feed, DEL, C1, and the bidi embeddings, overrides and isolates. A carriage return may stand before a line feed.
+# C0 except tab and line feed, DEL, C1, and the bidi embeddings, overrides and isolates. A carriage
+# return may stand before a line feed.
 _CONTROLS = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -1,1 +1,3 @@
-"""What fires when: votes into feedback, pairs into learning, drift into retraining, killed runs into retries."""
+"""What fires when: votes into feedback, pairs into learning, drift into retraining, killed runs
+into retries.
+"""

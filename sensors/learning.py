@@ -1,4 +1,6 @@
-"""The learning sensor: a first reward model once there are enough votes, a later one after many more, or a few after a refusal."""
+"""The learning sensor: a first reward model once there are enough votes, a later one after many
+more, or a few after a refusal.
+"""
 
 from dataclasses import dataclass
 
@@ -12,9 +14,16 @@ from sensors.runs import replay_first, store_of, unseen
 
 
 def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="learning", job=learning, minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    @dg.sensor(
+        name="learning",
+        job=learning,
+        minimum_interval_seconds=settings.slow_sensor_seconds,
+        default_status=status,
+    )
     def learn(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Requests reward model and calibration when enough comparisons were voted on beyond what the latest model learnt from."""
+        """Requests reward model and calibration when enough comparisons were voted on beyond what
+        the latest model learnt from.
+        """
         store = store_of(context, settings)
         if waiting := replay_first(store):
             return waiting
@@ -23,7 +32,11 @@ def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Se
             return dg.SkipReason(due.short)
         key = f"learning:{settings.project}:{due.after}:{due.n // settings.retry_after_pairs}"
         requests = unseen(context.instance, [dg.RunRequest(run_key=key)])
-        return dg.SensorResult(run_requests=requests) if requests else dg.SkipReason(f"{key} was requested before")
+        return (
+            dg.SensorResult(run_requests=requests)
+            if requests
+            else dg.SkipReason(f"{key} was requested before")
+        )
 
     return learn
 
@@ -40,24 +53,46 @@ class NextFit:
     def short(self) -> str | None:
         """What is missing to learn, in words; None where there are enough."""
         known = "nothing" if self.after == "0" else self.after
-        return f"{self.n} of {self.needed} voted comparisons beyond {known}" if self.n < self.needed else None
+        return (
+            f"{self.n} of {self.needed} voted comparisons beyond {known}"
+            if self.n < self.needed
+            else None
+        )
 
 
 def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
-    """The first fit, a refit, or the next try after a reward model was refused; by votes up to that seq."""
+    """The first fit, a refit, or the next try after a reward model was refused; by votes up to that
+    seq.
+    """
     champion = store.promotions.champion(model_name(settings))
     latest = store.calibrations.of_latest_fit()
-    if latest is not None and latest.refusal is not None and (champion is None or latest.reward_model != label_of(champion)):
-        after, data_seq, needed = f"refused-{latest.reward_model.rpartition('@')[2]}", latest.refusal.data_seq, settings.retry_after_pairs
+    if (
+        latest is not None
+        and latest.refusal is not None
+        and (champion is None or latest.reward_model != label_of(champion))
+    ):
+        after, data_seq, needed = (
+            f"refused-{latest.reward_model.rpartition('@')[2]}",
+            latest.refusal.data_seq,
+            settings.retry_after_pairs,
+        )
     elif champion is not None:
-        after, data_seq, needed = str(champion.version), champion.data_seq or 0, settings.refit_after_pairs
+        after, data_seq, needed = (
+            str(champion.version),
+            champion.data_seq or 0,
+            settings.refit_after_pairs,
+        )
     else:
         after, data_seq, needed = "0", 0, settings.min_new_pairs
-    return NextFit(after, store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq), needed)
+    return NextFit(
+        after, store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq), needed
+    )
 
 
 def is_uncalibrated(settings: Settings, store: Store) -> bool | None:
-    """Whether the champion serves raw probabilities because there was too little to calibrate it with; None before the first."""
+    """Whether the champion serves raw probabilities because there was too little to calibrate it
+    with; None before the first.
+    """
     champion = store.promotions.champion(model_name(settings))
     latest = store.calibrations.latest(label_of(champion)) if champion else None
     return not latest[0].candidates if latest else None

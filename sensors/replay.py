@@ -1,11 +1,13 @@
 """The replay: days of imported votes, lived through one after another as if the loop had run then.
 
-Of each day, in this order: its feedback, in which the champion of that morning first predicts what will be judged; the trigger's
-decision at the day's end and, where it fires, reward model and calibration refitted; a first or later reward model where there is
-enough to learn from. No policy made these completions, so none is retrained on them.
+Of each day, in this order: its feedback, in which the champion of that morning first predicts what
+will be judged; the trigger's decision at the day's end and, where it fires, reward model and
+calibration refitted; a first or later reward model where there is enough to learn from. No policy
+made these completions, so none is retrained on them.
 
-How far it came is read from the runs, by tag, and from `store.replays`: the sensor and `rlhf replay` take the same steps, each
-goes on where the other stood, and what is asked for again is found done.
+How far it came is read from the runs, by tag, and from `store.replays`: the sensor and `rlhf
+replay` take the same steps, each goes on where the other stood, and what is asked for again is
+found done.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,21 +29,36 @@ from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import HalfImport, Store
 from rlhf_pipeline.store.imports import KILLED
 from sensors.learning import is_uncalibrated, model_name, pairs_short
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE, causes, failures_of, run_of, status_of, store_of, why_failed
+from sensors.runs import (
+    STEP_TAG,
+    SUBMISSION_LEASE,
+    causes,
+    failures_of,
+    run_of,
+    status_of,
+    store_of,
+    why_failed,
+)
 from sensors.votes import OF_PROJECT, UP_TO_SEQ
 
 MAX_ATTEMPTS = 3
 LEFT_OUT_TAG = "rlhf/left_out"  # how many comparisons of its day a feedback does not predict
 TOO_LITTLE = {"NotEnoughData", "NotEnoughVotes"}
 OPEN = {
-    dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.MANAGED,
-}  # fmt: skip
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+    dg.DagsterRunStatus.MANAGED,
+}
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Nothing to be started now, and why. `is_stuck`: nothing will be, until somebody mends what the reason names."""
+    """Nothing to be started now, and why. `is_stuck`: nothing will be, until somebody mends what
+    the reason names.
+    """
 
     reason: str
     is_stuck: bool = False
@@ -49,7 +66,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Replay:
-    """The steps of a replay, each asked for until it succeeded; after `max_attempts` (None: never) it waits for a person."""
+    """The steps of a replay, each asked for until it succeeded; after `max_attempts` (None: never)
+    it waits for a person.
+    """
 
     settings: Settings
     instance: dg.DagsterInstance
@@ -57,15 +76,20 @@ class Replay:
     max_attempts: int | None = MAX_ATTEMPTS
 
     def advance(self) -> dg.RunRequest | Waiting | None:
-        """The next run, in order of days; or why there is none now; None once no day is left. Marks days as done on the way."""
+        """The next run, in order of days; or why there is none now; None once no day is left. Marks
+        days as done on the way.
+        """
         while days := self.store.replays.pending():
             day = days[0]
             if unfinished := self._unfinished_import(day):
                 return unfinished
             if not DAYS.has_partition_key(day):
                 return Waiting(
-                    f"{day} waits for its replay, but partitions begin with {DAYS.get_first_partition_key()} here. Reload the code "
-                    "location (Deployment → Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs neither.",
+                    f"{day} waits for its replay, but partitions begin with "
+                    f"{DAYS.get_first_partition_key()} here. Reload the code location "
+                    "(Deployment → "
+                    "Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs "
+                    "neither.",
                     is_stuck=True,
                 )
             seq = self.store.votes.last_imported_seq(day)
@@ -76,7 +100,9 @@ class Replay:
         return None
 
     def is_excused(self, step: dg.RunRequest) -> bool:
-        """Whether the replay goes on although this step failed: there was too little to learn from, a later day will have more."""
+        """Whether the replay goes on although this step failed: there was too little to learn from,
+        a later day will have more.
+        """
         run = run_of(self.instance, step.run_key or "")
         return step.job_name == learning.name and run is not None and self._lacks_data(run.run_id)
 
@@ -90,42 +116,75 @@ class Replay:
         if started and _is_held(self.settings.home / "imports" / ".lock"):
             return Waiting(f"{_import_of(started[-1])} is not finished.")
         first, ended = half[0], half[0].error
-        why = "was killed before its end" if ended in (None, KILLED) else f"failed before its end ({ended})"
+        why = (
+            "was killed before its end"
+            if ended in (None, KILLED)
+            else f"failed before its end ({ended})"
+        )
         days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
         return Waiting(
-            f"{day} waits. {_import_of(first)} {why}, so a part of the votes of {days} may be missing. Import the same file again: "
-            "what is missing is added. Or call `rlhf replay --unfinished`: it replays these days with the votes they have.",
+            f"{day} waits. {_import_of(first)} {why}, so a part of the votes of {days} may be "
+            "missing. Import the same file again: what is missing is added. Or call `rlhf replay "
+            "--unfinished`: it replays these days with the votes they have.",
             is_stuck=True,
         )
 
     def _of_day(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
-        # The decision comes before a refit for the sake of more data: the new champion would supersede the events, and votes from
-        # before a change would go on counting in full.
+        # The decision comes before a refit for the sake of more data: the new champion would
+        # supersede the events, and votes from before a change would go on counting in full.
         return self._feedback(day, seq) or self._decision(day, seq) or self._learning(day, seq)
 
     def _feedback(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
-        config = {"votes": {"up_to_seq": seq}, "reflection_log": {"is_replay": True}, "drift_report": {"up_to_seq": seq}}
+        config = {
+            "votes": {"up_to_seq": seq},
+            "reflection_log": {"is_replay": True},
+            "drift_report": {"up_to_seq": seq},
+        }
         # By these the votes sensor finds it and asks for nothing that it took.
         tags = {UP_TO_SEQ: str(seq), OF_PROJECT: self.settings.project}
-        return self._asked("feedback", day, seq, feedback.name, config, tags=tags, partition=day, left_out=lambda: self._left_out(day))
+        return self._asked(
+            "feedback",
+            day,
+            seq,
+            feedback.name,
+            config,
+            tags=tags,
+            partition=day,
+            left_out=lambda: self._left_out(day),
+        )
 
     def _left_out(self, day: str) -> int:
-        """Comparisons of the day that its feedback will not predict, because the champion has seen votes of later days."""
+        """Comparisons of the day that its feedback will not predict, because the champion has seen
+        votes of later days.
+        """
         champion = self._champion()
-        return self.store.predictions.left_out(day, data_seq=champion.data_seq) if champion and champion.data_seq else 0
+        return (
+            self.store.predictions.left_out(day, data_seq=champion.data_seq)
+            if champion and champion.data_seq
+            else 0
+        )
 
     def _learning(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
         known = self._knowable(day, seq)
-        # Once asked for it is waited for: its champion, with which pairs are short, is promoted before its run is over.
+        # Once asked for it is waited for: its champion, with which pairs are short, is promoted
+        # before its run is over.
         is_asked = bool(self._runs(day, seq, "learning"))
-        if not is_asked and pairs_short(self.settings, self.store, up_to_seq=known) and not self._can_be_calibrated_now(known):
+        if (
+            not is_asked
+            and pairs_short(self.settings, self.store, up_to_seq=known)
+            and not self._can_be_calibrated_now(known)
+        ):
             return None
-        return self._asked("learning", day, seq, learning.name, self._learn(known), may_lack_data=True)
+        return self._asked(
+            "learning", day, seq, learning.name, self._learn(known), may_lack_data=True
+        )
 
     def _knowable(self, day: str, seq: int) -> int:
-        """Up to where to learn at the end of `day`: `seq`, or below the first vote of a day that is still to be predicted.
+        """Up to where to learn at the end of `day`: `seq`, or below the first vote of a day that is
+        still to be predicted.
 
-        An earlier import may have brought such votes. A champion that has seen one can predict no day before it: nothing is spared then.
+        An earlier import may have brought such votes. A champion that has seen one can predict no
+        day before it: nothing is spared then.
         """
         later, champion = self.store.replays.first_waiting_seq(day, up_to_seq=seq), self._champion()
         known = champion.data_seq or 0 if champion else 0
@@ -135,7 +194,9 @@ class Replay:
         return self.store.promotions.champion(model_name(self.settings))
 
     def _can_be_calibrated_now(self, seq: int) -> bool:
-        """Where an import's own split gave the first days nothing to calibrate with, the first days that do are not waited past."""
+        """Where an import's own split gave the first days nothing to calibrate with, the first days
+        that do are not waited past.
+        """
         needed = CalibrationParams().min_pairs
         return (
             bool(is_uncalibrated(self.settings, self.store))
@@ -146,7 +207,9 @@ class Replay:
         now = end_of(day)
         champion = self._champion()
         label = f"{champion.model_name}@{champion.version}" if champion else None
-        self.store.decisions.decide(partial(decide, params=TriggerParams()), now=now, champion=label, up_to_seq=seq)
+        self.store.decisions.decide(
+            partial(decide, params=TriggerParams()), now=now, champion=label, up_to_seq=seq
+        )
         for decision in self._open_decisions(now):
             step = self._refit(decision, day, seq)
             if step is not None:
@@ -155,11 +218,19 @@ class Replay:
 
     def _open_decisions(self, now: datetime) -> list[TriggerDecision]:
         """Those of a replayed day carry its end as their time; others are none of the replay's."""
-        return [d for d in (*self.store.decisions.pending(), *self.store.decisions.submitted()) if d.decided_at == now]
+        return [
+            d
+            for d in (*self.store.decisions.pending(), *self.store.decisions.submitted())
+            if d.decided_at == now
+        ]
 
-    def _refit(self, decision: TriggerDecision, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+    def _refit(
+        self, decision: TriggerDecision, day: str, seq: int
+    ) -> dg.RunRequest | Waiting | None:
         name, number = f"decision-{decision.decision_id}", int(decision.decision_id or 0)
-        step = self._asked(name, day, seq, learning.name, self._learn(self._knowable(day, seq)), may_lack_data=True)
+        step = self._asked(
+            name, day, seq, learning.name, self._learn(self._knowable(day, seq)), may_lack_data=True
+        )
         runs = self._runs(day, seq, name)
         if runs:
             self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
@@ -170,28 +241,53 @@ class Replay:
         return step
 
     def _learn(self, seq: int) -> dict[str, dict[str, Any]]:
-        """No vote above `seq` is learnt from. Only what has never been calibrated may go on without."""
+        """No vote above `seq` is learnt from. Only what has never been calibrated may go on
+        without.
+        """
         never = is_uncalibrated(self.settings, self.store) is not False
         config: dict[str, Any] = {"up_to_seq": seq}
-        return {"annotator_model": config, "reward_model": config, "calibration": {**config, "allow_uncalibrated": never}}
+        return {
+            "annotator_model": config,
+            "reward_model": config,
+            "calibration": {**config, "allow_uncalibrated": never},
+        }
 
     def _asked(
-        self, name: str, day: str, seq: int, job: str, config: Mapping[str, Mapping[str, Any]], *, tags: Mapping[str, str] | None = None,
-        partition: str | None = None, may_lack_data: bool = False, left_out: Callable[[], int] = int,
-    ) -> dg.RunRequest | Waiting | None:  # fmt: skip
-        """A step until it succeeded: its next attempt, or why that waits. None once it did, or where there is too little to learn from."""
+        self,
+        name: str,
+        day: str,
+        seq: int,
+        job: str,
+        config: Mapping[str, Mapping[str, Any]],
+        *,
+        tags: Mapping[str, str] | None = None,
+        partition: str | None = None,
+        may_lack_data: bool = False,
+        left_out: Callable[[], int] = int,
+    ) -> dg.RunRequest | Waiting | None:
+        """A step until it succeeded: its next attempt, or why that waits. None once it did, or
+        where there is too little to learn from.
+        """
         runs = self._runs(day, seq, name)
         states = [status_of(self.instance, run.run_id) for run in runs]
         if dg.DagsterRunStatus.SUCCESS in states:
             return None
         if running := [run for run, state in zip(runs, states, strict=True) if state in OPEN]:
-            return Waiting("; ".join([f"{day}: {job} goes on in run {running[0].run_id[:8]}", *outside_of(day, running[0].tags)]))
+            return Waiting(
+                "; ".join(
+                    [
+                        f"{day}: {job} goes on in run {running[0].run_id[:8]}",
+                        *outside_of(day, running[0].tags),
+                    ]
+                )
+            )
         if runs and may_lack_data and self._lacks_data(runs[0].run_id):
             return None
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
             return Waiting(
-                f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run {runs[0].run_id[:8]}: "
-                f"{why_failed(self.instance, runs[0].run_id)}. Mend it, then re-execute that run or call `rlhf replay`; both go on from here.",
+                f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run "
+                f"{runs[0].run_id[:8]}: {why_failed(self.instance, runs[0].run_id)}. Mend it, then "
+                "re-execute that run or call `rlhf replay`; both go on from here.",
                 is_stuck=True,
             )
         key = f"{self._step(day, seq, name)}:{len(runs) + 1}"
@@ -203,28 +299,43 @@ class Replay:
             run_key=key,
             job_name=job,
             partition_key=partition,
-            run_config={"ops": {stage: {"config": dict(values)} for stage, values in config.items()}},
-            tags={STEP_TAG: self._step(day, seq, name), **(tags or {}), **({LEFT_OUT_TAG: str(n)} if (n := left_out()) else {})},
+            run_config={
+                "ops": {stage: {"config": dict(values)} for stage, values in config.items()}
+            },
+            tags={
+                STEP_TAG: self._step(day, seq, name),
+                **(tags or {}),
+                **({LEFT_OUT_TAG: str(n)} if (n := left_out()) else {}),
+            },
         )
 
     def _lacks_data(self, run_id: str) -> bool:
         """Whether a run failed because there is too little to learn from yet."""
-        return any(e.cls_name in TOO_LITTLE for error in failures_of(self.instance, run_id).values() for e in causes(error))
+        return any(
+            e.cls_name in TOO_LITTLE
+            for error in failures_of(self.instance, run_id).values()
+            for e in causes(error)
+        )
 
     def _runs(self, day: str, seq: int, name: str) -> list[dg.DagsterRun]:
         """The step's attempts, newest first; a run that was re-executed by hand is one of them."""
-        return list(self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step(day, seq, name)})))
+        return list(
+            self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step(day, seq, name)}))
+        )
 
     def _step(self, day: str, seq: int, name: str) -> str:
         return f"replay:{self.settings.project}:{day}:{seq}:{name}"
 
 
 def outside(days: Mapping[str, int]) -> Iterator[str]:
-    """One sentence, where comparisons of replayed days are left out: how many of which days, and why."""
+    """One sentence, where comparisons of replayed days are left out: how many of which days, and
+    why.
+    """
     if left := {day: n for day, n in days.items() if n}:
         span = min(left) if len(left) == 1 else f"{min(left)}–{max(left)}"
         yield (
-            f"{sum(left.values()):,} comparisons of {span} were imported after later days were learnt; they stay outside the drift streams"
+            f"{sum(left.values()):,} comparisons of {span} were imported after later days were "
+            "learnt; they stay outside the drift streams"
         )
 
 
@@ -249,7 +360,12 @@ def _is_held(lock: Path) -> bool:
 
 
 def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="replay", jobs=[feedback, learning], minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    @dg.sensor(
+        name="replay",
+        jobs=[feedback, learning],
+        minimum_interval_seconds=settings.slow_sensor_seconds,
+        default_status=status,
+    )
     def replay(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests the next step of the oldest imported day, one run after another."""
         store = store_of(context, settings)
@@ -264,5 +380,7 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
 
 
 def end_of(day: str) -> datetime:
-    """The moment at which a replayed day's trigger decides: cool-downs are counted in the time of the votes."""
+    """The moment at which a replayed day's trigger decides: cool-downs are counted in the time of
+    the votes.
+    """
     return datetime.combine(date.fromisoformat(day), time.max, UTC)

@@ -1,8 +1,10 @@
-"""The retraining sensor: drift and calibration events become one decision, a fire decision becomes one run.
+"""The retraining sensor: drift and calibration events become one decision, a fire decision becomes
+one run.
 
-The decision is made in one transaction of the store; every tick yields the pending ones under a run key of decision and
-attempt, and a decision counts as submitted only once its run is found. So a change gives one retraining: none is lost
-between decision and submission, none doubled by a re-tick, a cursor reset or a second daemon.
+The decision is made in one transaction of the store; every tick yields the pending ones under a run
+key of decision and attempt, and a decision counts as submitted only once its run is found. So a
+change gives one retraining: none is lost between decision and submission, none doubled by a
+re-tick, a cursor reset or a second daemon.
 """
 
 from datetime import UTC, datetime
@@ -15,7 +17,15 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE, replay_first, resource_of, run_of, status_of, store_of
+from sensors.runs import (
+    STEP_TAG,
+    SUBMISSION_LEASE,
+    replay_first,
+    resource_of,
+    run_of,
+    status_of,
+    store_of,
+)
 
 DECISION_TAG, ATTEMPT_TAG = "rlhf/decision_id", "rlhf/attempt"
 MAX_ATTEMPTS = 3
@@ -24,7 +34,12 @@ MAX_ATTEMPTS = 3
 def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     model_name = f"{settings.project}.reward_model"
 
-    @dg.sensor(name="retraining", job=retraining, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
+    @dg.sensor(
+        name="retraining",
+        job=retraining,
+        minimum_interval_seconds=settings.sensor_seconds,
+        default_status=status,
+    )
     def retrain(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Settles what ran, decides on new events, requests what is pending."""
         store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
@@ -34,16 +49,24 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             return waiting
         champion = store.promotions.champion(model_name)
         label = f"{champion.model_name}@{champion.version}" if champion else None
-        decision = store.decisions.decide(partial(decide, params=TriggerParams()), now=now(), champion=label)
+        decision = store.decisions.decide(
+            partial(decide, params=TriggerParams()), now=now(), champion=label
+        )
         requests = [
             request(pending)
             for pending in store.decisions.pending()
             if run_of(context.instance, run_key(settings.project, pending)) is None
-            and store.decisions.lease(pending.decision_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
+            and store.decisions.lease(
+                pending.decision_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
+            )
         ]
         if requests:
             return dg.SensorResult(run_requests=requests)
-        return dg.SkipReason(f"{decision.action}: {'; '.join(decision.reasons)}" if decision else "no open drift or calibration event")
+        return dg.SkipReason(
+            f"{decision.action}: {'; '.join(decision.reasons)}"
+            if decision
+            else "no open drift or calibration event"
+        )
 
     def request(decision: TriggerDecision) -> dg.RunRequest:
         return dg.RunRequest(
@@ -62,9 +85,13 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
                 continue  # the replay's own, sensors/replay.py
             status = status_of(instance, decision.run_id)
             if status == dg.DagsterRunStatus.SUCCESS:
-                store.decisions.mark_finished(decision.decision_id, succeeded=True, attempt=decision.attempt)
+                store.decisions.mark_finished(
+                    decision.decision_id, succeeded=True, attempt=decision.attempt
+                )
             elif status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
-                store.decisions.retry(decision.decision_id, max_attempts=MAX_ATTEMPTS, attempt=decision.attempt)
+                store.decisions.retry(
+                    decision.decision_id, max_attempts=MAX_ATTEMPTS, attempt=decision.attempt
+                )
 
     return retrain
 
@@ -79,12 +106,18 @@ def run_key(project: str, decision: TriggerDecision) -> str:
 
 
 def run_config(decision: TriggerDecision) -> dict[str, object]:
-    """All that learn know the votes that the decision knew: a run that comes late, or is done again from its failed step, finds labels of
-    the same votes as pairs.
+    """All that learn know the votes that the decision knew: a run that comes late, or is done again
+    from its failed step, finds labels of the same votes as pairs.
 
-    The change itself is in the store, recorded with the decision: one that is retracted meanwhile does not count.
+    The change itself is in the store, recorded with the decision: one that is retracted meanwhile
+    does not count.
     """
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
         return {}
-    return {"ops": {stage: {"config": {"up_to_seq": known}} for stage in ("annotator_model", "reward_model", "calibration")}}
+    return {
+        "ops": {
+            stage: {"config": {"up_to_seq": known}}
+            for stage in ("annotator_model", "reward_model", "calibration")
+        }
+    }

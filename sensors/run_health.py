@@ -1,7 +1,9 @@
-"""The run health sensor: the default launcher does not notice a killed run, so runs that stop beating are failed here.
+"""The run health sensor: the default launcher does not notice a killed run, so runs that stop
+beating are failed here.
 
-A failed run frees its pool slots; a killed run of the daily jobs is requested again, a killed retraining is retried by
-its decision (sensors/retraining.py), a killed step of a replay by the replay.
+A failed run frees its pool slots; a killed run of the daily jobs is requested again, a killed
+retraining is retried by its decision (sensors/retraining.py), a killed step of a replay by the
+replay.
 """
 
 import os
@@ -19,27 +21,50 @@ from sensors.runs import STEP_TAG, store_of, unseen
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
 MAX_RETRIES = 2
-PATIENCE = 5  # times longer than with a lost process a silent one is waited for, while it lives on this host
-START_SECONDS = 60.0  # least time to a run's first beat: imports took 15 s on two busy cores, whatever `dead_after_seconds` says
+# times longer than with a lost process a silent one is waited for, while it lives on this host
+PATIENCE = 5
+# least time to a run's first beat: imports took 15 s on two busy cores, whatever
+# `dead_after_seconds` says
+START_SECONDS = 60.0
 ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
-def run_health_sensor(settings: Settings, status: dg.DefaultSensorStatus, *, start_seconds: float = START_SECONDS) -> dg.SensorDefinition:
+def run_health_sensor(
+    settings: Settings, status: dg.DefaultSensorStatus, *, start_seconds: float = START_SECONDS
+) -> dg.SensorDefinition:
     limit = timedelta(seconds=settings.dead_after_seconds)
     to_start = max(2 * limit, timedelta(seconds=start_seconds))
 
-    @dg.sensor(name="run_health", jobs=list(RETRIED_JOBS), minimum_interval_seconds=settings.slow_sensor_seconds, default_status=status)
+    @dg.sensor(
+        name="run_health",
+        jobs=list(RETRIED_JOBS),
+        minimum_interval_seconds=settings.slow_sensor_seconds,
+        default_status=status,
+    )
     def run_health(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the daily ones again."""
+        """Fails runs that have been silent for longer than `dead_after_seconds` and asks for the
+        daily ones again.
+        """
         store = store_of(context, settings)
         now = datetime.now(UTC)
-        alive = [r for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE))) if _is_ours(context, r.dagster_run)]
+        alive = [
+            r
+            for r in context.instance.get_run_records(dg.RunsFilter(statuses=list(ALIVE)))
+            if _is_ours(context, r.dagster_run)
+        ]
         dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]
         for run in dead:
-            bury(context.instance, store, run, f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.")
+            bury(
+                context.instance,
+                store,
+                run,
+                f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.",
+            )
         dead += _left_behind(context.instance, store, now - limit)
         requests = unseen(context.instance, [request for run in dead if (request := _again(run))])
-        return dg.SensorResult(run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs")
+        return dg.SensorResult(
+            run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs"
+        )
 
     return run_health
 
@@ -50,11 +75,14 @@ def _is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
     return here is None or there is None or there.location_name == here.location_name
 
 
-def _is_dead(record: dg.RunRecord, store: Store, now: datetime, limit: timedelta, to_start: timedelta) -> bool:
+def _is_dead(
+    record: dg.RunRecord, store: Store, now: datetime, limit: timedelta, to_start: timedelta
+) -> bool:
     beat = store.heartbeats.get(record.dagster_run.run_id)
     if beat is None:
-        # A run that never beat is given the time to import and to open the store, from when it left the queue. One that is failed
-        # while it starts may go on all the same, beside the run that is then requested in its place.
+        # A run that never beat is given the time to import and to open the store, from when it left
+        # the queue. One that is failed while it starts may go on all the same, beside the run that
+        # is then requested in its place.
         return now - record.update_timestamp > to_start
     # After a suspended machine wakes, this sensor may tick before the run's process beats again.
     return now - beat.at > (PATIENCE * limit if works_here(beat) else limit)
@@ -66,13 +94,20 @@ def works_here(beat: Heartbeat) -> bool:
         return False
     try:
         process = psutil.Process(beat.pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= beat.at.timestamp())
+        return bool(
+            process.status() != psutil.STATUS_ZOMBIE
+            and process.create_time() <= beat.at.timestamp()
+        )
     except psutil.NoSuchProcess:
         return False
 
 
-def _left_behind(instance: dg.DagsterInstance, store: Store, silent_since: datetime) -> list[dg.DagsterRun]:
-    """Killed runs that Dagster's code server had already failed: it frees no slots. Their heartbeat was never cleared."""
+def _left_behind(
+    instance: dg.DagsterInstance, store: Store, silent_since: datetime
+) -> list[dg.DagsterRun]:
+    """Killed runs that Dagster's code server had already failed: it frees no slots. Their heartbeat
+    was never cleared.
+    """
     killed = []
     for beat in store.heartbeats.stale(silent_since):
         run = instance.get_run_by_id(beat.run_id)

@@ -1,7 +1,8 @@
-"""Run requests that are made once, whoever asks, and what became of the runs. Knows runs, tags and what waits; knows no job.
+"""Run requests that are made once, whoever asks, and what became of the runs. Knows runs, tags and
+what waits; knows no job.
 
-The daemon remembers run keys per sensor and location. Runs started by hand, by the demo or by another daemon carry the
-same key as a tag; asking for the tag covers them all.
+The daemon remembers run keys per sensor and location. Runs started by hand, by the demo or by
+another daemon carry the same key as a tag; asking for the tag covers them all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,31 +18,47 @@ from rlhf_pipeline.store import Store
 
 Given = TypeVar("Given")
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
-SUBMISSION_LEASE = timedelta(seconds=60)  # a second daemon leaves alone what the first one is submitting
+# a second daemon leaves alone what the first one is submitting
+SUBMISSION_LEASE = timedelta(seconds=60)
 
 
 def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
     """The store in the context's resources, else this process's own.
 
-    Sensors declare no resources: for each tick of a sensor that does, Dagster opens its instance, which is half the CPU of a tick.
+    Sensors declare no resources: for each tick of a sensor that does, Dagster opens its instance,
+    which is half the CPU of a tick.
     """
     return resource_of(context, "store", partial(_open_store, settings))
 
 
-def resource_of(context: dg.SensorEvaluationContext, name: str, default: Callable[[], Given]) -> Given:
+def resource_of(
+    context: dg.SensorEvaluationContext, name: str, default: Callable[[], Given]
+) -> Given:
     """What the demo or a test put into the context under this name, else `default()`."""
-    return cast(Given, getattr(context.resources, name)) if name in (context.resource_defs or {}) else default()
+    return (
+        cast(Given, getattr(context.resources, name))
+        if name in (context.resource_defs or {})
+        else default()
+    )
 
 
 @lru_cache(maxsize=4)
 def _open_store(settings: Settings) -> Store:
-    return Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+    return Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
 
 
 def replay_first(store: Store) -> dg.SkipReason | None:
-    """Why a sensor that acts on the whole history does not act now: imported days are lived through again, oldest first."""
+    """Why a sensor that acts on the whole history does not act now: imported days are lived through
+    again, oldest first.
+    """
     days = store.replays.pending()
-    return dg.SkipReason(f"{len(days)} imported days wait for their replay, {days[0]} is next") if days else None
+    return (
+        dg.SkipReason(f"{len(days)} imported days wait for their replay, {days[0]} is next")
+        if days
+        else None
+    )
 
 
 def run_of(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
@@ -63,13 +80,20 @@ def unseen(instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> l
 
 
 def status_of(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
-    """A run that is gone has failed; so has one that was made but never launched, because its daemon was killed in between."""
+    """A run that is gone has failed; so has one that was made but never launched, because its
+    daemon was killed in between.
+    """
     record = instance.get_run_record_by_id(run_id) if run_id else None
     if record is None:
         return dg.DagsterRunStatus.FAILURE
     status = record.dagster_run.status
-    if status == dg.DagsterRunStatus.NOT_STARTED and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE:
-        instance.report_run_failed(record.dagster_run, "The daemon that made this run ended before it was launched.")
+    if (
+        status == dg.DagsterRunStatus.NOT_STARTED
+        and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE
+    ):
+        instance.report_run_failed(
+            record.dagster_run, "The daemon that made this run ended before it was launched."
+        )
         return dg.DagsterRunStatus.FAILURE
     return status
 
@@ -89,9 +113,14 @@ def causes(error: Any) -> Iterator[Any]:
 
 
 def said_by(error: Any) -> str:
-    """The first of our own errors in the chain, which names cause and cure; else what is at its end."""
+    """The first of our own errors in the chain, which names cause and cure; else what is at its
+    end.
+    """
     chain = list(causes(error))
-    said = next((e for e in chain if str(e.message).startswith("rlhf_pipeline.")), chain[-1] if chain else None)
+    said = next(
+        (e for e in chain if str(e.message).startswith("rlhf_pipeline.")),
+        chain[-1] if chain else None,
+    )
     return str(said.message).strip().splitlines()[0] if said else "unknown"
 
 

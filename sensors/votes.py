@@ -1,4 +1,6 @@
-"""The votes sensor: one indexed query tells which days got news; a day's feedback runs after enough votes or enough quiet."""
+"""The votes sensor: one indexed query tells which days got news; a day's feedback runs after enough
+votes or enough quiet.
+"""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +16,18 @@ from rlhf_pipeline.store import Store
 from sensors.runs import keys_of, store_of
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-UP_TO_SEQ = "rlhf/up_to_seq"  # of a range run, beside the project's name: by these it is found again
+# of a range run, beside the project's name: by these it is found again
+UP_TO_SEQ = "rlhf/up_to_seq"
 OF_PROJECT = "rlhf/range_of_project"
 
 
 def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(name="votes", job=feedback, minimum_interval_seconds=settings.sensor_seconds, default_status=status)
+    @dg.sensor(
+        name="votes",
+        job=feedback,
+        minimum_interval_seconds=settings.sensor_seconds,
+        default_status=status,
+    )
     def votes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Reports touched days to `votes_inbox` and requests their feedback."""
         store = store_of(context, settings)
@@ -29,18 +37,33 @@ def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Senso
         first, last = DAYS.get_first_partition_key() or "", DAYS.get_last_partition_key() or ""
         replaying = set(store.replays.pending())
         now = datetime.now(UTC)
-        due = {day: w for day, w in waiting.items() if first <= day <= last and day not in replaying and _is_due(w, settings, now)}
+        due = {
+            day: w
+            for day, w in waiting.items()
+            if first <= day <= last and day not in replaying and _is_due(w, settings, now)
+        }
         later = {day: w for day, w in waiting.items() if day not in due}
         seq = max([cursor["seq"], *(t.max_seq for t in touched)])
-        requests = _requests(_unasked(context.instance, due, settings.project), settings.project) if due else []
+        requests = (
+            _requests(_unasked(context.instance, due, settings.project), settings.project)
+            if due
+            else []
+        )
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=[_news(store, t.day, t.max_seq) for t in touched if first <= str(t.day) <= last],
+            asset_events=[
+                _news(store, t.day, t.max_seq) for t in touched if first <= str(t.day) <= last
+            ],
             cursor=json.dumps({"seq": seq, "waiting": later}),
             skip_reason=None
             if requests
-            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or their day's partition"
-            + (f"; {len(replaying & later.keys())} of them for their replay" if replaying & later.keys() else ""),
+            else f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or "
+            "their day's partition"
+            + (
+                f"; {len(replaying & later.keys())} of them for their replay"
+                if replaying & later.keys()
+                else ""
+            ),
         )
 
     return votes
@@ -50,23 +73,40 @@ def _merged(waiting: Mapping[str, Mapping[str, Any]], touched: Any) -> dict[str,
     merged = {day: dict(w) for day, w in waiting.items()}
     for t in touched:
         before = merged.get(str(t.day), {"n": 0})
-        merged[str(t.day)] = {"n": before["n"] + t.n_new, "seq": t.max_seq, "last": t.last_received_at.isoformat()}
+        merged[str(t.day)] = {
+            "n": before["n"] + t.n_new,
+            "seq": t.max_seq,
+            "last": t.last_received_at.isoformat(),
+        }
     return merged
 
 
 def _is_due(waiting: Mapping[str, Any], settings: Settings, now: datetime) -> bool:
-    quiet = now - datetime.fromisoformat(waiting["last"]) >= timedelta(minutes=settings.quiet_minutes)
+    quiet = now - datetime.fromisoformat(waiting["last"]) >= timedelta(
+        minutes=settings.quiet_minutes
+    )
     return bool(waiting["n"] >= settings.votes_per_request or quiet)
 
 
-def _unasked(instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]], project: str) -> dict[str, Mapping[str, Any]]:
-    """The due days whose votes no run was asked for yet, alone or in a range: after a reset of the cursor all days are due."""
+def _unasked(
+    instance: dg.DagsterInstance, due: Mapping[str, Mapping[str, Any]], project: str
+) -> dict[str, Mapping[str, Any]]:
+    """The due days whose votes no run was asked for yet, alone or in a range: after a reset of the
+    cursor all days are due.
+    """
     alone = keys_of(instance, [_run_key(project, day, w["seq"]) for day, w in due.items()])
-    ranges = [run.tags for run in instance.get_runs(dg.RunsFilter(job_name=feedback.name, tags={OF_PROJECT: project}))]
+    ranges = [
+        run.tags
+        for run in instance.get_runs(
+            dg.RunsFilter(job_name=feedback.name, tags={OF_PROJECT: project})
+        )
+    ]
 
     def is_asked(day: str, seq: int) -> bool:
         # A replay is of one day, and says up to which vote as a range does.
-        in_range = any(_first(tags) <= day <= _last(tags) and int(tags[UP_TO_SEQ]) >= seq for tags in ranges)
+        in_range = any(
+            _first(tags) <= day <= _last(tags) and int(tags[UP_TO_SEQ]) >= seq for tags in ranges
+        )
         return in_range or _run_key(project, day, seq) in alone
 
     return {day: w for day, w in due.items() if not is_asked(day, w["seq"])}
@@ -92,10 +132,20 @@ def _requests(due: Mapping[str, Mapping[str, Any]], project: str) -> list[dg.Run
         config = {"ops": {"votes": {"config": {"up_to_seq": seq}}}}
         first, last = stretch[0], stretch[-1]
         if first == last:
-            requests.append(dg.RunRequest(run_key=_run_key(project, first, seq), partition_key=first, run_config=config))
+            requests.append(
+                dg.RunRequest(
+                    run_key=_run_key(project, first, seq), partition_key=first, run_config=config
+                )
+            )
         else:
             tags = {RANGE_START: first, RANGE_END: last, OF_PROJECT: project, UP_TO_SEQ: str(seq)}
-            requests.append(dg.RunRequest(run_key=_run_key(project, f"{first}...{last}", seq), run_config=config, tags=tags))
+            requests.append(
+                dg.RunRequest(
+                    run_key=_run_key(project, f"{first}...{last}", seq),
+                    run_config=config,
+                    tags=tags,
+                )
+            )
     return requests
 
 
@@ -103,7 +153,9 @@ def stretches(days: list[str]) -> list[list[str]]:
     """Neighbouring days together; `days` in order."""
     found: list[list[str]] = []
     for day in days:
-        if found and date.fromisoformat(day) - date.fromisoformat(found[-1][-1]) == timedelta(days=1):
+        if found and date.fromisoformat(day) - date.fromisoformat(found[-1][-1]) == timedelta(
+            days=1
+        ):
             found[-1].append(day)
         else:
             found.append([day])

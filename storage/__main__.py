@@ -1,4 +1,6 @@
-"""`python -m storage …`: called by `rlhf storage`, which may not know Dagster. Prints lines of JSON; DAGSTER_HOME names the instance."""
+"""`python -m storage …`: called by `rlhf storage`, which may not know Dagster. Prints lines of
+JSON; DAGSTER_HOME names the instance.
+"""
 
 import json
 import logging
@@ -32,7 +34,9 @@ def retain(instance: dg.DagsterInstance, *, dry_run: bool) -> None:
     registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
     with Store.open(s.store_url, organization=s.organization, project=s.project) as store:
         retention = Retention(s, store, registry, instance, datetime.now(UTC))
-        for item in retention.retain(dry_run=dry_run, progress=lambda done, total, note="": say(progress=[done, total, note])):
+        for item in retention.retain(
+            dry_run=dry_run, progress=lambda done, total, note="": say(progress=[done, total, note])
+        ):
             say(item=item.model_dump())
 
 
@@ -45,7 +49,9 @@ def main(task: str) -> int:
             dagster_history.open_target(os.environ[DAGSTER_URL])
         elif task == "move":
             for table in dagster_history.move(
-                home, os.environ[DAGSTER_URL], lambda done, total, note="": say(progress=[done, total, note])
+                home,
+                os.environ[DAGSTER_URL],
+                lambda done, total, note="": say(progress=[done, total, note]),
             ):
                 say(table=table.model_dump())
         else:

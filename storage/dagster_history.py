@@ -1,8 +1,10 @@
-"""Dagster's runs, events, ticks and cursors from its SQLite files to Postgres. Knows Dagster's storages; nothing of ours.
+"""Dagster's runs, events, ticks and cursors from its SQLite files to Postgres. Knows Dagster's
+storages; nothing of ours.
 
-On SQLite each run's events lie in a file of their own, beside an index of those that concern assets; on Postgres all are one
-table under one numbering. So events go through Dagster's own storage, in order of time, and the numbers are given anew;
-every other table is the same on both and is copied as it is.
+On SQLite each run's events lie in a file of their own, beside an index of those that concern
+assets; on Postgres all are one table under one numbering. So events go through Dagster's own
+storage, in order of time, and the numbers are given anew; every other table is the same on both and
+is copied as it is.
 """
 
 import heapq
@@ -22,8 +24,9 @@ from dagster_postgres import DagsterPostgresStorage
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.store.copying import CopiedTable, TableHash, copy_database
 
-# Tables of each SQLite file that are the same on Postgres. Left out: heartbeats of daemons that are gone, who the old database
-# was, which migrations it saw, and what the events themselves bring along.
+# Tables of each SQLite file that are the same on Postgres. Left out: heartbeats of daemons that are
+# gone, who the old database was, which migrations it saw, and what the events themselves bring
+# along.
 RUN_TABLES = ("runs", "run_tags", "snapshots", "bulk_actions", "backfill_tags", "kvs")
 SCHEDULE_TABLES = ("jobs", "instigators", "job_ticks", "asset_daemon_asset_evaluations")
 INDEX_TABLES = ("dynamic_partitions", "concurrency_limits")
@@ -33,9 +36,15 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def state(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """What `rlhf storage` asks of an instance: the last sign of life of its daemons, runs under way, days made by asset."""
+    """What `rlhf storage` asks of an instance: the last sign of life of its daemons, runs under
+    way, days made by asset.
+    """
     beats = [beat.timestamp for beat in instance.get_daemon_heartbeats().values()]
-    active = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING]
+    active = [
+        dg.DagsterRunStatus.STARTED,
+        dg.DagsterRunStatus.STARTING,
+        dg.DagsterRunStatus.CANCELING,
+    ]
     runs = instance.get_run_records(dg.RunsFilter(statuses=active))
     made = {
         key.to_user_string(): sorted(instance.get_materialized_partitions(key))
@@ -56,27 +65,44 @@ def open_target(url: str) -> DagsterPostgresStorage:
 
 
 def move(dagster_home: Path, url: str, progress: Progress) -> Iterator[CopiedTable]:
-    """Everything below `dagster_home` into the empty database at `url`, with counts and hashes of both sides."""
+    """Everything below `dagster_home` into the empty database at `url`, with counts and hashes of
+    both sides.
+    """
     history = dagster_home / "history"
     if not (history / "runs.db").exists():
         return  # nothing ran yet
     target = open_target(url)
-    parts = ((history / "runs.db", RUN_TABLES), (dagster_home / "schedules" / "schedules.db", SCHEDULE_TABLES))
+    parts = (
+        (history / "runs.db", RUN_TABLES),
+        (dagster_home / "schedules" / "schedules.db", SCHEDULE_TABLES),
+    )
     for file, tables in (*parts, (history / "runs" / "index.db", INDEX_TABLES)):
         if file.exists():
-            yield from copy_database("dagster", f"sqlite:///{file}", url, only=tables, progress=progress)
+            yield from copy_database(
+                "dagster", f"sqlite:///{file}", url, only=tables, progress=progress
+            )
     yield from _events(history / "runs", target, progress)
 
 
-def _events(folder: Path, target: DagsterPostgresStorage, progress: Progress) -> Iterator[CopiedTable]:
+def _events(
+    folder: Path, target: DagsterPostgresStorage, progress: Progress
+) -> Iterator[CopiedTable]:
     source = SqliteEventLogStorage(str(folder))
     storage = target.event_log_storage
-    storage.optimize_for_webserver(statement_timeout=DAY_MS, pool_recycle=3600, max_overflow=4)  # one connection kept, not one per event
-    runs = sorted("" if path.name == ".db" else path.stem for path in folder.glob("*.db") if path.stem != "index")
+    # one connection kept, not one per event
+    storage.optimize_for_webserver(statement_timeout=DAY_MS, pool_recycle=3600, max_overflow=4)
+    runs = sorted(
+        "" if path.name == ".db" else path.stem
+        for path in folder.glob("*.db")
+        if path.stem != "index"
+    )
     runs += [""] if (folder / ".db").exists() and "" not in runs else []
-    kept = set(source.all_asset_keys())  # an asset that somebody wiped is not brought back by its old events
+    # an asset that somebody wiped is not brought back by its old events
+    kept = set(source.all_asset_keys())
     before = TableHash()
-    in_order = heapq.merge(*(_entries(source, run) for run in runs), key=lambda entry: entry.timestamp)
+    in_order = heapq.merge(
+        *(_entries(source, run) for run in runs), key=lambda entry: entry.timestamp
+    )
     for concerns_assets, entries in groupby(in_order, key=lambda entry: _concerns(entry, kept)):
         while batch := list(islice(entries, 1 if concerns_assets else PLAIN_AT_ONCE)):
             for entry in batch:
@@ -86,13 +112,19 @@ def _events(folder: Path, target: DagsterPostgresStorage, progress: Progress) ->
             else:
                 with storage._connect() as connection:
                     connection.execute(storage.prepare_insert_event_batch(batch))
-            progress(before.rows, 0, "dagster.event_logs")  # how many there are nobody counted: they lie in a file per run
+            # how many there are nobody counted: they lie in a file per run
+            progress(before.rows, 0, "dagster.event_logs")
     after = TableHash()
     for run in runs:
         for entry in _entries(storage, run):
             after.add([entry.run_id, serialize_value(entry)])
     yield CopiedTable(
-        database="dagster", table="event_logs", n_source=before.rows, n_target=after.rows, source_hash=before.hex, target_hash=after.hex
+        database="dagster",
+        table="event_logs",
+        n_source=before.rows,
+        n_target=after.rows,
+        source_hash=before.hex,
+        target_hash=after.hex,
     )
     yield _same_assets(source, storage)
 
@@ -105,11 +137,22 @@ def _same_assets(source: Any, target: Any) -> CopiedTable:
         for key in storage.all_asset_keys():
             record = next(iter(storage.get_asset_records([key])), None)
             latest = record.asset_entry.last_materialization if record else None
-            found.add([key.to_string(), sorted(storage.get_materialized_partitions(key)), latest.timestamp if latest else None])
+            found.add(
+                [
+                    key.to_string(),
+                    sorted(storage.get_materialized_partitions(key)),
+                    latest.timestamp if latest else None,
+                ]
+            )
         hashes.append(found)
     before, after = hashes
     return CopiedTable(
-        database="dagster", table="assets", n_source=before.rows, n_target=after.rows, source_hash=before.hex, target_hash=after.hex
+        database="dagster",
+        table="assets",
+        n_source=before.rows,
+        n_target=after.rows,
+        source_hash=before.hex,
+        target_hash=after.hex,
     )
 
 

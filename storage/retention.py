@@ -1,4 +1,6 @@
-"""Deletes what `rlhf_pipeline.retention` lets go, or lists it: the one function of `rlhf storage retain` and of job `housekeeping`."""
+"""Deletes what `rlhf_pipeline.retention` lets go, or lists it: the one function of `rlhf storage
+retain` and of job `housekeeping`.
+"""
 
 import re
 import shutil
@@ -18,7 +20,14 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import written_at
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import ModelVersion, TriggerDecision
-from rlhf_pipeline.registry import KINDS, Registry, StoredVersion, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.registry import (
+    KINDS,
+    Registry,
+    StoredVersion,
+    n_bytes_of,
+    remove_files,
+    stored_versions,
+)
 from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
 from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store
@@ -42,7 +51,9 @@ class Removal:
 
 @dataclass(frozen=True)
 class Retention:
-    """Everything of one home that settings give a time to live. `now` is handed in, so that a dry run and the run after it agree."""
+    """Everything of one home that settings give a time to live. `now` is handed in, so that a dry
+    run and the run after it agree.
+    """
 
     settings: Settings
     store: Store
@@ -51,10 +62,17 @@ class Retention:
     now: datetime
 
     def retain(self, *, dry_run: bool = False, progress: Progress = silent) -> list[Item]:
-        """Delete what is due, or only list it. May be repeated at any time, whatever ended it before."""
+        """Delete what is due, or only list it. May be repeated at any time, whatever ended it
+        before.
+        """
         removals = [*self._runs(), *self._left_files(), *self._ticks(), *self._completions()]
         if not self._other_jobs():  # a run under way may be reading files that nobody else needs
-            removals += [*self._reports(), *self._embeddings(), *self._trainings(), *self._model_files()]
+            removals += [
+                *self._reports(),
+                *self._embeddings(),
+                *self._trainings(),
+                *self._model_files(),
+            ]
         if dry_run:
             return [removal.item for removal in removals]
         removed = []
@@ -68,7 +86,11 @@ class Retention:
         return self.now - timedelta(days=days)
 
     def _other_jobs(self) -> list[str]:
-        return [beat.job for beat in self.store.heartbeats.beating_since(self.settings.dead_after_seconds) if beat.job != OWN_JOB]
+        return [
+            beat.job
+            for beat in self.store.heartbeats.beating_since(self.settings.dead_after_seconds)
+            if beat.job != OWN_JOB
+        ]
 
     def _runs(self) -> Iterator[Removal]:
         unfinished = {str(decision.decision_id) for decision in self._unfinished()}
@@ -79,18 +101,30 @@ class Retention:
             run = record.dagster_run
             if run.run_id not in decided | at_work and run.tags.get(DECISION_TAG) not in unfinished:
                 name = f"{run.job_name} {run.run_id[:8]} of {record.create_timestamp:%Y-%m-%d}"
-                item = Item(kind="runs", name=name, n_bytes=_n_bytes(*self._files_of_run(run.run_id)))
+                item = Item(
+                    kind="runs", name=name, n_bytes=_n_bytes(*self._files_of_run(run.run_id))
+                )
                 yield Removal(item, partial(self._delete_run, run.run_id))
 
     def _unfinished(self) -> list[TriggerDecision]:
         return [*self.store.decisions.pending(), *self.store.decisions.submitted()]
 
     def _files_of_run(self, run_id: str) -> list[Path]:
-        """The SQLite file of its events, which Dagster empties and leaves, and the folder of its logs."""
+        """The SQLite file of its events, which Dagster empties and leaves, and the folder of its
+        logs.
+        """
         events = self.instance.event_log_storage
-        shard = Path(events.path_for_shard(run_id)) if isinstance(events, SqliteEventLogStorage) else None
+        shard = (
+            Path(events.path_for_shard(run_id))
+            if isinstance(events, SqliteEventLogStorage)
+            else None
+        )
         databases = [shard, Path(f"{shard}-wal"), Path(f"{shard}-shm")] if shard is not None else []
-        return [path for path in (*databases, self.settings.home / "dagster" / "storage" / run_id) if path.exists()]
+        return [
+            path
+            for path in (*databases, self.settings.home / "dagster" / "storage" / run_id)
+            if path.exists()
+        ]
 
     def _delete_run(self, run_id: str) -> None:
         self.instance.delete_run(run_id)
@@ -101,26 +135,48 @@ class Retention:
             _delete(path)
 
     def _left_files(self) -> Iterator[Removal]:
-        """Files of runs whose record is gone: deleted in Dagster's UI, or just before this was killed."""
+        """Files of runs whose record is gone: deleted in Dagster's UI, or just before this was
+        killed.
+        """
         events, logs = self.instance.event_log_storage, self.settings.home / "dagster" / "storage"
-        shards = Path(events.path_for_shard("")).parent.glob("*.db") if isinstance(events, SqliteEventLogStorage) else ()
-        old = old_files([_dated(path) for path in (*shards, *logs.glob("*"))], before=self._before(self.settings.keep_days))
+        shards = (
+            Path(events.path_for_shard("")).parent.glob("*.db")
+            if isinstance(events, SqliteEventLogStorage)
+            else ()
+        )
+        old = old_files(
+            [_dated(path) for path in (*shards, *logs.glob("*"))],
+            before=self._before(self.settings.keep_days),
+        )
         found = {Path(file.path).stem for file in old}
-        known = {record.dagster_run.run_id for record in self._records(sorted(filter(RUN_ID.fullmatch, found)))}
+        known = {
+            record.dagster_run.run_id
+            for record in self._records(sorted(filter(RUN_ID.fullmatch, found)))
+        }
         for run_id in sorted(filter(RUN_ID.fullmatch, found - known)):
-            item = Item(kind="runs", name=f"files of the deleted run {run_id[:8]}", n_bytes=_n_bytes(*self._files_of_run(run_id)))
+            item = Item(
+                kind="runs",
+                name=f"files of the deleted run {run_id[:8]}",
+                n_bytes=_n_bytes(*self._files_of_run(run_id)),
+            )
             yield Removal(item, partial(self._delete_files_of_run, run_id))
 
     def _records(self, run_ids: list[str]) -> Iterator[dg.RunRecord]:
         for start in range(0, len(run_ids), IDS_AT_ONCE):
-            yield from self.instance.get_run_records(dg.RunsFilter(run_ids=run_ids[start : start + IDS_AT_ONCE]))
+            yield from self.instance.get_run_records(
+                dg.RunsFilter(run_ids=run_ids[start : start + IDS_AT_ONCE])
+            )
 
     def _ticks(self) -> Iterator[Removal]:
         kept = (
             ("skipped", [TickStatus.SKIPPED], self.settings.keep_skipped_tick_days),
             ("ended", [TickStatus.SUCCESS, TickStatus.FAILURE], self.settings.keep_tick_days),
         )
-        states = self.instance.all_instigator_state() if self.instance.schedule_storage is not None else ()
+        states = (
+            self.instance.all_instigator_state()
+            if self.instance.schedule_storage is not None
+            else ()
+        )
         for state in states:
             for what, statuses, days in kept:
                 before = self._before(days).timestamp()
@@ -128,16 +184,26 @@ class Retention:
                 n = len(self.instance.get_ticks(*of, before=before, statuses=statuses))
                 if n:
                     purge = partial(self.instance.purge_ticks, *of, before, statuses)
-                    yield Removal(Item(kind="ticks", name=f"{state.instigator_name}, {what}", n=n), purge)
+                    yield Removal(
+                        Item(kind="ticks", name=f"{state.instigator_name}, {what}", n=n), purge
+                    )
 
     def _completions(self) -> Iterator[Removal]:
-        prune = partial(self.store.completions_cache.prune, unused_since=self._before(self.settings.keep_cache_days))
+        prune = partial(
+            self.store.completions_cache.prune,
+            unused_since=self._before(self.settings.keep_cache_days),
+        )
         n, n_characters = prune(dry_run=True)
         if n:
-            yield Removal(Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune)
+            yield Removal(
+                Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune
+            )
 
     def _reports(self) -> Iterator[Removal]:
-        before, files = self._before(self.settings.keep_report_days), Artefacts(self.settings.frames)
+        before, files = (
+            self._before(self.settings.keep_report_days),
+            Artefacts(self.settings.frames),
+        )
         for path in sorted(files.reports(), key=str):
             at = written_at(path)
             if at is not None and at < before:
@@ -145,7 +211,9 @@ class Retention:
                 yield Removal(item, partial(self._delete_report, files.name(path), path))
 
     def _delete_report(self, name: str, path: UPath) -> None:
-        """Its hash goes first: a file that `storage check` does not know may stand there, one that it knows may not be missing."""
+        """Its hash goes first: a file that `storage check` does not know may stand there, one that
+        it knows may not be missing.
+        """
         self.store.file_hashes.forget([name])
         path.unlink(missing_ok=True)
 
@@ -157,10 +225,21 @@ class Retention:
 
     def _trainings(self) -> Iterator[Removal]:
         """Checkpoints and outcomes of trainings: what was registered has its files in MLflow."""
-        folders = [path for name in TRAININGS for path in (self.settings.models / name).glob("*") if path.is_dir()]
-        for folder in old_files([_dated(path) for path in folders], before=self._before(self.settings.keep_days)):
+        folders = [
+            path
+            for name in TRAININGS
+            for path in (self.settings.models / name).glob("*")
+            if path.is_dir()
+        ]
+        for folder in old_files(
+            [_dated(path) for path in folders], before=self._before(self.settings.keep_days)
+        ):
             path = Path(folder.path)
-            item = Item(kind="training files", name=f"{path.parent.name}/{path.name}", n_bytes=folder.n_bytes)
+            item = Item(
+                kind="training files",
+                name=f"{path.parent.name}/{path.name}",
+                n_bytes=folder.n_bytes,
+            )
             yield Removal(item, partial(_delete, path))
 
     def _model_files(self) -> Iterator[Removal]:
@@ -168,25 +247,47 @@ class Retention:
             versions = stored_versions(self.registry, kind)
             promotions = self.store.promotions.history(self.registry.name(kind))
             needed = needed_versions(versions, promotions, self._unfinished())
-            for stored in removable_versions(versions, needed=needed, n_latest=self.settings.keep_model_versions):
+            for stored in removable_versions(
+                versions, needed=needed, n_latest=self.settings.keep_model_versions
+            ):
                 version = stored.version
-                item = Item(kind="model files", name=version.label, n_bytes=n_bytes_of(self.registry, version))
+                item = Item(
+                    kind="model files",
+                    name=version.label,
+                    n_bytes=n_bytes_of(self.registry, version),
+                )
                 is_needed = partial(self._is_needed, version, versions)
-                yield Removal(item, partial(remove_files, self.registry, version, self.settings.cache, self.now, is_needed=is_needed))
+                yield Removal(
+                    item,
+                    partial(
+                        remove_files,
+                        self.registry,
+                        version,
+                        self.settings.cache,
+                        self.now,
+                        is_needed=is_needed,
+                    ),
+                )
 
     def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
-        return version.label in needed_versions(versions, self.store.promotions.history(version.name), self._unfinished())
+        return version.label in needed_versions(
+            versions, self.store.promotions.history(version.name), self._unfinished()
+        )
 
 
 def _dated(path: Path) -> DatedFile:
     """A file, or a folder as of the newest file in it."""
     files = [path, *path.rglob("*")]
     newest = max(file.stat().st_mtime for file in files)
-    return DatedFile(path=str(path), written_at=datetime.fromtimestamp(newest, UTC), n_bytes=_n_bytes(path))
+    return DatedFile(
+        path=str(path), written_at=datetime.fromtimestamp(newest, UTC), n_bytes=_n_bytes(path)
+    )
 
 
 def _n_bytes(*paths: Path) -> int:
-    return sum(file.stat().st_size for path in paths for file in (path, *path.rglob("*")) if file.is_file())
+    return sum(
+        file.stat().st_size for path in paths for file in (path, *path.rglob("*")) if file.is_file()
+    )
 
 
 def _delete(path: Path) -> None:
@@ -198,4 +299,5 @@ def _delete(path: Path) -> None:
 
 def _delete_embeddings(path: Path) -> None:
     path.unlink(missing_ok=True)
-    path.with_suffix(CUT).unlink(missing_ok=True)  # second: which texts were cut matters as long as there are embeddings of them
+    # second: which texts were cut matters as long as there are embeddings of them
+    path.with_suffix(CUT).unlink(missing_ok=True)

@@ -11,15 +11,32 @@ from tests.upgraded_home import home_0010, upgraded_home  # noqa: F401 (fixtures
 # Run once by hand, with the code of an earlier commit: see its docstring.
 collect_ignore = ["fixtures/make_home.py"]
 
-# Long files start first, so that no worker ends minutes after the others. Two daemons at once would want four cores.
+# Long files start first, so that no worker ends minutes after the others. Two daemons at once would
+# want four cores.
 DAEMONS = ("tests/processes/test_daemon", "tests/processes/test_dev")
-LONG = (DAEMONS, "tests/processes", "tests/pipeline", "tests/training", "tests/providers", "tests/on_postgres", "tests/browser")
+LONG = (
+    DAEMONS,
+    "tests/processes",
+    "tests/pipeline",
+    "tests/training",
+    "tests/providers",
+    "tests/on_postgres",
+    "tests/browser",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rlhf_pipeline")
-    group.addoption("--postgres", action="store_true", help="run what needs Postgres, and tests with the fixture `dialect` there too")
-    group.addoption("--rest", action="store_true", help="leave out the fast tier: what pytest runs when no path is given")
+    group.addoption(
+        "--postgres",
+        action="store_true",
+        help="run what needs Postgres, and tests with the fixture `dialect` there too",
+    )
+    group.addoption(
+        "--rest",
+        action="store_true",
+        help="leave out the fast tier: what pytest runs when no path is given",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,10 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`dialect` is "sqlite", with `--postgres` also "postgres", where a test does not say which it needs."""
+    """`dialect` is "sqlite", with `--postgres` also "postgres", where a test does not say which it
+    needs.
+    """
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "dialect" in metafunc.fixturenames and "dialect" not in marks:
-        metafunc.parametrize("dialect", ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"])
+        metafunc.parametrize(
+            "dialect",
+            ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"],
+        )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,7 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
         items[:] = [item for item in items if item not in set(unwanted)]
-    items.sort(key=lambda item: next((n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
+    items.sort(
+        key=lambda item: next(
+            (n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)
+        )
+    )
 
 
 def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
@@ -48,7 +74,9 @@ def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     on_postgres = callspec is not None and callspec.params.get("dialect") == "postgres"
     if on_postgres or "postgres" in getattr(item, "fixturenames", ()):
         return bool(config.getoption("--postgres"))
-    return not (config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths"))))
+    return not (
+        config.getoption("--rest") and item.nodeid.startswith(tuple(config.getini("testpaths")))
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,7 +84,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
-        """By path and not by the mark `xdist_group`: pytest 9.2 and pytest-xdist 3.8 lose the name appended to a test's id."""
+        """By path and not by the mark `xdist_group`: pytest 9.2 and pytest-xdist 3.8 lose the name
+        appended to a test's id.
+        """
 
         def _split_scope(self, nodeid: str) -> str:
             return "daemons" if nodeid.startswith(DAEMONS) else nodeid.partition("::")[0]

@@ -1,4 +1,6 @@
-"""A home whose reward model was fitted and calibrated by hand, with `rlhf` alone: what commands and web predict with."""
+"""A home whose reward model was fitted and calibrated by hand, with `rlhf` alone: what commands and
+web predict with.
+"""
 
 import shutil
 from dataclasses import dataclass
@@ -21,7 +23,10 @@ from rlhf_pipeline.store import Store
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 N, PEOPLE = 240, 5
-GOOD = ("Thank you for asking. It is {}, and here is why.", "Certainly! The answer is {}, I am glad to help.")
+GOOD = (
+    "Thank you for asking. It is {}, and here is why.",
+    "Certainly! The answer is {}, I am glad to help.",
+)
 BAD = ("no", "{}? who cares", "stop asking about {}")
 
 
@@ -32,13 +37,19 @@ class LearntHome:
     def rlhf(self, *arguments: str, input: str | None = None) -> Result:
         """Errors that the library raises come through."""
         environ = {"RLHF_HOME": str(self.settings.home), "COLUMNS": "200"}
-        result = CliRunner().invoke(app, arguments, env=environ, input=input, catch_exceptions=False)
+        result = CliRunner().invoke(
+            app, arguments, env=environ, input=input, catch_exceptions=False
+        )
         assert result.exit_code == 0, result.output
         return result
 
     @property
     def store(self) -> Store:
-        return Store.open(self.settings.store_url, organization=self.settings.organization, project=self.settings.project)
+        return Store.open(
+            self.settings.store_url,
+            organization=self.settings.organization,
+            project=self.settings.project,
+        )
 
     @property
     def weights(self) -> list[Path]:
@@ -54,14 +65,25 @@ def comparisons(n: int = N) -> pd.DataFrame:
     """A kind and a curt completion of each prompt, on sides that a coin chose."""
     rng = np.random.default_rng(0)
     kind_is_a = rng.random(n) < 0.5
-    kind, curt = ([texts[i % len(texts)].format(f"thing {i}") for i in range(n)] for texts in (GOOD, BAD))
+    kind, curt = (
+        [texts[i % len(texts)].format(f"thing {i}") for i in range(n)] for texts in (GOOD, BAD)
+    )
     rows = {
-        "day": DAY, "comparison_id": [f"c{i:04d}" for i in range(n)], "prompt_id": [f"p{i}" for i in range(n)],
-        "prompt": [f"What is thing {i}?" for i in range(n)], "completion_a_id": [f"x{i}" for i in range(n)],
-        "completion_b_id": [f"y{i}" for i in range(n)], "completion_a": np.where(kind_is_a, kind, curt),
-        "completion_b": np.where(kind_is_a, curt, kind), "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@1",
-        "category": "factual", "repeat_of": None, "position": range(n), "seed": 7,
-    }  # fmt: skip
+        "day": DAY,
+        "comparison_id": [f"c{i:04d}" for i in range(n)],
+        "prompt_id": [f"p{i}" for i in range(n)],
+        "prompt": [f"What is thing {i}?" for i in range(n)],
+        "completion_a_id": [f"x{i}" for i in range(n)],
+        "completion_b_id": [f"y{i}" for i in range(n)],
+        "completion_a": np.where(kind_is_a, kind, curt),
+        "completion_b": np.where(kind_is_a, curt, kind),
+        "model_version_a": "demo.policy@1",
+        "model_version_b": "demo.policy@1",
+        "category": "factual",
+        "repeat_of": None,
+        "position": range(n),
+        "seed": 7,
+    }
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
@@ -76,11 +98,17 @@ def votes(shown: pd.DataFrame) -> list[NewVote]:
             choice = kind if follows else {"a": "b", "b": "a"}[kind]
             cast.append(
                 NewVote(
-                    comparison_id=str(row.comparison_id), annotator_id=f"ann{person}", annotator_kind="human", choice=choice, origin="api",
-                    duration_s=float(rng.lognormal(2, 0.4)), stated_confidence=round(float(rng.uniform(0.6, 0.95)), 2),
-                    voted_at=NOON + timedelta(seconds=i), idempotency_key=f"{row.comparison_id}/{person}",
+                    comparison_id=str(row.comparison_id),
+                    annotator_id=f"ann{person}",
+                    annotator_kind="human",
+                    choice=choice,
+                    origin="api",
+                    duration_s=float(rng.lognormal(2, 0.4)),
+                    stated_confidence=round(float(rng.uniform(0.6, 0.95)), 2),
+                    voted_at=NOON + timedelta(seconds=i),
+                    idempotency_key=f"{row.comparison_id}/{person}",
                 )
-            )  # fmt: skip
+            )
     return cast
 
 
@@ -100,6 +128,15 @@ def learnt_home(folder: Path) -> LearntHome:
     """The whole way of a person without Dagster."""
     home = voted_home(folder)
     home.rlhf("votes", "prepare")
-    home.rlhf("reward", "train", "--set", "l2_grid=[0.1, 1.0]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=200")
+    home.rlhf(
+        "reward",
+        "train",
+        "--set",
+        "l2_grid=[0.1, 1.0]",
+        "--set",
+        "context_penalty_grid=[3.0]",
+        "--set",
+        "n_resamples=200",
+    )
     home.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "n_resamples=200")
     return home

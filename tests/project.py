@@ -1,4 +1,6 @@
-"""Small real projects to run the pipeline on: a policy of a few seconds' training, a home below the test's folder, no mocks."""
+"""Small real projects to run the pipeline on: a policy of a few seconds' training, a home below the
+test's folder, no mocks.
+"""
 
 import json
 import os
@@ -29,15 +31,31 @@ from tests.once import build_once
 ROOT = Path(__file__).resolve().parents[1]
 QUIET = {"console": {"config": {"log_level": "CRITICAL"}}}
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-# The smallest policy whose completions differ in what simulated annotators care about: 3 s of training.
+# The smallest policy whose completions differ in what simulated annotators care about: 3 s of
+# training.
 SMALL_POLICY = PretrainingParams(
-    corpus=CorpusParams(n_texts=1500), n_vocabulary=512, hidden=48, layers=1, intermediate=96, steps=90, batch_size=16
+    corpus=CorpusParams(n_texts=1500),
+    n_vocabulary=512,
+    hidden=48,
+    layers=1,
+    intermediate=96,
+    steps=90,
+    batch_size=16,
 )
 
 # Settings that put what `rlhf init` makes somewhere else than below the home.
-ELSEWHERE = {"organization", "project", "server_url", "database_url", "mlflow_url", "dagster_url", "frames_url"}
+ELSEWHERE = {
+    "organization",
+    "project",
+    "server_url",
+    "database_url",
+    "mlflow_url",
+    "dagster_url",
+    "frames_url",
+}
 
-# Before definitions load: a developer's own settings do not reach the tests, and no library reports home.
+# Before definitions load: a developer's own settings do not reach the tests, and no library reports
+# home.
 for key in [k for k in os.environ if k.startswith(ENV_PREFIX) or k == "DAGSTER_HOME"]:
     del os.environ[key]
 silence_telemetry()
@@ -54,7 +72,9 @@ def op_config(**by_asset: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Project:
-    """One initialised project, and its jobs and sensors as the daemon would run them, in this process."""
+    """One initialised project, and its jobs and sensors as the daemon would run them, in this
+    process.
+    """
 
     settings: Settings
     instance: dg.DagsterInstance
@@ -67,7 +87,11 @@ class Project:
 
     @cached_property
     def store(self) -> Store:
-        return Store.open(self.settings.store_url, organization=self.settings.organization, project=self.settings.project)
+        return Store.open(
+            self.settings.store_url,
+            organization=self.settings.organization,
+            project=self.settings.project,
+        )
 
     @cached_property
     def registry(self) -> Registry:
@@ -91,8 +115,15 @@ class Project:
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a process that works on this project."""
-        given = {name: getattr(self.settings, name) for name in self.settings.model_fields_set if name != "api_key"}
-        plain = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in given.items()}
+        given = {
+            name: getattr(self.settings, name)
+            for name in self.settings.model_fields_set
+            if name != "api_key"
+        }
+        plain = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in given.items()
+        }
         own = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in plain.items()}
         return os.environ | own | self.settings.dagster_environ | {"PYTHONPATH": str(ROOT)}
 
@@ -101,10 +132,18 @@ class Project:
         return (self.settings.start_day + timedelta(days=index)).isoformat()
 
     def run(
-        self, job: str, day: str | None = None, until: str | None = None, *, ok: bool = True, tags: Mapping[str, str] | None = None,
+        self,
+        job: str,
+        day: str | None = None,
+        until: str | None = None,
+        *,
+        ok: bool = True,
+        tags: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
-    ) -> dg.ExecuteInProcessResult:  # fmt: skip
-        """One job, for a day or for the days `day` to `until` in one run; fails the test unless it ends as `ok` says."""
+    ) -> dg.ExecuteInProcessResult:
+        """One job, for a day or for the days `day` to `until` in one run; fails the test unless it
+        ends as `ok` says.
+        """
         arguments: dict[str, Any] = {"tags": dict(tags or {})}
         if until is not None:
             assert day is not None
@@ -112,27 +151,44 @@ class Project:
         elif day is not None:
             arguments["partition_key"] = day
         result = self.defs.resolve_job_def(job).execute_in_process(
-            instance=self.instance, raise_on_error=False, run_config={**(config or {}), "loggers": QUIET}, **arguments
+            instance=self.instance,
+            raise_on_error=False,
+            run_config={**(config or {}), "loggers": QUIET},
+            **arguments,
         )
         assert result.success is ok, self.errors(result)
         return result
 
     def materialise(
-        self, stages: list[str], day: str | None = None, until: str | None = None, *, ok: bool = True, config: Mapping[str, Any] | None = None
-    ) -> dg.ExecuteInProcessResult:  # fmt: skip
+        self,
+        stages: list[str],
+        day: str | None = None,
+        until: str | None = None,
+        *,
+        ok: bool = True,
+        config: Mapping[str, Any] | None = None,
+    ) -> dg.ExecuteInProcessResult:
         """Only these stages, as a person would in the UI."""
         from assets import STAGES
         from resources import resources_for
 
         range_tags = {RANGE_START: day, RANGE_END: until} if day and until else {}
         result = dg.materialize(
-            STAGES, selection=stages, resources=resources_for(self.settings) | self.overrides, instance=self.instance, tags=range_tags,
-            partition_key=None if until else day, run_config={**(config or {}), "loggers": QUIET}, raise_on_error=False,
-        )  # fmt: skip
+            STAGES,
+            selection=stages,
+            resources=resources_for(self.settings) | self.overrides,
+            instance=self.instance,
+            tags=range_tags,
+            partition_key=None if until else day,
+            run_config={**(config or {}), "loggers": QUIET},
+            raise_on_error=False,
+        )
         assert result.success is ok, self.errors(result)
         return result
 
-    def collect(self, day: str, *, n: int = 30, ok: bool = True, **config: Any) -> dg.ExecuteInProcessResult:
+    def collect(
+        self, day: str, *, n: int = 30, ok: bool = True, **config: Any
+    ) -> dg.ExecuteInProcessResult:
         """A small day's collection: `n` prompts, six pairs of each."""
         small = {
             "prompts": {"n": n},
@@ -145,7 +201,9 @@ class Project:
         return self.run("simulated_voting", config=op_config(cast_simulated_votes={"day": day}))
 
     def tick(self, sensor: str, *, keep_cursor: bool = True) -> Any:
-        """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the daemon does."""
+        """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the
+        daemon does.
+        """
         found = self.defs.get_repository_def().get_sensor_def(sensor)
         given = {"store": self.store, "now": (self.defs.resources or {})["now"]}
         with dg.build_sensor_context(
@@ -160,14 +218,25 @@ class Project:
         return data
 
     def run_request(
-        self, request: dg.RunRequest, sensor: str, *, ok: bool = True, config: Mapping[str, Any] | None = None
-    ) -> dg.ExecuteInProcessResult:  # fmt: skip
-        """The run that a sensor asked for, under its run key; `config` is merged into the requested one, stage by stage."""
+        self,
+        request: dg.RunRequest,
+        sensor: str,
+        *,
+        ok: bool = True,
+        config: Mapping[str, Any] | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        """The run that a sensor asked for, under its run key; `config` is merged into the requested
+        one, stage by stage.
+        """
         job = request.job_name or {"votes": "feedback"}.get(sensor, sensor)
-        tags = {k: v for k, v in request.tags.items() if k != "dagster/partition"} | {"dagster/run_key": request.run_key or ""}
+        tags = {k: v for k, v in request.tags.items() if k != "dagster/partition"} | {
+            "dagster/run_key": request.run_key or ""
+        }
         merged = json.loads(json.dumps(request.run_config or {}))
         for stage, more in (config or {}).get("ops", {}).items():
-            merged.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(more["config"])
+            merged.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(
+                more["config"]
+            )
         return self.run(job, request.partition_key, ok=ok, tags=tags, config=merged)
 
     def close(self) -> None:
@@ -179,7 +248,9 @@ class Project:
         """`step: Error: message` of every failed step, each with its chain of causes."""
         lines = []
         for event in result.all_events:
-            error = event.step_failure_data.error if event.event_type_value == "STEP_FAILURE" else None
+            error = (
+                event.step_failure_data.error if event.event_type_value == "STEP_FAILURE" else None
+            )
             while error is not None:
                 lines.append(f"{event.step_key}: {str(error.message).strip()}")
                 error = error.cause
@@ -197,29 +268,41 @@ def quiet_libraries() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def small_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy folder for tests, trained once per test run."""
-    return build_once(tmp_path_factory, "small-policy", lambda folder: pretrain(folder, SMALL_POLICY))
+    return build_once(
+        tmp_path_factory, "small-policy", lambda folder: pretrain(folder, SMALL_POLICY)
+    )
 
 
 @pytest.fixture(scope="session")
 def initialised_home(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Path:
     """A home as `rlhf init` leaves it, made once per test run, to be copied."""
-    return build_once(tmp_path_factory, "initialised", lambda home: initialise(Workspace(settings_of(home, small_policy))))
+    return build_once(
+        tmp_path_factory,
+        "initialised",
+        lambda home: initialise(Workspace(settings_of(home, small_policy))),
+    )
 
 
 @pytest.fixture(scope="session")
-def make_project(tmp_path_factory: pytest.TempPathFactory, small_policy: Path, initialised_home: Path) -> Iterator[Callable[..., Project]]:
+def make_project(
+    tmp_path_factory: pytest.TempPathFactory, small_policy: Path, initialised_home: Path
+) -> Iterator[Callable[..., Project]]:
     """`make_project(persistent=False, overrides={}, **settings)`: a fresh initialised project.
 
-    Simulated annotators and the small policy by default; `completion_backend="template"` makes no use of it. A persistent
-    one keeps Dagster's runs below its home, where other processes find them.
+    Simulated annotators and the small policy by default; `completion_backend="template"` makes no
+    use of it. A persistent one keeps Dagster's runs below its home, where other processes find
+    them.
     """
     opened: list[Project] = []
 
-    def make(*, persistent: bool = False, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
+    def make(
+        *, persistent: bool = False, overrides: dict[str, Any] | None = None, **settings: Any
+    ) -> Project:
         project_settings = settings_of(tmp_path_factory.mktemp("home"), small_policy, **settings)
         if not settings.keys() & ELSEWHERE:
             shutil.copytree(initialised_home, project_settings.home, dirs_exist_ok=True)
-        initialise(Workspace(project_settings))  # a copy only has its configuration of Dagster written anew
+        # a copy only has its configuration of Dagster written anew
+        initialise(Workspace(project_settings))
         opened.append(open_project(project_settings, overrides, persistent=persistent))
         return opened[-1]
 
@@ -232,21 +315,32 @@ def settings_of(home: Path, policy: Path, **settings: Any) -> Settings:
     from assets.partitions import DAYS
 
     first = date.fromisoformat(DAYS.get_first_partition_key() or "")
-    values: dict[str, Any] = {"home": home, "start_day": first, "annotators": "simulated", "policy": str(policy)}
+    values: dict[str, Any] = {
+        "home": home,
+        "start_day": first,
+        "annotators": "simulated",
+        "policy": str(policy),
+    }
     return Settings(**values | settings)
 
 
-def open_project(settings: Settings, overrides: dict[str, Any] | None = None, *, persistent: bool = False) -> Project:
+def open_project(
+    settings: Settings, overrides: dict[str, Any] | None = None, *, persistent: bool = False
+) -> Project:
     home = settings.home
     instance = (
-        dg.DagsterInstance.from_config(str(home / "dagster")) if persistent else dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
+        dg.DagsterInstance.from_config(str(home / "dagster"))
+        if persistent
+        else dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
     )
     return Project(settings, instance, overrides or {})
 
 
 @pytest.fixture(scope="session")
 def grown(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Iterator[Project]:
-    """Three days of a small project, read only: two without a reward model, learning, and a third that it predicted."""
+    """Three days of a small project, read only: two without a reward model, learning, and a third
+    that it predicted.
+    """
 
     def grow(home: Path) -> None:
         settings = settings_of(home, small_policy)
@@ -269,16 +363,27 @@ def grown(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Itera
 
 @pytest.fixture(scope="session")
 def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Project]]:
-    """`branch(project, **settings)`: the same history in a home of its own, to be changed. Dagster's event log starts anew."""
+    """`branch(project, **settings)`: the same history in a home of its own, to be changed.
+    Dagster's event log starts anew.
+    """
     opened: list[Project] = []
 
-    def grow(project: Project, *, overrides: dict[str, Any] | None = None, **settings: Any) -> Project:
+    def grow(
+        project: Project, *, overrides: dict[str, Any] | None = None, **settings: Any
+    ) -> Project:
         home = tmp_path_factory.mktemp("branch")
-        shutil.copytree(project.settings.home, home, dirs_exist_ok=True, ignore=shutil.ignore_patterns("dagster", "runs", "mlflow.db.lock"))
+        shutil.copytree(
+            project.settings.home,
+            home,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns("dagster", "runs", "mlflow.db.lock"),
+        )
         # Dagster's configuration goes along, its history does not.
         (home / "dagster").mkdir()
         shutil.copy(project.settings.home / "dagster" / "dagster.yaml", home / "dagster")
-        opened.append(open_project(project.settings.model_copy(update={"home": home, **settings}), overrides))
+        opened.append(
+            open_project(project.settings.model_copy(update={"home": home, **settings}), overrides)
+        )
         return opened[-1]
 
     yield grow

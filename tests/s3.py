@@ -1,4 +1,6 @@
-"""A real S3 server on loopback for tests, ended with them. Knows buckets and credentials; knows no frames."""
+"""A real S3 server on loopback for tests, ended with them. Knows buckets and credentials; knows no
+frames.
+"""
 
 import logging
 import os
@@ -36,7 +38,9 @@ class S3:
 def local_s3() -> Iterator[S3]:
     """Starts a server and points the environment of this process, and of those it starts, at it."""
     pytest.importorskip("s3fs", reason="needs the extra `s3`: pip install 'rlhf-pipeline[s3]'")
-    server = pytest.importorskip("moto.server", reason="needs the extra `dev`: pip install 'rlhf-pipeline[dev]'")
+    server = pytest.importorskip(
+        "moto.server", reason="needs the extra `dev`: pip install 'rlhf-pipeline[dev]'"
+    )
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
@@ -62,7 +66,9 @@ def point_at(endpoint: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_connections() -> None:
-    """The driver keeps one connection for each set of options, whatever the environment has become since."""
+    """The driver keeps one connection for each set of options, whatever the environment has become
+    since.
+    """
     from s3fs import S3FileSystem
 
     S3FileSystem.clear_instance_cache()

@@ -1,6 +1,8 @@
-"""The house's import rules, read from the source: who may import whom, and which library has which single owner.
+"""The house's import rules, read from the source: who may import whom, and which library has which
+single owner.
 
-Imports inside functions count. A change of these rules is a change of this file, in the same commit, with its reason.
+Imports inside functions count. A change of these rules is a change of this file, in the same
+commit, with its reason.
 """
 
 import ast
@@ -29,12 +31,23 @@ FOUNDATION = [
     "config",
 ]  # each imports only earlier ones
 STAGES = [
-    "prompts", "policy", "completions", "comparisons", "votes", "reward_model", "calibration", "reflection", "drift", "evaluation", "retraining",
-]  # fmt: skip
+    "prompts",
+    "policy",
+    "completions",
+    "comparisons",
+    "votes",
+    "reward_model",
+    "calibration",
+    "reflection",
+    "drift",
+    "evaluation",
+    "retraining",
+]
 BESIDE = {"registry", "expectations"}  # foundation and stages
 # artefacts: paths of frames and records, needed by the IO manager and the command line alike.
-# object_stores: a file is put, got and listed in one place, whether below a folder or an fsspec URL; remote drivers' errors end there.
-# champions: the one place where store, registry and stages meet, so that assets, cli and web serve the same champion.
+# object_stores: a file is put, got and listed in one place, whether below a folder or an fsspec
+# URL; remote drivers' errors end there. champions: the one place where store, registry and stages
+# meet, so that assets, cli and web serve the same champion.
 ALLOWED: dict[str, set[str]] = {
     **{name: set(FOUNDATION[:i]) for i, name in enumerate(FOUNDATION)},
     **{name: {*FOUNDATION, *STAGES[:i]} for i, name in enumerate(STAGES)},
@@ -42,17 +55,33 @@ ALLOWED: dict[str, set[str]] = {
     "simulation": {*FOUNDATION, *STAGES},
     "object_stores": set(FOUNDATION),
     "artefacts": {*FOUNDATION, "object_stores"},
-    "datasets": {*FOUNDATION, *STAGES},  # files of comparisons, votes and prompts; the store is handed in
+    # files of comparisons, votes and prompts; the store is handed in
+    "datasets": {*FOUNDATION, *STAGES},
     "store": set(FOUNDATION),
-    "homes": {*FOUNDATION, "store"},  # whether a home is whole; every command, the web app and the application ask it
+    # whether a home is whole; every command, the web app and the application ask it
+    "homes": {*FOUNDATION, "store"},
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
     "children": set(),
-    "supervisor": {"errors", "children"},  # the process that waits in `rlhf dev`: whatever it imports stays in memory
-    "retention": {*FOUNDATION, "registry"},  # rules over records, the registry's among them; nothing is deleted there
-    "client": set(FOUNDATION),  # somebody else's program installs it: it speaks HTTP, and knows no store
-    "web": {*FOUNDATION, *STAGES, *BESIDE, "object_stores", "artefacts", "datasets", "store", "champions", "homes"},
-    # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads files wherever they lie.
+    # the process that waits in `rlhf dev`: whatever it imports stays in memory
+    "supervisor": {"errors", "children"},
+    # rules over records, the registry's among them; nothing is deleted there
+    "retention": {*FOUNDATION, "registry"},
+    # somebody else's program installs it: it speaks HTTP, and knows no store
+    "client": set(FOUNDATION),
+    "web": {
+        *FOUNDATION,
+        *STAGES,
+        *BESIDE,
+        "object_stores",
+        "artefacts",
+        "datasets",
+        "store",
+        "champions",
+        "homes",
+    },
+    # It serves the web app, and the terminal votes by the page's own checks. `storage check` reads
+    # files wherever they lie.
     "cli": {
         *FOUNDATION,
         *STAGES,
@@ -102,15 +131,18 @@ HEAVY = {
     "matplotlib",
     "openai",
 }
-# The application's arrows: definitions -> sensors -> jobs -> assets -> library; assets and resources meet only in definitions.
+# The application's arrows: definitions -> sensors -> jobs -> assets -> library; assets and
+# resources meet only in definitions.
 APPLICATION_ALLOWED: dict[str, set[str]] = {
     "assets": {"assets", "rlhf_pipeline"},
     "resources": {"resources", "rlhf_pipeline"},
-    "jobs": {"jobs", "assets", "storage", "rlhf_pipeline"},  # the nightly retention is that of `rlhf storage retain`
+    # the nightly retention is that of `rlhf storage retain`
+    "jobs": {"jobs", "assets", "storage", "rlhf_pipeline"},
     "sensors": {"sensors", "jobs", "assets", "rlhf_pipeline"},
     "demo": {"demo", "definitions", "sensors", "assets", "rlhf_pipeline"},
     "storage": {"storage", "rlhf_pipeline"},
-    "replay": {"replay", "demo", "definitions", "sensors", "rlhf_pipeline"},  # it runs jobs in its own process as the demo does
+    # it runs jobs in its own process as the demo does
+    "replay": {"replay", "demo", "definitions", "sensors", "rlhf_pipeline"},
 }
 
 
@@ -167,7 +199,8 @@ def test_each_library_is_imported_by_its_owner_alone() -> None:
         f"{path.relative_to(ROOT)} imports {name}, owned by {owners or 'the application'}"
         for path in library_files()
         for name in imports(path)
-        if (owners := OWNERS.get(name.split(".")[0])) is not None and not path.relative_to(LIBRARY).as_posix().startswith(owners)
+        if (owners := OWNERS.get(name.split(".")[0])) is not None
+        and not path.relative_to(LIBRARY).as_posix().startswith(owners)
     ]
     assert offenders == []
 
@@ -189,20 +222,27 @@ def test_application_folders_import_one_way() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in application_files()
         for name in imports(path)
-        if (top := name.split(".")[0]) in own and top not in APPLICATION_ALLOWED[path.relative_to(ROOT).parts[0]]
+        if (top := name.split(".")[0]) in own
+        and top not in APPLICATION_ALLOWED[path.relative_to(ROOT).parts[0]]
     ]
     assert offenders == []
 
 
 def test_dagster_folders_do_not_postpone_annotations() -> None:
     """It breaks annotated `context` and `dg.Config` parameters."""
-    offenders = [path.relative_to(ROOT).as_posix() for path in application_files() if "__future__.annotations" in set(imports(path))]
+    offenders = [
+        path.relative_to(ROOT).as_posix()
+        for path in application_files()
+        if "__future__.annotations" in set(imports(path))
+    ]
     assert offenders == []
 
 
 def test_every_module_has_a_docstring() -> None:
     files = [*library_files(), *application_files()]
-    offenders = [path.relative_to(ROOT).as_posix() for path in files if not ast.get_docstring(tree_of(path))]
+    offenders = [
+        path.relative_to(ROOT).as_posix() for path in files if not ast.get_docstring(tree_of(path))
+    ]
     assert offenders == []
 
 
@@ -224,20 +264,34 @@ def test_only_settings_read_the_environment() -> None:
 
 
 def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
-    script = f"import sys; import definitions; print(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
-    loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    script = (
+        f"import sys; import definitions; print(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert loaded == ""
 
 
-GENERATES = {"generate", "complete", "stream", "call", "generate_batch"}  # methods of policies, models and backends
+# methods of policies, models and backends
+GENERATES = {"generate", "complete", "stream", "call", "generate_batch"}
 
 
 def test_assets_generate_through_the_engine_alone() -> None:
     """A direct call stands in no ledger, is paid for again and knows no budget."""
-    files = [*sorted((ROOT / "assets").rglob("*.py")), *sorted((LIBRARY / "evaluation").rglob("*.py"))]
-    calls = [(path, node) for path in files for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    files = [
+        *sorted((ROOT / "assets").rglob("*.py")),
+        *sorted((LIBRARY / "evaluation").rglob("*.py")),
+    ]
+    calls = [
+        (path, node)
+        for path in files
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+    ]
     direct = [
-        f"{path.relative_to(ROOT)}:{node.lineno} calls .{node.func.attr}(); ask rlhf_pipeline.completions with a ledger"
+        f"{path.relative_to(ROOT)}:{node.lineno} calls .{node.func.attr}(); ask "
+        "rlhf_pipeline.completions with a ledger"
         for path, node in calls
         if isinstance(node.func, ast.Attribute) and node.func.attr in GENERATES
     ]
@@ -252,7 +306,9 @@ def test_assets_generate_through_the_engine_alone() -> None:
 
 def test_commands_print_through_one_place() -> None:
     """`cli.showing` escapes control characters of stored text; who prints past it does not."""
-    past_it = re.compile(r"typer\.s?echo\(|(?<![\w.])print\(|sys\.std(?:out|err)\.write\(|\bConsole\(\)|add_row\((?!plain\()(?!f\")")
+    past_it = re.compile(
+        r"typer\.s?echo\(|(?<![\w.])print\(|sys\.std(?:out|err)\.write\(|\bConsole\(\)|add_row\((?!plain\()(?!f\")"
+    )
     files = [path for path in sorted((LIBRARY / "cli").glob("*.py")) if path.name != "showing.py"]
     found = [
         f"{path.name}:{n}: {line.strip()}"

@@ -1,8 +1,10 @@
-"""Wherever an accuracy is delivered, its noise ceiling is too: read from the source of what people are shown, place by place.
+"""Wherever an accuracy is delivered, its noise ceiling is too: read from the source of what people
+are shown, place by place.
 
-A place is a dict literal (by its keys), a table's head or a list of names (a literal of texts), a record's fields, and a function: by the
-texts it writes, the keywords it hands on and the attributes it reads. A ceiling acquits the place it stands in and no other; docstrings,
-comments and descriptions acquit nothing.
+A place is a dict literal (by its keys), a table's head or a list of names (a literal of texts), a
+record's fields, and a function: by the texts it writes, the keywords it hands on and the attributes
+it reads. A ceiling acquits the place it stands in and no other; docstrings, comments and
+descriptions acquit nothing.
 """
 
 import ast
@@ -17,11 +19,20 @@ from assets.delivery import _metadata as metadata_of
 
 ROOT = Path(__file__).parent.parent
 SHOWN = (
-    "assets", "demo", "replay", "benchmarks", "rlhf_pipeline/cli", "rlhf_pipeline/web", "rlhf_pipeline/drift", "rlhf_pipeline/reward_model",
-    "rlhf_pipeline/calibration", "rlhf_pipeline/evaluation",
-)  # fmt: skip
-# Where an error rate is one of predictions shown to people, and so an accuracy. Drift's are names of tests and states of detectors too; what
-# its page says beside them is held by tests/unit/drift/test_html_report.py.
+    "assets",
+    "demo",
+    "replay",
+    "benchmarks",
+    "rlhf_pipeline/cli",
+    "rlhf_pipeline/web",
+    "rlhf_pipeline/drift",
+    "rlhf_pipeline/reward_model",
+    "rlhf_pipeline/calibration",
+    "rlhf_pipeline/evaluation",
+)
+# Where an error rate is one of predictions shown to people, and so an accuracy. Drift's are names
+# of tests and states of detectors too; what its page says beside them is held by
+# tests/unit/drift/test_html_report.py.
 ERRORS_SHOWN = ("assets", "demo", "replay", "rlhf_pipeline/cli", "rlhf_pipeline/web")
 ACCURACY, ERRORS = ("accuracy",), ("accuracy", "error_rate", "error rate")
 # What has the word in its name and is no share of people's judgements found by a model.
@@ -29,8 +40,12 @@ OTHERS = {
     "token_accuracy": "of next tokens, which nobody judged",
     "gold_accuracy": "of an annotator on known answers: a ceiling is of models",
 }
-# Places, by file and function (class, or name of a literal), whose ceiling stands elsewhere, and where.
-BIN = "right in a bin of a reliability diagram: read beside the confidence stated there; the diagram has the ceiling"
+# Places, by file and function (class, or name of a literal), whose ceiling stands elsewhere, and
+# where.
+BIN = (
+    "right in a bin of a reliability diagram: read beside the confidence stated there; the "
+    "diagram has the ceiling"
+)
 ELSEWHERE: dict[str, dict[str, str]] = {
     "benchmarks/bench_detectors.py": {"main": "of alarms, which nobody voted on"},
     "benchmarks/bench_trainers.py": {
@@ -39,7 +54,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "rlhf_pipeline/calibration/plots.py": {"_draw": BIN},
     "rlhf_pipeline/calibration/summary.py": {
-        "calibration_metrics": "measures of rows, whose votes it does not know; CalibrationReport holds the ceiling",
+        "calibration_metrics": "measures of rows, whose votes it does not know; CalibrationReport "
+        "holds the ceiling",
         "reliability_table": BIN,
     },
     "rlhf_pipeline/cli/models.py": {
@@ -69,7 +85,12 @@ def lacks_their_ceiling(source: str, words: Sequence[str] = ERRORS) -> list[Foun
     found = []
     for place, line, said, acquitting in places(ast.parse(source)):
         accuracies = sorted(
-            {name for name in said if any(word in name.lower() for word in words) and not any(other in name.lower() for other in OTHERS)}
+            {
+                name
+                for name in said
+                if any(word in name.lower() for word in words)
+                and not any(other in name.lower() for other in OTHERS)
+            }
         )
         if accuracies and not any("ceiling" in name.lower() for name in (*said, *acquitting)):
             found.append(Found(place, line, tuple(accuracies)))
@@ -77,14 +98,20 @@ def lacks_their_ceiling(source: str, words: Sequence[str] = ERRORS) -> list[Foun
 
 
 def places(tree: ast.Module) -> Iterator[tuple[str, int, list[str], list[str]]]:
-    """Each place: its name, its line, what it calls figures, and what else may name a ceiling there."""
+    """Each place: its name, its line, what it calls figures, and what else may name a ceiling
+    there.
+    """
     for scope, node in _scopes(tree, "module"):
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if isinstance(node, ast.ClassDef):
             yield (
                 scope,
                 node.lineno,
-                [n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)],
+                [
+                    n.target.id
+                    for n in node.body
+                    if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+                ],
                 [],
             )
         elif is_function:
@@ -94,7 +121,10 @@ def places(tree: ast.Module) -> Iterator[tuple[str, int, list[str], list[str]]]:
                 *(n.attr for n in inside if isinstance(n, ast.Attribute)),
                 *(n.arg or "" for n in inside if isinstance(n, ast.keyword)),
             ]
-            known = [*(n.id for n in inside if isinstance(n, ast.Name)), *(n.arg for n in inside if isinstance(n, ast.arg))]
+            known = [
+                *(n.id for n in inside if isinstance(n, ast.Name)),
+                *(n.arg for n in inside if isinstance(n, ast.arg)),
+            ]
             yield scope, node.lineno, called, known
         if is_function:
             for one in inside:
@@ -115,10 +145,18 @@ def _scopes(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _statements(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.AST]]:
-    """What stands in a module or class and in no function or class of it, by the name it is given."""
+    """What stands in a module or class and in no function or class of it, by the name it is
+    given.
+    """
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            targets = child.targets if isinstance(child, ast.Assign) else [child.target] if isinstance(child, ast.AnnAssign) else []
+            targets = (
+                child.targets
+                if isinstance(child, ast.Assign)
+                else [child.target]
+                if isinstance(child, ast.AnnAssign)
+                else []
+            )
             name = next((target.id for target in targets if isinstance(target, ast.Name)), scope)
             yield from ((name, inner) for inner in _seen(child))
 
@@ -142,8 +180,13 @@ def _literal(scope: str, node: ast.AST) -> Iterator[tuple[str, int, list[str], l
     if isinstance(node, ast.Dict):
         yield scope, node.lineno, _texts([key for key in node.keys if key is not None]), []
     elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-        texts = [part for one in node.elts for part in _texts(list(ast.walk(one)) if isinstance(one, ast.JoinedStr) else [one])]
-        if len(node.elts) > 1 and len(texts) >= len(node.elts) - 1:  # a head or list of names, no row of cells
+        texts = [
+            part
+            for one in node.elts
+            for part in _texts(list(ast.walk(one)) if isinstance(one, ast.JoinedStr) else [one])
+        ]
+        # a head or list of names, no row of cells
+        if len(node.elts) > 1 and len(texts) >= len(node.elts) - 1:
             yield scope, node.lineno, texts, []
 
 
@@ -163,8 +206,18 @@ def test_no_accuracy_is_shown_without_its_ceiling() -> None:
 
 
 def test_every_exception_is_still_needed() -> None:
-    needed = {file: {found.place for found in lacks_their_ceiling((ROOT / file).read_text("utf-8"), ACCURACY)} for file in ELSEWHERE}
-    assert [f"{file}: {place}" for file, places in ELSEWHERE.items() for place in places if place not in needed[file]] == []
+    needed = {
+        file: {
+            found.place for found in lacks_their_ceiling((ROOT / file).read_text("utf-8"), ACCURACY)
+        }
+        for file in ELSEWHERE
+    }
+    assert [
+        f"{file}: {place}"
+        for file, places in ELSEWHERE.items()
+        for place in places
+        if place not in needed[file]
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -208,20 +261,31 @@ def test_and_nothing_else(source: str) -> None:
 
 
 def test_no_page_shows_an_accuracy_without_its_ceiling() -> None:
-    pages = [p for p in (ROOT / "rlhf_pipeline" / "web").rglob("*") if p.suffix in {".html", ".js", ".jinja"}]
+    pages = [
+        p
+        for p in (ROOT / "rlhf_pipeline" / "web").rglob("*")
+        if p.suffix in {".html", ".js", ".jinja"}
+    ]
     texts = {path.name: path.read_text(encoding="utf-8").lower() for path in pages}
     assert texts
-    assert sorted(name for name, text in texts.items() if "accuracy" in text and "ceiling" not in text) == []
+    assert (
+        sorted(name for name, text in texts.items() if "accuracy" in text and "ceiling" not in text)
+        == []
+    )
 
 
 def test_where_no_votes_overlap_the_ui_says_that_the_ceiling_is_unknown() -> None:
     def said(**numbers: float) -> dict[str, object]:
         return metadata_of(pd.DataFrame({"x": [1]}), numbers, "headline", None, {})
 
-    assert said(test_accuracy=0.7)["noise_ceiling"] == "unknown: no two votes on one comparison overlap, and nobody judged one again"
+    assert (
+        said(test_accuracy=0.7)["noise_ceiling"]
+        == "unknown: no two votes on one comparison overlap, and nobody judged one again"
+    )
     assert said(test_accuracy=0.7, noise_ceiling=0.8)["noise_ceiling"] == 0.8
     assert str(said(error_rate=0.3)["noise_ceiling"]).startswith("unknown")
     since = said(test_accuracy_since_change=0.7, noise_ceiling=0.8)
-    assert str(since["noise_ceiling_since_change"]).startswith("unknown")  # that of all votes is not it
+    # that of all votes is not it
+    assert str(since["noise_ceiling_since_change"]).startswith("unknown")
     for others in ({"token_accuracy": 0.5}, {"n_pairs": 3.0}):
         assert "noise_ceiling" not in said(**others)

@@ -1,4 +1,6 @@
-"""The documents name everything there is, point at what exists, and show what the definitions are."""
+"""The documents name everything there is, point at what exists, and show what the definitions
+are.
+"""
 
 import re
 from collections.abc import Iterator
@@ -22,13 +24,31 @@ from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
 MEMBERS = {
-    "generator": GENERATORS, "backend": BACKENDS, "detector": DETECTORS, "calibrator": CALIBRATORS, "reward model": REWARD_MODELS,
-    "strategy": STRATEGIES, "file format": FORMATS,
-}  # fmt: skip
+    "generator": GENERATORS,
+    "backend": BACKENDS,
+    "detector": DETECTORS,
+    "calibrator": CALIBRATORS,
+    "reward model": REWARD_MODELS,
+    "strategy": STRATEGIES,
+    "file format": FORMATS,
+}
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
-FORBIDDEN = ("response", "labeler", "labeller", "rater", "seamless", "powerful", "cutting-edge", "state-of-the-art", "simply", "blazing")
+FORBIDDEN = (
+    "response",
+    "labeler",
+    "labeller",
+    "rater",
+    "seamless",
+    "powerful",
+    "cutting-edge",
+    "state-of-the-art",
+    "simply",
+    "blazing",
+)
 
 
 def text_of(*pages: Path) -> str:
@@ -51,7 +71,11 @@ def commands(group: typer.main.TyperGroup | None = None, prefix: str = "rlhf") -
 def setting_row(name: str) -> str:
     """The line of docs/operations.md about one setting."""
     field = Settings.model_fields[name]
-    default = "" if field.default is None else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    default = (
+        ""
+        if field.default is None
+        else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+    )
     return f"| `{ENV_PREFIX}{name.upper()}` | {default} | {field.description} |"
 
 
@@ -67,18 +91,27 @@ def test_every_setting_is_documented() -> None:
 
 def test_no_setting_is_named_that_does_not_exist() -> None:
     named = set(re.findall(rf"\b{ENV_PREFIX}[A-Z_]+\b", DOCS + text_of(ROOT / ".env.example")))
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {f"{ENV_PREFIX}HOME"}
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {
+        f"{ENV_PREFIX}HOME"
+    }
     assert named <= known | {ENV_PREFIX}
 
 
 def test_every_member_of_a_mapping_is_in_extending() -> None:
     page = text_of(ROOT / "docs" / "extending.md")
-    assert [f"{kind} {name}" for kind, mapping in MEMBERS.items() for name in mapping if f"`{name}`" not in page] == []
+    assert [
+        f"{kind} {name}"
+        for kind, mapping in MEMBERS.items()
+        for name in mapping
+        if f"`{name}`" not in page
+    ] == []
 
 
 def is_documented(command: str) -> bool:
     *group, name = command.split()
-    return command in DOCS or (group[-1:] == ["export"] and re.search(rf"rlhf export .*\b{name}\b", DOCS) is not None)
+    return command in DOCS or (
+        group[-1:] == ["export"] and re.search(rf"rlhf export .*\b{name}\b", DOCS) is not None
+    )
 
 
 def test_every_command_is_documented() -> None:
@@ -88,7 +121,9 @@ def test_every_command_is_documented() -> None:
 @pytest.mark.parametrize("kind", ["jobs", "sensors", "schedules"])
 def test_what_runs_is_in_the_loop(kind: str) -> None:
     page = text_of(ROOT / "docs" / "loop.md")
-    simulated = definitions_for(Settings.read(folder=ROOT).model_copy(update={"annotators": "simulated"}))
+    simulated = definitions_for(
+        Settings.read(folder=ROOT).model_copy(update={"annotators": "simulated"})
+    )
     names = {thing.name for thing in getattr(simulated, kind) or ()}
     assert names
     assert sorted(name for name in names if f"`{name}`" not in page) == []
@@ -102,12 +137,22 @@ def test_every_stage_is_a_row_of_the_readme() -> None:
 
 def test_the_picture_is_that_of_the_definitions() -> None:
     assert draw_graph.drawn(ROOT / "docs" / "graph.svg") == draw_graph.graph(), "run `make graph`"
-    assert (ROOT / "docs" / "graph.svg").read_text(encoding="utf-8") == draw_graph.svg(draw_graph.graph()), "run `make graph`"
+    assert (ROOT / "docs" / "graph.svg").read_text(encoding="utf-8") == draw_graph.svg(
+        draw_graph.graph()
+    ), "run `make graph`"
 
 
 def test_relative_links_lead_somewhere() -> None:
-    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))]
-    assert [f"{page.name}: {link}" for page, link in links if "://" not in link and not (page.parent / link).exists()] == []
+    links = [
+        (page, link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(page))
+    ]
+    assert [
+        f"{page.name}: {link}"
+        for page, link in links
+        if "://" not in link and not (page.parent / link).exists()
+    ] == []
 
 
 def test_named_make_targets_exist() -> None:
@@ -116,7 +161,12 @@ def test_named_make_targets_exist() -> None:
 
 
 def test_documents_use_the_vocabulary() -> None:
-    offenders = [(page.name, word) for page in PAGES for word in FORBIDDEN if re.search(rf"\b{word}s?\b", text_of(page), re.IGNORECASE)]
+    offenders = [
+        (page.name, word)
+        for page in PAGES
+        for word in FORBIDDEN
+        if re.search(rf"\b{word}s?\b", text_of(page), re.IGNORECASE)
+    ]
     assert offenders == []
 
 
@@ -129,7 +179,9 @@ def test_named_paths_exist() -> None:
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:
     errors = import_module("rlhf_pipeline.errors")
-    names = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, PipelineError)]
+    names = [
+        n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, PipelineError)
+    ]
     assert [name for name in names if name not in (errors.__doc__ or "")] == []
 
 

@@ -1,4 +1,6 @@
-"""A home that an earlier version made, unpacked and migrated: for tests of what an upgrade must keep."""
+"""A home that an earlier version made, unpacked and migrated: for tests of what an upgrade must
+keep.
+"""
 
 import json
 import shutil
@@ -19,7 +21,9 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @dataclass(frozen=True)
 class UpgradedHome:
-    """Its settings, its open store, and what the version that made it read there; see tests/fixtures/make_home.py."""
+    """Its settings, its open store, and what the version that made it read there; see
+    tests/fixtures/make_home.py.
+    """
 
     settings: Settings
     store: Store
@@ -46,6 +50,8 @@ def upgraded_home(home_0010: Path, tmp_path: Path) -> Iterator[UpgradedHome]:
     shutil.copytree(home_0010, home)
     settings = Settings(home=home, completion_backend="template")
     facts = json.loads((FIXTURES / "home_0010.json").read_text(encoding="utf-8"))
-    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
+    with Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    ) as store:
         store.migrate()
         yield UpgradedHome(settings, store, facts)

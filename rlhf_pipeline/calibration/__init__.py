@@ -1,18 +1,59 @@
-"""Confidence one can believe. Knows margins, pairs and reward models by protocol; knows no registry and no schedule."""
+"""Confidence one can believe. Knows margins, pairs and reward models by protocol; knows no registry
+and no schedule.
+"""
 
 from rlhf_pipeline.calibration.base import Calibrator
-from rlhf_pipeline.calibration.by_group import all_ceilings, calibration_by_group, ceilings_by_group, group_cells, groups_of
-from rlhf_pipeline.calibration.evidently_report import CalibrationThresholds, EvidentlyResult, evidently_calibration_report
+from rlhf_pipeline.calibration.by_group import (
+    all_ceilings,
+    calibration_by_group,
+    ceilings_by_group,
+    group_cells,
+    groups_of,
+)
+from rlhf_pipeline.calibration.evidently_report import (
+    CalibrationThresholds,
+    EvidentlyResult,
+    evidently_calibration_report,
+)
 from rlhf_pipeline.calibration.log import calibration_log, read_calibration_log
 from rlhf_pipeline.calibration.methods import CALIBRATORS, calibrator_from_json
-from rlhf_pipeline.calibration.metrics import brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
-from rlhf_pipeline.calibration.monitoring import OverconfidenceTest, ece_lower_bound, overconfidence_test
-from rlhf_pipeline.calibration.over_time import OverTimeParams, calibration_over_time, over_time_frame
-from rlhf_pipeline.calibration.plots import calibration_series, draw_ceiling, reliability_by_group, reliability_diagram
-from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate, fit_calibrator, recalibrated_loss, voted_rows
+from rlhf_pipeline.calibration.metrics import (
+    brier,
+    ece_debiased,
+    ece_equal_mass,
+    ece_equal_width,
+    log_loss,
+)
+from rlhf_pipeline.calibration.monitoring import (
+    OverconfidenceTest,
+    ece_lower_bound,
+    overconfidence_test,
+)
+from rlhf_pipeline.calibration.over_time import (
+    OverTimeParams,
+    calibration_over_time,
+    over_time_frame,
+)
+from rlhf_pipeline.calibration.plots import (
+    calibration_series,
+    draw_ceiling,
+    reliability_by_group,
+    reliability_diagram,
+)
+from rlhf_pipeline.calibration.selection import (
+    CalibrationParams,
+    calibrate,
+    fit_calibrator,
+    recalibrated_loss,
+    voted_rows,
+)
 from rlhf_pipeline.calibration.slope import calibration_slope
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
-from rlhf_pipeline.calibration.version import calibrate_version, calibration_figures, calibration_pictures
+from rlhf_pipeline.calibration.version import (
+    calibrate_version,
+    calibration_figures,
+    calibration_pictures,
+)
 
 __all__ = [
     "CALIBRATORS",

@@ -1,7 +1,7 @@
 """What every calibrator can do. Knows margins and outcomes; knows no model and no frame.
 
-A calibrator is antisymmetric: p(m) + p(-m) = 1 exactly, because which completion is called a is a coin's work. So none
-has an intercept, and each is a function of |m| that is mirrored.
+A calibrator is antisymmetric: p(m) + p(-m) = 1 exactly, because which completion is called a is a
+coin's work. So none has an intercept, and each is a function of |m| that is mirrored.
 """
 
 from typing import Any, ClassVar, Protocol, Self
@@ -23,10 +23,11 @@ class Calibrator(Protocol):
     name: ClassVar[str]
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
-        """Learn from margins (n,) in logits and outcomes (n,), 1 where a was preferred and 0 where b was.
+        """Learn from margins (n,) in logits and outcomes (n,), 1 where a was preferred and 0 where
+        b was.
 
-        Swapping a and b in any row changes nothing. Raises NotEnoughData for too few rows or a single class of
-        outcomes, InvalidScores for NaN or infinite margins and weights.
+        Swapping a and b in any row changes nothing. Raises NotEnoughData for too few rows or a
+        single class of outcomes, InvalidScores for NaN or infinite margins and weights.
         """
         ...
 
@@ -43,19 +44,29 @@ class Calibrator(Protocol):
 
 
 def checked_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Floats, Floats]:
-    """Margins, outcomes and weights as float64, refused where nothing can be learnt from them; see `Calibrator.fit`."""
+    """Margins, outcomes and weights as float64, refused where nothing can be learnt from them; see
+    `Calibrator.fit`.
+    """
     m, y = finite(margins, "margins"), finite(outcomes, "outcomes")
     w = np.ones_like(m) if weights is None else finite(weights, "weights")
     if not (len(m) == len(y) == len(w)):
-        raise InvalidScores(f"{len(m)} margins, {len(y)} outcomes, {len(w)} weights. Hand in one of each per row.")
+        raise InvalidScores(
+            f"{len(m)} margins, {len(y)} outcomes, {len(w)} weights. Hand in one of each per row."
+        )
     if ((y != 0) & (y != 1)).any() or (w < 0).any():
         raise InvalidScores("Outcomes are 1 (a preferred) or 0 (b preferred), weights 0 or more.")
     m, y, w = m[w > 0], y[w > 0], w[w > 0]
     if len(m) < MIN_ROWS:
-        raise NotEnoughData(f"{len(m)} rows to calibrate on; {MIN_ROWS} are the least. Collect votes on more prompts.")
+        raise NotEnoughData(
+            f"{len(m)} rows to calibrate on; {MIN_ROWS} are the least. Collect votes on more "
+            "prompts."
+        )
     if len(np.unique(y)) < 2:
         side = "a" if y[0] == 1 else "b"
-        raise NotEnoughData(f"All {len(y)} rows to calibrate on prefer side {side}. Votes for both sides are needed; are sides shuffled?")
+        raise NotEnoughData(
+            f"All {len(y)} rows to calibrate on prefer side {side}. Votes for both sides are "
+            "needed; are sides shuffled?"
+        )
     return m, y, w
 
 

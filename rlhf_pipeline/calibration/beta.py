@@ -1,4 +1,6 @@
-"""Beta calibration made antisymmetric: what the model says for the side it prefers and against the other weigh differently."""
+"""Beta calibration made antisymmetric: what the model says for the side it prefers and against the
+other weigh differently.
+"""
 
 from typing import Any, ClassVar, Self
 
@@ -11,9 +13,10 @@ from rlhf_pipeline.reward_model.base import preference_probability
 class BetaCalibration:
     """logit P(a preferred) = sign(m) · (gain · ln(2p) - loss · ln(2(1 - p))), p = sigmoid(|m|).
 
-    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that leaves a coin a coin is ln 2 (a - b); mirrored at
-    margin 0, the map favours no side. With gain = loss it is a temperature; the slope is (gain + loss) / 2 at margin 0 and `loss`
-    far from it. Both are at least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
+    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that leaves a coin
+    a coin is ln 2 (a - b); mirrored at margin 0, the map favours no side. With gain = loss it is a
+    temperature; the slope is (gain + loss) / 2 at margin 0 and `loss` far from it. Both are at
+    least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
     """
 
     name: ClassVar[str] = "beta"
@@ -35,7 +38,13 @@ class BetaCalibration:
             value = w @ (np.logaddexp(0.0, logits) - target * logits) / w.sum()
             return float(value), basis.T @ (w * (preference_probability(logits) - target)) / w.sum()
 
-        best = minimize(objective, np.array([1.0, 1.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None)])
+        best = minimize(
+            objective,
+            np.array([1.0, 1.0]),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None), (0, None)],
+        )
         self.gain_, self.loss_ = float(best.x[0]), float(best.x[1])
         return self
 

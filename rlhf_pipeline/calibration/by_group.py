@@ -1,7 +1,9 @@
-"""Calibration source by source and category by category. Knows arrays, and names of groups; knows no model and no storage.
+"""Calibration source by source and category by category. Knows arrays, and names of groups; knows
+no model and no storage.
 
-A model can be overconfident on one source and timid on another and look calibrated over both. Of a small group little can be known, so
-every figure of a group comes with its interval, and below MIN_PAIRS there is none: a bare number would be read as knowledge.
+A model can be overconfident on one source and timid on another and look calibrated over both. Of a
+small group little can be known, so every figure of a group comes with its interval, and below
+MIN_PAIRS there is none: a bare number would be read as knowledge.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,26 +30,40 @@ Ceilings = Mapping[str, Mapping[str, Interval]]  # the same -> group -> noise ce
 
 
 def groups_of(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a column that is not there groups nothing.
+    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a column
+    that is not there groups nothing.
 
     Raises FrameError without comparison ids.
     """
     if "comparison_id" not in comparisons:
-        raise FrameError("Comparisons to group by have no column comparison_id. Give rows of COMPARISONS.")
+        raise FrameError(
+            "Comparisons to group by have no column comparison_id. Give rows of COMPARISONS."
+        )
     ids = comparisons["comparison_id"].tolist()
     return {
-        by: {str(i): OWN if pd.isna(name) else str(name) for i, name in zip(ids, comparisons[by], strict=True)}
+        by: {
+            str(i): OWN if pd.isna(name) else str(name)
+            for i, name in zip(ids, comparisons[by], strict=True)
+        }
         for by in ("source", "category")
         if by in comparisons
     }
 
 
-def ceilings_by_group(votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None) -> dict[str, dict[str, Interval]]:
-    """The shown ceiling of each group's own VOTES; groups without one are left out. `passes` as in `shown_ceiling`. Raises FrameError."""
+def ceilings_by_group(
+    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
+) -> dict[str, dict[str, Interval]]:
+    """The shown ceiling of each group's own VOTES; groups without one are left out. `passes` as in
+    `shown_ceiling`. Raises FrameError.
+    """
 
     def found(names: Mapping[str, str]) -> Iterator[tuple[str, Interval]]:
-        judged = None if passes is None or "comparison_id" not in passes else passes  # else of no known group
-        named, again = names_about(votes, names), None if judged is None else names_about(judged, names)
+        # else of no known group
+        judged = None if passes is None or "comparison_id" not in passes else passes
+        named, again = (
+            names_about(votes, names),
+            None if judged is None else names_about(judged, names),
+        )
         for name in sorted(named.dropna().unique()):
             its = None if judged is None else judged[again == name]
             ceiling = shown_ceiling(votes[named == name], passes=its)
@@ -57,10 +73,17 @@ def ceilings_by_group(votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFra
     return {by: dict(found(names)) for by, names in groups.items()}
 
 
-def all_ceilings(votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None) -> pd.DataFrame:
-    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of each group. Raises FrameError."""
+def all_ceilings(
+    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of
+    each group. Raises FrameError.
+    """
     everything = ceilings(votes, passes=passes).assign(grouped_by=ALL)
-    parts = [ceilings(votes, names, passes=passes).iloc[1:].assign(grouped_by=by) for by, names in groups.items()]
+    parts = [
+        ceilings(votes, names, passes=passes).iloc[1:].assign(grouped_by=by)
+        for by, names in groups.items()
+    ]
     return pd.concat([everything, *parts], ignore_index=True)[["grouped_by", *CEILINGS.columns]]
 
 
@@ -76,10 +99,12 @@ def calibration_by_group(
     ceilings: Ceilings | None = None,
     params: BootstrapParams | None = None,
 ) -> tuple[GroupCalibration, ...]:
-    """All measures of each group, by name of the grouping and then largest first; rows of comparisons without a group are left out.
+    """All measures of each group, by name of the grouping and then largest first; rows of
+    comparisons without a group are left out.
 
-    `calibrated` and `raw` are P(a preferred), (n,), `outcomes` 1 where a was; rows of one of `clusters` (prompts; else comparisons) are
-    drawn together. Raises InvalidScores and NotEnoughData as the metrics do.
+    `calibrated` and `raw` are P(a preferred), (n,), `outcomes` 1 where a was; rows of one of
+    `clusters` (prompts; else comparisons) are drawn together. Raises InvalidScores and
+    NotEnoughData as the metrics do.
     """
     ids = np.asarray(comparison_ids, dtype=object)
     drawn_together = ids if clusters is None else np.asarray(clusters, dtype=object)
@@ -89,13 +114,26 @@ def calibration_by_group(
     def measured(p: Any, inside: npt.NDArray[np.bool_], n: int) -> CalibrationMetrics | None:
         if p is None or n < MIN_PAIRS:
             return None
-        return calibration_metrics(_part(p, inside), y[inside], weights=w[inside], groups=drawn_together[inside], n=n, params=params)
+        return calibration_metrics(
+            _part(p, inside),
+            y[inside],
+            weights=w[inside],
+            groups=drawn_together[inside],
+            n=n,
+            params=params,
+        )
 
     def found() -> Iterator[GroupCalibration]:
         for by, name, inside, n in _members(ids, groups):
             judged = measured(calibrated, inside, n)
             bins = (
-                reliability_table(_part(calibrated, inside), y[inside], weights=w[inside], groups=drawn_together[inside], params=params)
+                reliability_table(
+                    _part(calibrated, inside),
+                    y[inside],
+                    weights=w[inside],
+                    groups=drawn_together[inside],
+                    params=params,
+                )
                 if judged is not None
                 else ()
             )
@@ -118,19 +156,33 @@ def largest(groups: Sequence[GroupCalibration], n: int) -> list[GroupCalibration
     return sorted(found, key=lambda group: (group.by, -group.n, group.group))
 
 
-HEADER = ("grouped by", "group", "comparisons", "accuracy", "noise ceiling", "ECE without its noise", "calibration slope")
+HEADER = (
+    "grouped by",
+    "group",
+    "comparisons",
+    "accuracy",
+    "noise ceiling",
+    "ECE without its noise",
+    "calibration slope",
+)
 
 
 def group_cells(group: GroupCalibration) -> list[str]:
     """A group as a row under HEADER: each figure with its interval, or words."""
     m = group.calibrated
-    figures = ["too few"] * 3 if m is None else [str(figure or "unknown") for figure in (m.accuracy, m.ece_debiased, m.slope)]
+    figures = (
+        ["too few"] * 3
+        if m is None
+        else [str(figure or "unknown") for figure in (m.accuracy, m.ece_debiased, m.slope)]
+    )
     accuracy, ece, slope = figures
     ceiling = UNKNOWN_CEILING if group.noise_ceiling is None else str(group.noise_ceiling)
     return [group.by, group.group, str(group.n), accuracy, ceiling, ece, slope]
 
 
-def _members(ids: npt.NDArray[Any], groups: Groups) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], int]]:
+def _members(
+    ids: npt.NDArray[Any], groups: Groups
+) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], int]]:
     for by, names in groups.items():
         of_row = pd.Series(ids).map(dict(names))
         sizes = pd.Series(ids).groupby(of_row).nunique().sort_values(ascending=False, kind="stable")

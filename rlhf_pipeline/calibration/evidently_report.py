@@ -1,6 +1,8 @@
-"""The one Evidently adapter of calibration: our ECE, Brier and slope as its metrics and tests. Knows arrays in a frame.
+"""The one Evidently adapter of calibration: our ECE, Brier and slope as its metrics and tests.
+Knows arrays in a frame.
 
-Evidently has no calibration metric but log loss, and its tests need a number with a known error rate: see monitoring.
+Evidently has no calibration metric but log loss, and its tests need a number with a known error
+rate: see monitoring.
 """
 
 import json
@@ -25,23 +27,38 @@ DRAWN = "ece_equal_width"  # the metric that brings the pictures and tables
 
 
 class CalibrationThresholds(BaseModel):
-    """When a day's predictions count as badly calibrated. Each test is wrong about a good model on about 2.5 % of days at most."""
+    """When a day's predictions count as badly calibrated. Each test is wrong about a good model on
+    about 2.5 % of days at most.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     slope_at_least: float = Field(
-        default=0.8, ge=0, le=1, description="Fails where even the upper end of the slope's 95 % interval is below; 1 tests perfection"
+        default=0.8,
+        ge=0,
+        le=1,
+        description="Fails where even the upper end of the slope's 95 % interval is below; 1 tests "
+        "perfection",
     )
     slope_level: float = Field(
         default=0.025,
         gt=0,
         lt=0.5,
-        description="Fails where a one-sided test of the latest `slope_rows` says that the slope is below 1: overconfident; at this level",
+        description="Fails where a one-sided test of the latest `slope_rows` says that the slope "
+        "is below 1: overconfident; at this level",
     )
     slope_rows: int = Field(
-        default=200, ge=50, description="Voted predictions of that test, at most: as many on every day, so that a busy day fires no sooner"
+        default=200,
+        ge=50,
+        description="Voted predictions of that test, at most: as many on every day, so that a busy "
+        "day fires no sooner",
     )
-    ece_at_most: float = Field(default=0.05, ge=0, le=0.5, description="Fails where even the lower bound (97.5 %) of the ECE is above")
+    ece_at_most: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="Fails where even the lower bound (97.5 %) of the ECE is above",
+    )
     min_rows: int = Field(default=50, ge=10, description="Fewest voted predictions to test at all")
 
 
@@ -69,7 +86,9 @@ class EvidentlyResult:
 
 
 def _slope_upper(frame: pd.DataFrame) -> float:
-    """There is one even where every vote went against the model, and that is the day to speak of."""
+    """There is one even where every vote went against the model, and that is the day to speak
+    of.
+    """
     return slope_bounds(_rows(frame))[1]
 
 
@@ -111,17 +130,25 @@ def evidently_calibration_report(
     noise_ceiling: Interval | None = None,
     by_group: Sequence[GroupCalibration] = (),
 ) -> EvidentlyResult:
-    """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and, optionally, `group`.
+    """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and,
+    optionally, `group`.
 
-    Rows come in the order of their votes, as the test of the latest needs. Those of one group (comparison or prompt) are taken to move
-    together; without the column each row stands alone. `noise_ceiling` is drawn beside the share predicted right, `by_group` is a table
-    of the page and the JSON.
-    Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores for NaN or infinite values.
+    Rows come in the order of their votes, as the test of the latest needs. Those of one group
+    (comparison or prompt) are taken to move together; without the column each row stands alone.
+    `noise_ceiling` is drawn beside the share predicted right, `by_group` is a table of the page and
+    the JSON. Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores
+    for NaN or infinite values.
     """
     thresholds = thresholds or CalibrationThresholds()
-    now, before = _prepared(current, "current"), None if reference is None else _prepared(reference, "reference")
+    now, before = (
+        _prepared(current, "current"),
+        None if reference is None else _prepared(reference, "reference"),
+    )
     if len(now) < thresholds.min_rows:
-        raise NotEnoughData(f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. Wait for more votes.")
+        raise NotEnoughData(
+            f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. "
+            "Wait for more votes."
+        )
     snapshot = _run(now, before, thresholds, noise_ceiling, by_group)
     document = snapshot.dict()
     return EvidentlyResult(
@@ -135,11 +162,22 @@ def evidently_calibration_report(
 def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
     missing = sorted({"p", "outcome"} - set(frame.columns))
     if missing:
-        raise FrameError(f"The {which} calibration rows lack {missing}. They need p and outcome, and may have group.")
+        raise FrameError(
+            f"The {which} calibration rows lack {missing}. They need p and outcome, and may have "
+            "group."
+        )
     if len(frame):
         metrics.Rows.of(frame["p"], frame["outcome"])
-    group = frame["group"].astype(str) if "group" in frame else pd.Series([str(i) for i in range(len(frame))], index=frame.index)
-    columns = {"p": frame["p"].astype("float64"), "outcome": frame["outcome"].astype("float64"), "group": group}
+    group = (
+        frame["group"].astype(str)
+        if "group" in frame
+        else pd.Series([str(i) for i in range(len(frame))], index=frame.index)
+    )
+    columns = {
+        "p": frame["p"].astype("float64"),
+        "outcome": frame["outcome"].astype("float64"),
+        "group": group,
+    }
     return pd.DataFrame(columns).reset_index(drop=True)
 
 
@@ -162,22 +200,34 @@ def _run(
     told: dict[str, dict[str, Any]] = {
         OVERCONFIDENCE: {"latest": thresholds.slope_rows},
         DRAWN: {
-            "noise_ceiling": None if noise_ceiling is None else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
+            "noise_ceiling": None
+            if noise_ceiling is None
+            else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
             "ceiling_told": f"noise ceiling {noise_ceiling or UNKNOWN_CEILING}",
             "by_group": [group_cells(group) for group in by_group],
         },
     }
     definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
-    sets = [None if f is None else Dataset.from_pandas(f, data_definition=definition) for f in (current, reference)]
-    # Quantities without a test get an empty list: Evidently would otherwise invent one from the reference.
-    quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]  # there is none of votes that all agree
-    metrics_asked = [metric(quantity=name, tests=tested.get(name, []), **told.get(name, {})) for name in quantities]
+    sets = [
+        None if f is None else Dataset.from_pandas(f, data_definition=definition)
+        for f in (current, reference)
+    ]
+    # Quantities without a test get an empty list: Evidently would otherwise invent one from the
+    # reference.
+    # there is none of votes that all agree
+    quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]
+    metrics_asked = [
+        metric(quantity=name, tests=tested.get(name, []), **told.get(name, {}))
+        for name in quantities
+    ]
     return Report(metrics_asked).run(*sets)
 
 
 @cache
 def _metric() -> Any:
-    """The metric class. Made once: Evidently binds a calculation to it and registers both by name."""
+    """The metric class. Made once: Evidently binds a calculation to it and registers both by
+    name.
+    """
     from evidently.core.metric_types import SingleValueCalculation, SingleValueMetric
 
     class CalibrationQuantity(SingleValueMetric):  # type: ignore[misc]
@@ -188,18 +238,27 @@ def _metric() -> Any:
         by_group: list[list[str]] = []
 
         def measure(self, frame: pd.DataFrame) -> float:
-            return _overconfidence(frame, self.latest) if self.latest is not None else QUANTITIES[self.quantity](frame)
+            return (
+                _overconfidence(frame, self.latest)
+                if self.latest is not None
+                else QUANTITIES[self.quantity](frame)
+            )
 
     class CalibrationQuantityCalculation(SingleValueCalculation[CalibrationQuantity]):  # type: ignore[misc]
         def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
-            now, before = (None if data is None else data.as_dataframe() for data in (current_data, reference_data))
+            now, before = (
+                None if data is None else data.as_dataframe()
+                for data in (current_data, reference_data)
+            )
             result = self.result(self.metric.measure(now))
             if self.metric.quantity == DRAWN:
                 result.widget = [
                     _reliability_widget(now, self.metric.noise_ceiling, self.metric.ceiling_told),
                     *_group_widgets(self.metric.by_group),
                 ]
-            is_known = before is not None and not (self.metric.quantity == SLOPE and all_agree(_rows(before)))
+            is_known = before is not None and not (
+                self.metric.quantity == SLOPE and all_agree(_rows(before))
+            )
             return result, self.result(self.metric.measure(before)) if is_known else None
 
         def display_name(self) -> str:
@@ -211,7 +270,11 @@ def _metric() -> Any:
 def _group_widgets(rows: list[list[str]]) -> list[Any]:
     from evidently.legacy.renderers.html_widgets import table_data
 
-    return [table_data(title="By group, with 95 % intervals", column_names=list(HEADER), data=rows)] if rows else []
+    return (
+        [table_data(title="By group, with 95 % intervals", column_names=list(HEADER), data=rows)]
+        if rows
+        else []
+    )
 
 
 def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: str) -> Any:
@@ -240,7 +303,9 @@ def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: 
         figure.add_hrect(y0=low, y1=high, line_width=0, fillcolor="green", opacity=0.1)
         figure.add_hline(y=value, line={"dash": "dot", "color": "green"}, annotation_text=told)
     else:
-        figure.add_annotation(text=told, x=0.99, y=0.02, xref="paper", yref="paper", showarrow=False)
+        figure.add_annotation(
+            text=told, x=0.99, y=0.02, xref="paper", yref="paper", showarrow=False
+        )
     figure.update_layout(xaxis_title="stated confidence", yaxis_title="share predicted right")
     return plotly_figure(title="Reliability", figure=figure)
 

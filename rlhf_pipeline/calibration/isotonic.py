@@ -1,4 +1,6 @@
-"""Isotonic regression of outcome on margin, made antisymmetric by fitting every row and its swap."""
+"""Isotonic regression of outcome on margin, made antisymmetric by fitting every row and its
+swap.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -10,16 +12,19 @@ from rlhf_pipeline.reward_model.base import mirrored
 
 
 class IsotonicCalibration:
-    """The best non-decreasing map (Zadrozny and Elkan 2002), linear between its steps, constant beyond them.
+    """The best non-decreasing map (Zadrozny and Elkan 2002), linear between its steps, constant
+    beyond them.
 
-    Fitted on (m, y) and (-m, 1 - y) together, so that no side is favoured. Kept between 1/(n+2) and (n+1)/(n+2), n the
-    weight of the rows: a step on which all n votes agreed is no certainty. Flat steps can give several margins one
-    probability; sides are never reordered.
+    Fitted on (m, y) and (-m, 1 - y) together, so that no side is favoured. Kept between 1/(n+2) and
+    (n+1)/(n+2), n the weight of the rows: a step on which all n votes agreed is no certainty. Flat
+    steps can give several margins one probability; sides are never reordered.
     """
 
     name: ClassVar[str] = "isotonic"
 
-    def __init__(self, sizes: Sequence[float] = (0.0,), probabilities: Sequence[float] = (0.5,)) -> None:
+    def __init__(
+        self, sizes: Sequence[float] = (0.0,), probabilities: Sequence[float] = (0.5,)
+    ) -> None:
         self.sizes_ = np.asarray(sizes, dtype=np.float64)
         self.probabilities_ = np.asarray(probabilities, dtype=np.float64)
 
@@ -41,7 +46,11 @@ class IsotonicCalibration:
         return mirrored(margins, lambda size: np.interp(size, sizes, probabilities))
 
     def to_json(self) -> dict[str, Any]:
-        return {"method": self.name, "sizes": self.sizes_.tolist(), "probabilities": self.probabilities_.tolist()}
+        return {
+            "method": self.name,
+            "sizes": self.sizes_.tolist(),
+            "probabilities": self.probabilities_.tolist(),
+        }
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:

@@ -1,6 +1,8 @@
-"""Calibration reports as the entries of `calibration_log.json`, and back. Knows the record; knows no file.
+"""Calibration reports as the entries of `calibration_log.json`, and back. Knows the record; knows
+no file.
 
-The store keeps reports and never forgets one, so the log of a later run holds that of every earlier one as its beginning.
+The store keeps reports and never forgets one, so the log of a later run holds that of every earlier
+one as its beginning.
 """
 
 import json
@@ -18,41 +20,59 @@ from rlhf_pipeline.records import CalibrationReport
 
 @dataclass(frozen=True)
 class ReadLog:
-    """The entries of a log that are reports, and of those that are none the number, from 1, and the cause with its cure."""
+    """The entries of a log that are reports, and of those that are none the number, from 1, and the
+    cause with its cure.
+    """
 
     reports: tuple[CalibrationReport, ...]
     refused: tuple[tuple[int, str], ...]
 
 
 def calibration_log(reports: Sequence[CalibrationReport]) -> list[dict[str, Any]]:
-    """One JSON-ready entry per calibration, oldest first; `CalibrationReport.model_validate` reads each back unchanged."""
-    ordered = sorted(reports, key=lambda report: (report.fitted_at, report.reward_model, report.calibrator_version or 0))
+    """One JSON-ready entry per calibration, oldest first; `CalibrationReport.model_validate` reads
+    each back unchanged.
+    """
+    ordered = sorted(
+        reports,
+        key=lambda report: (report.fitted_at, report.reward_model, report.calibrator_version or 0),
+    )
     return [json.loads(report.model_dump_json()) for report in ordered]
 
 
 def read_calibration_log(text: str) -> list[CalibrationReport]:
-    """The reports of a `calibration_log.json`, in its order; those of earlier versions lack what was not measured then.
+    """The reports of a `calibration_log.json`, in its order; those of earlier versions lack what
+    was not measured then.
 
     Raises DatasetError naming the entry that is no calibration report.
     """
     read = read_entries(text)
     if read.refused:
         n, why = read.refused[0]
-        raise DatasetError(f"Entry {n} of this calibration log is no calibration report: {why} Mend or remove it.")
+        raise DatasetError(
+            f"Entry {n} of this calibration log is no calibration report: {why} Mend or remove it."
+        )
     return list(read.reports)
 
 
 def read_entries(text: str) -> ReadLog:
-    """The same, entry by entry: one that is none keeps no other from being read. Times are in UTC afterwards.
+    """The same, entry by entry: one that is none keeps no other from being read. Times are in UTC
+    afterwards.
 
     Raises DatasetError where the text is no list of entries at all.
     """
     try:
-        entries = parse_json(text, is_finite=False)  # a number that is not finite costs its entry alone
+        # a number that is not finite costs its entry alone
+        entries = parse_json(text, is_finite=False)
     except (ValueError, RecursionError) as cause:
-        raise DatasetError(f"This calibration log is no JSON ({cause}). Write it again: rlhf export calibration-log.") from cause
+        raise DatasetError(
+            f"This calibration log is no JSON ({cause}). Write it again: rlhf export "
+            "calibration-log."
+        ) from cause
     if not isinstance(entries, list):
-        raise DatasetError("This calibration log is no JSON list of reports. Write it again: rlhf export calibration-log.")
+        raise DatasetError(
+            "This calibration log is no JSON list of reports. Write it again: rlhf export "
+            "calibration-log."
+        )
     reports, refused = [], []
     for n, entry in enumerate(entries, start=1):
         try:
@@ -67,7 +87,9 @@ def _report(entry: Any) -> CalibrationReport:
     try:
         report = CalibrationReport.model_validate(entry)
         fitted_at = report.fitted_at.astimezone(UTC)
-        written = json.dumps(report.model_dump(exclude={"fitted_at"}), ensure_ascii=False, allow_nan=False)
+        written = json.dumps(
+            report.model_dump(exclude={"fitted_at"}), ensure_ascii=False, allow_nan=False
+        )
         written.encode()
     except ValidationError as cause:
         first = cause.errors()[0]
@@ -78,9 +100,20 @@ def _report(entry: Any) -> CalibrationReport:
     except UnicodeEncodeError as cause:  # before ValueError, of which it is one
         raise DatasetError("half a character (a lone surrogate) is in its text.") from cause
     except (ValueError, RecursionError) as cause:
-        raise DatasetError(f"NaN, infinity or too deep a nesting is in it ({cause}); write null where there is no number.") from cause
+        raise DatasetError(
+            f"NaN, infinity or too deep a nesting is in it ({cause}); write null where there is no "
+            "number."
+        ) from cause
     if report.fitted_at.tzinfo is None:
-        raise DatasetError(f"fitted_at: {report.fitted_at} names no time zone; in UTC it ends in Z.")
-    if "\x00" in f"{report.reward_model}{report.method}{report.data_hash}" or not report.reward_model.strip():
-        raise DatasetError("reward_model: must name a model, without NUL characters; the same holds for method and data_hash.")
+        raise DatasetError(
+            f"fitted_at: {report.fitted_at} names no time zone; in UTC it ends in Z."
+        )
+    if (
+        "\x00" in f"{report.reward_model}{report.method}{report.data_hash}"
+        or not report.reward_model.strip()
+    ):
+        raise DatasetError(
+            "reward_model: must name a model, without NUL characters; the same holds for method "
+            "and data_hash."
+        )
     return report.model_copy(update={"fitted_at": fitted_at})

@@ -22,11 +22,20 @@ CALIBRATORS = Members("calibration", _OWN)
 
 
 def calibrator_from_json(state: dict[str, Any]) -> Calibrator:
-    """The calibrator that `to_json` wrote, as `CalibrationReport.params` holds it. Raises ModelError for any other."""
+    """The calibrator that `to_json` wrote, as `CalibrationReport.params` holds it. Raises
+    ModelError for any other.
+    """
     method = state.get("method")
     if not isinstance(method, str) or method not in CALIBRATORS:
-        raise ModelError(f"No calibrator {method!r}. Known: {', '.join(CALIBRATORS)}. Calibrate the reward model again.")
+        raise ModelError(
+            f"No calibrator {method!r}. Known: {', '.join(CALIBRATORS)}. Calibrate the reward "
+            "model "
+            "again."
+        )
     try:
         return CALIBRATORS[method].from_json(state)
     except (KeyError, TypeError, ValueError) as cause:
-        raise ModelError(f"The stored {method} calibrator lacks or garbles {cause}. Calibrate the reward model again.") from cause
+        raise ModelError(
+            f"The stored {method} calibrator lacks or garbles {cause}. Calibrate the reward model "
+            "again."
+        ) from cause

@@ -1,9 +1,10 @@
-"""How far stated probabilities can be trusted, each measure as one number. Knows arrays of probabilities and outcomes; knows no model.
+"""How far stated probabilities can be trusted, each measure as one number. Knows arrays of
+probabilities and outcomes; knows no model.
 
 `summary` puts intervals around them, and that is what anybody is shown.
 
-Everything is computed on folded rows: confidence in the side predicted, and whether that side was preferred. So the
-numbers do not depend on which completion was called a, and bins cover [0.5, 1].
+Everything is computed on folded rows: confidence in the side predicted, and whether that side was
+preferred. So the numbers do not depend on which completion was called a, and bins cover [0.5, 1].
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ SMALLEST = 1e-12  # log loss of a certain prediction that failed: 27.6 nats, not
 
 @dataclass(frozen=True)
 class Rows:
-    """Folded rows: confidence (n,) of 0.5 to 1, right (n,) of 0 to 1, weight (n,), number of the group (n,)."""
+    """Folded rows: confidence (n,) of 0.5 to 1, right (n,) of 0 to 1, weight (n,), number of the
+    group (n,).
+    """
 
     confidence: Floats
     right: Floats
@@ -38,24 +41,34 @@ class Rows:
     def of(cls, p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None) -> "Rows":
         """From P(a preferred) and outcomes (1 where a was preferred; a share of votes will do).
 
-        Raises InvalidScores for NaN, infinite or out-of-range values and unequal lengths, NotEnoughData without rows.
+        Raises InvalidScores for NaN, infinite or out-of-range values and unequal lengths,
+        NotEnoughData without rows.
         """
         p, y = finite(p, "probabilities"), finite(outcomes, "outcomes")
         w = np.ones_like(p) if weights is None else finite(weights, "weights")
         if not (len(p) == len(y) == len(w)):
-            raise InvalidScores(f"{len(p)} probabilities, {len(y)} outcomes, {len(w)} weights. Hand in one of each per row.")
+            raise InvalidScores(
+                f"{len(p)} probabilities, {len(y)} outcomes, {len(w)} weights. Hand in one of each "
+                "per row."
+            )
         if not len(p) or w.sum() <= 0:
-            raise NotEnoughData("No voted predictions to measure calibration on. Collect votes on predicted comparisons first.")
+            raise NotEnoughData(
+                "No voted predictions to measure calibration on. Collect votes on predicted "
+                "comparisons first."
+            )
         if ((p < 0) | (p > 1) | (y < 0) | (y > 1) | (w < 0)).any():
             raise InvalidScores(
-                "Probabilities and outcomes lie between 0 and 1 and weights are not negative. Are these scores, not probabilities?"
+                "Probabilities and outcomes lie between 0 and 1 and weights are not negative. Are "
+                "these scores, not probabilities?"
             )
         right = np.where(p > 0.5, y, np.where(p < 0.5, 1 - y, 0.5))
         return cls(np.maximum(p, 1 - p), right, w, group_index(groups, len(p)))
 
     @property
     def mean(self) -> tuple[float, float]:
-        return float(self.weight @ self.confidence / self.weight.sum()), float(self.weight @ self.right / self.weight.sum())
+        return float(self.weight @ self.confidence / self.weight.sum()), float(
+            self.weight @ self.right / self.weight.sum()
+        )
 
 
 def equal_width(rows: Rows, n_bins: int = N_BINS) -> Ints:
@@ -64,7 +77,9 @@ def equal_width(rows: Rows, n_bins: int = N_BINS) -> Ints:
 
 
 def equal_mass(rows: Rows, n_bins: int = N_BINS) -> Ints:
-    """Bin of each row: as nearly the same weight in each as equal confidences, which stay together, allow."""
+    """Bin of each row: as nearly the same weight in each as equal confidences, which stay together,
+    allow.
+    """
     _, inverse = np.unique(rows.confidence, return_inverse=True)
     mass = np.bincount(inverse, weights=rows.weight)
     middle = np.cumsum(mass) - mass / 2
@@ -73,7 +88,9 @@ def equal_mass(rows: Rows, n_bins: int = N_BINS) -> Ints:
 
 
 def ece_equal_width(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """Expected calibration error: mean |confidence - accuracy| over bins of equal width, weighted by their rows."""
+    """Expected calibration error: mean |confidence - accuracy| over bins of equal width, weighted
+    by their rows.
+    """
     rows = Rows.of(p, outcomes, weights=weights)
     return ece(rows, equal_width(rows, n_bins))
 
@@ -85,33 +102,41 @@ def ece_equal_mass(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = 
 
 
 def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """Equal-mass ECE less the part that noise alone adds (Kumar, Liang and Ma 2019, section 5); never below 0.
+    """Equal-mass ECE less the part that noise alone adds (Kumar, Liang and Ma 2019, section 5);
+    never below 0.
 
-    Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the folded normal), with the variance of
-    `variance_of_share`: three rows that are all right are no certainty.
+    Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the
+    folded normal), with the variance of `variance_of_share`: three rows that are all right are no
+    certainty.
     """
     rows = Rows.of(p, outcomes, weights=weights)
     return max(0.0, float(share_of_noise_off(*bin_gaps(rows, equal_mass(rows, n_bins)))))
 
 
 def share_of_noise_off(gap: Floats, share: Floats, variance: Floats) -> Floats:
-    """sum over bins (the last axis) of share · (2 |gap| - what |gap| would be on average, drawn again); can be below 0."""
+    """sum over bins (the last axis) of share · (2 |gap| - what |gap| would be on average, drawn
+    again); can be below 0.
+    """
     from scipy.stats import norm
 
     noise = np.sqrt(np.maximum(variance, 1e-18))
     size = np.abs(gap)
-    expected = noise * np.sqrt(2 / np.pi) * np.exp(-((size / noise) ** 2) / 2) + size * (1 - 2 * norm.cdf(-size / noise))
+    expected = noise * np.sqrt(2 / np.pi) * np.exp(-((size / noise) ** 2) / 2) + size * (
+        1 - 2 * norm.cdf(-size / noise)
+    )
     return np.asarray((share * (2 * size - expected)).sum(axis=-1))
 
 
 def smoothed(share: Any, n: Any) -> Any:
-    """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai and DasGupta 2001), never quite 0 or 1.
-    Numbers or arrays."""
+    """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai
+    and DasGupta 2001), never quite 0 or 1. Numbers or arrays."""
     return (share * n + 0.5) / (n + 1)
 
 
 def variance_of_share(share: Any, n: Any) -> Any:
-    """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all rows agree. Numbers or arrays."""
+    """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all
+    rows agree. Numbers or arrays.
+    """
     rate = smoothed(share, n)
     return rate * (1 - rate) / np.maximum(n, 1e-300)
 
@@ -129,8 +154,11 @@ def log_loss(p: Any, outcomes: Any, *, weights: Any = None) -> float:
 
 
 def squares(rows: Rows) -> Floats:
-    # Written for a share of votes as outcome: the mean over its votes, not the square of the share's distance.
-    return np.asarray(rows.right * (1 - rows.confidence) ** 2 + (1 - rows.right) * rows.confidence**2)
+    # Written for a share of votes as outcome: the mean over its votes, not the square of the
+    # share's distance.
+    return np.asarray(
+        rows.right * (1 - rows.confidence) ** 2 + (1 - rows.right) * rows.confidence**2
+    )
 
 
 def log_losses(rows: Rows) -> Floats:
@@ -144,7 +172,9 @@ def ece(rows: Rows, bins: Ints) -> float:
 
 
 def bin_gaps(rows: Rows, bins: Ints) -> tuple[Floats, Floats, Floats]:
-    """Per bin: accuracy less confidence, share of the weight, variance of the accuracy (`variance_of_share`)."""
+    """Per bin: accuracy less confidence, share of the weight, variance of the accuracy
+    (`variance_of_share`).
+    """
     mass = np.bincount(bins, weights=rows.weight)
     kept = mass > 0
     confidence = np.bincount(bins, weights=rows.weight * rows.confidence)[kept] / mass[kept]

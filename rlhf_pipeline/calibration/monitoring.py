@@ -1,7 +1,7 @@
 """What says with a known error rate that calibration has failed. Knows arrays; knows no triggers.
 
-Raw ECE is positive for a perfect model, the more so the fewer rows: it cannot be set against a threshold. The quantities
-here allow for noise, and for the votes of one prompt moving together.
+Raw ECE is positive for a perfect model, the more so the fewer rows: it cannot be set against a
+threshold. The quantities here allow for noise, and for the votes of one prompt moving together.
 """
 
 from typing import Any
@@ -14,8 +14,9 @@ from rlhf_pipeline.records import Interval, Record
 
 
 class OverconfidenceTest(Record):
-    """Is the model more certain than it is right? `slope` with the test's own interval, two-sided at twice the level; None where every vote
-    went one way, which has no slope and yet may speak against 1."""
+    """Is the model more certain than it is right? `slope` with the test's own interval, two-sided
+    at twice the level; None where every vote went one way, which has no slope and yet may speak
+    against 1."""
 
     slope: Interval | None
     p_value: float
@@ -23,11 +24,15 @@ class OverconfidenceTest(Record):
     fires: bool
 
 
-def overconfidence_test(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.025) -> OverconfidenceTest:
-    """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in `level` of the cases.
+def overconfidence_test(
+    p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.025
+) -> OverconfidenceTest:
+    """One-sided Wald test that the calibration slope is below 1; on a calibrated model it fires in
+    `level` of the cases.
 
-    Errors are cluster-robust over `groups`. Where every vote went with the model, or against it, the score test of 1. Raises NotEnoughData
-    where every probability is 0.5 or fewer than 2 groups exist, InvalidScores as the metrics do.
+    Errors are cluster-robust over `groups`. Where every vote went with the model, or against it,
+    the score test of 1. Raises NotEnoughData where every probability is 0.5 or fewer than 2 groups
+    exist, InvalidScores as the metrics do.
     """
     from scipy.stats import norm
 
@@ -37,7 +42,9 @@ def overconfidence_test(p: Any, outcomes: Any, *, weights: Any = None, groups: G
         return OverconfidenceTest(slope=None, p_value=p_value, level=level, fires=p_value < level)
     value, error = wald_error(rows)
     half = float(norm.ppf(1 - level)) * error
-    slope = Interval(value=value, low=value - half, high=value + half, n=len(rows.right), level=1 - 2 * level)
+    slope = Interval(
+        value=value, low=value - half, high=value + half, n=len(rows.right), level=1 - 2 * level
+    )
     p_value = float(norm.cdf((value - 1) / max(error, 1e-300)))
     return OverconfidenceTest(slope=slope, p_value=p_value, level=level, fires=p_value < level)
 
@@ -53,22 +60,32 @@ def ece_lower_bound(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> float:
-    """A number the true equal-mass ECE exceeds with probability `level`; 0 or less where noise explains what is seen.
+    """A number the true equal-mass ECE exceeds with probability `level`; 0 or less where noise
+    explains what is seen.
 
-    ECE is at most the true one plus the noise of the bins' accuracies (triangle inequality). The `level` quantile of
-    that noise, drawn by a wild bootstrap that flips the sign of each group's residuals (Cameron, Gelbach and Miller
-    2008), is taken off. They are not centred on their bin, which would lose a degree of freedom a bin and fire too
-    often on small ones. `n_bins` follows from the number of groups, 2 to 10, unless given. Raises as the metrics do.
+    ECE is at most the true one plus the noise of the bins' accuracies (triangle inequality). The
+    `level` quantile of that noise, drawn by a wild bootstrap that flips the sign of each group's
+    residuals (Cameron, Gelbach and Miller 2008), is taken off. They are not centred on their bin,
+    which would lose a degree of freedom a bin and fire too often on small ones. `n_bins` follows
+    from the number of groups, 2 to 10, unless given. Raises as the metrics do.
     """
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
     n_groups = int(rows.group.max()) + 1
-    # Below some 40 groups a bin the sign flips understate the tail, and the bound would be wrong too often.
+    # Below some 40 groups a bin the sign flips understate the tail, and the bound would be wrong
+    # too often.
     bins = equal_mass(rows, int(np.clip(n_groups // 40, 2, N_BINS)) if n_bins is None else n_bins)
     n_used = int(bins.max()) + 1
     mass = np.maximum(np.bincount(bins, weights=rows.weight, minlength=n_used), 1e-300)
-    gap = np.bincount(bins, weights=rows.weight * (rows.right - rows.confidence), minlength=n_used) / mass
+    gap = (
+        np.bincount(bins, weights=rows.weight * (rows.right - rows.confidence), minlength=n_used)
+        / mass
+    )
     residual = rows.weight * (rows.right - rows.confidence)
-    cells = np.bincount(rows.group * n_used + bins, weights=residual, minlength=n_groups * n_used).reshape(n_groups, n_used)
-    signs = np.random.default_rng([seed, n_groups]).choice([-1.0, 1.0], size=(n_resamples, n_groups))
+    cells = np.bincount(
+        rows.group * n_used + bins, weights=residual, minlength=n_groups * n_used
+    ).reshape(n_groups, n_used)
+    signs = np.random.default_rng([seed, n_groups]).choice(
+        [-1.0, 1.0], size=(n_resamples, n_groups)
+    )
     noise = np.abs(signs @ cells).sum(axis=1) / rows.weight.sum()
     return float(np.abs(gap) @ mass / rows.weight.sum() - np.quantile(noise, level))

@@ -9,12 +9,14 @@ from rlhf_pipeline.reward_model.base import preference_probability
 
 
 class PlattScaling:
-    """logit P(a preferred) = far · m + (near - far) · scale · tanh(m / scale), `scale` the median |margin| in the fit.
+    """logit P(a preferred) = far · m + (near - far) · scale · tanh(m / scale), `scale` the median
+    |margin| in the fit.
 
-    Platt 1999 fits slope and intercept. An intercept would favour a side for being called a; the tanh is its odd
-    counterpart: away from 0 it adds a constant to the confidence, at 0 nothing. `near` is the slope at margin 0, `far`
-    the slope of large margins; both are at least 0, so the map never reorders pairs. Platt's smoothed targets
-    (n + 1) / (n + 2) keep it finite where all predictions are right.
+    Platt 1999 fits slope and intercept. An intercept would favour a side for being called a; the
+    tanh is its odd counterpart: away from 0 it adds a constant to the confidence, at 0 nothing.
+    `near` is the slope at margin 0, `far` the slope of large margins; both are at least 0, so the
+    map never reorders pairs. Platt's smoothed targets (n + 1) / (n + 2) keep it finite where all
+    predictions are right.
     """
 
     name: ClassVar[str] = "platt"
@@ -38,7 +40,13 @@ class PlattScaling:
             value = w @ (np.logaddexp(0.0, logits) - target * logits) / w.sum()
             return float(value), basis.T @ (w * (preference_probability(logits) - target)) / w.sum()
 
-        best = minimize(objective, np.array([1.0, 1.0]), jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None)])
+        best = minimize(
+            objective,
+            np.array([1.0, 1.0]),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None), (0, None)],
+        )
         self.near_, self.far_ = float(best.x[0]), float(best.x[1])
         return self
 

@@ -1,4 +1,6 @@
-"""Choosing a calibrator on the calib split and judging it on the test split. Knows pairs and a reward model."""
+"""Choosing a calibrator on the calib split and judging it on the test split. Knows pairs and a
+reward model.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,22 +32,36 @@ from rlhf_pipeline.votes.test_split import Recorder
 class CalibrationParams(BootstrapParams):
     """How a calibrator is chosen."""
 
-    methods: list[str] = Field(default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is")
+    methods: list[str] = Field(
+        default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is"
+    )
     target: Literal["votes", "majority"] = Field(
         default="votes",
-        description="What a probability is of: one vote for a, as every vote is later compared with, or the majority for a",
+        description="What a probability is of: one vote for a, as every vote is later compared "
+        "with, or the majority for a",
     )
-    folds: int = Field(default=5, ge=2, le=50, description="Folds over prompts by which methods are compared")
+    folds: int = Field(
+        default=5, ge=2, le=50, description="Folds over prompts by which methods are compared"
+    )
     min_pairs: int = Field(default=20, ge=10, description="Fewest pairs in the calib split")
     allow_uncalibrated: bool = Field(
-        default=False, description="With fewer, go on with the raw probabilities instead of failing; method none, nothing compared"
+        default=False,
+        description="With fewer, go on with the raw probabilities instead of failing; method none, "
+        "nothing compared",
     )
-    weight_before_change: float = Field(default=0.1, ge=0, le=1, description="Weight of pairs voted before a detected change of taste")
+    weight_before_change: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Weight of pairs voted before a detected change of taste",
+    )
 
 
 @dataclass(frozen=True)
 class VoteRows:
-    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; n_pairs comparisons lie behind them."""
+    """Margins a - b (n,), outcomes 1 for a, weights, number of the prompt, comparison; n_pairs
+    comparisons lie behind them.
+    """
 
     margins: Floats
     outcomes: Floats
@@ -75,14 +91,17 @@ def calibrate(
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> tuple[Calibrator, CalibrationReport]:
-    """The method with the least cross-validated log loss on the calib split, or none; metrics are on the test split.
+    """The method with the least cross-validated log loss on the calib split, or none; metrics are
+    on the test split.
 
-    The test split is opened only after the calibrator was chosen, and `record` is told. `groups` (what by -> comparison id -> group) and
-    `group_ceilings` (what by -> group -> noise ceiling) give the measures of each group beside those of all.
+    The test split is opened only after the calibrator was chosen, and `record` is told. `groups`
+    (what by -> comparison id -> group) and `group_ceilings` (what by -> group -> noise ceiling)
+    give the measures of each group beside those of all.
 
-    With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last of `taste_changes` in their
-    category count `weight_before_change` in both. Raises NotEnoughData (too few pairs, one class, no test pairs), InvalidScores (a NaN
-    score), ConfigurationError (unknown method).
+    With too few pairs and `allow_uncalibrated` it is none, untried. Pairs voted on before the last
+    of `taste_changes` in their category count `weight_before_change` in both. Raises NotEnoughData
+    (too few pairs, one class, no test pairs), InvalidScores (a NaN score), ConfigurationError
+    (unknown method).
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
@@ -90,16 +109,20 @@ def calibrate(
     is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
     if (is_thin and not params.allow_uncalibrated) or not n_test:
         raise NotEnoughData(
-            f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and {n_test} in the test split "
-            "(1 needed). Collect votes on more prompts or lower min_pairs."
+            f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and "
+            f"{n_test} in the test split (1 needed). Collect votes on more prompts or lower "
+            "min_pairs."
         )
     calibrator, candidates = (NoCalibration(), {}) if is_thin else _chosen(calib, params)
-    opened = open_test_split(pairs, model=reward_model_label, purpose="calibration report", record=record)
+    opened = open_test_split(
+        pairs, model=reward_model_label, purpose="calibration report", record=record
+    )
     test = _rows(opened, reward_model, params, taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
-            f"None of {n_test} test pairs counts: none has votes (a majority, where that is the target), or all were voted on before a "
-            "change after which they weigh 0. Collect more votes."
+            f"None of {n_test} test pairs counts: none has votes (a majority, where that is the "
+            "target), or all were voted on before a change after which they weigh 0. Collect more "
+            "votes."
         )
     return calibrator, _report(
         calibrator,
@@ -117,18 +140,25 @@ def calibrate(
 
 
 def fit_calibrator(
-    pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams | None = None, *, progress: Progress = silent
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    params: CalibrationParams | None = None,
+    *,
+    progress: Progress = silent,
 ) -> tuple[Calibrator, dict[str, float]]:
-    """What `calibrate` would choose, and each method's cross-validated log loss, with the test split left unopened.
+    """What `calibrate` would choose, and each method's cross-validated log loss, with the test
+    split left unopened.
 
-    Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores, ConfigurationError as `calibrate` does.
+    Raises NotEnoughData (too few pairs in the calib split, one class), InvalidScores,
+    ConfigurationError as `calibrate` does.
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, NO_CHANGES, progress)
     if calib.n_pairs < params.min_pairs:
         raise NotEnoughData(
-            f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. Collect votes on more prompts."
+            f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. "
+            "Collect votes on more prompts."
         )
     return _chosen(calib, params)
 
@@ -141,22 +171,37 @@ def recalibrated_loss(
     method: str | None = None,
     progress: Progress = silent,
 ) -> float:
-    """Nats per vote that the reward model loses under the calibrator that suits it best, each prompt predicted by one fitted without it.
+    """Nats per vote that the reward model loses under the calibrator that suits it best, each
+    prompt predicted by one fitted without it.
 
-    So two models are compared by what they know, not by how well each was calibrated when; with `method` two ways to calibrate one. Of
-    pairs too few or too alike to fit a calibrator it is the loss of the raw probabilities. Raises NotEnoughData without votes,
-    InvalidScores for a NaN score.
+    So two models are compared by what they know, not by how well each was calibrated when; with
+    `method` two ways to calibrate one. Of pairs too few or too alike to fit a calibrator it is the
+    loss of the raw probabilities. Raises NotEnoughData without votes, InvalidScores for a NaN
+    score.
     """
     params = params or CalibrationParams()
-    rows = _rows(pairs.sort_values("comparison_id", ignore_index=True), reward_model, params, NO_CHANGES, progress)
+    rows = _rows(
+        pairs.sort_values("comparison_id", ignore_index=True),
+        reward_model,
+        params,
+        NO_CHANGES,
+        progress,
+    )
     try:
-        return min(_held_out_loss(name, rows, params) for name in ([method] if method else _methods(params)))
+        return min(
+            _held_out_loss(name, rows, params)
+            for name in ([method] if method else _methods(params))
+        )
     except NotEnoughData:
-        return log_loss(NoCalibration().transform(rows.margins), rows.outcomes, weights=rows.weights)
+        return log_loss(
+            NoCalibration().transform(rows.margins), rows.outcomes, weights=rows.weights
+        )
 
 
 def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
-    """A row a vote, oldest pair first, as the calibration tests read them: `p` of a, `outcome` 1 for a vote for a, `group` the prompt."""
+    """A row a vote, oldest pair first, as the calibration tests read them: `p` of a, `outcome` 1
+    for a vote for a, `group` the prompt.
+    """
     order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
     used, p = pairs.iloc[order], np.asarray(p_chosen, dtype=np.float64)[order]
     n_votes = used["n_votes"].to_numpy(dtype=np.int64)
@@ -185,25 +230,49 @@ def _chosen(calib: VoteRows, params: CalibrationParams) -> tuple[Calibrator, dic
 def _methods(params: CalibrationParams) -> list[str]:
     unknown = sorted(set(params.methods) - set(CALIBRATORS))
     if unknown:
-        raise ConfigurationError(f"Unknown calibration methods {unknown}. Known: {', '.join(CALIBRATORS)}.")
+        raise ConfigurationError(
+            f"Unknown calibration methods {unknown}. Known: {', '.join(CALIBRATORS)}."
+        )
     return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
 
 
-def _rows(pairs: pd.DataFrame, reward_model: RewardModel, params: CalibrationParams, changes: TasteChanges, progress: Progress) -> VoteRows:
-    """Of pairs of one split. For votes, each pair is two rows, weighted by the votes for each side; pairs of ties alone are none."""
+def _rows(
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    params: CalibrationParams,
+    changes: TasteChanges,
+    progress: Progress,
+) -> VoteRows:
+    """Of pairs of one split. For votes, each pair is two rows, weighted by the votes for each side;
+    pairs of ties alone are none.
+    """
     majority_only = params.target == "majority"
-    used = pairs[(pairs["n_votes"] > 0) & ((pairs["agreement"] > 0.5) | (not majority_only))].reset_index(drop=True)
+    used = pairs[
+        (pairs["n_votes"] > 0) & ((pairs["agreement"] > 0.5) | (not majority_only))
+    ].reset_index(drop=True)
     if used.empty:
-        return VoteRows(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=object), 0)
+        return VoteRows(
+            np.zeros(0),
+            np.zeros(0),
+            np.zeros(0),
+            np.zeros(0, dtype=np.int64),
+            np.zeros(0, dtype=object),
+            0,
+        )
     prompts, n = used["prompt"].tolist(), len(used)
-    scores = reward_model.score([*prompts, *prompts], [*used["chosen"], *used["rejected"]], progress=progress)
+    scores = reward_model.score(
+        [*prompts, *prompts], [*used["chosen"], *used["rejected"]], progress=progress
+    )
     chose_a = (used["chosen_side"] == "a").to_numpy()
     margins = np.where(chose_a, 1.0, -1.0) * (scores[:n] - scores[n:])
     agreement = np.ones(n) if majority_only else used["agreement"].to_numpy(dtype=np.float64)
     votes = np.ones(n) if majority_only else used["n_votes"].to_numpy(dtype=np.float64)
     counting = change_weights(used, changes, params.weight_before_change)
     weights = votes * counting
-    groups, ids = group_index(used["prompt_id"].to_numpy(), n), used["comparison_id"].to_numpy(dtype=object)
+    groups, ids = (
+        group_index(used["prompt_id"].to_numpy(), n),
+        used["comparison_id"].to_numpy(dtype=object),
+    )
     both = np.concatenate([weights * agreement, weights * (1 - agreement)])
     kept = both > 0
     return VoteRows(
@@ -220,8 +289,11 @@ def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> fl
     """Log loss on prompts the calibrator was not fitted on, each prompt held out once."""
     n_folds = min(params.folds, len(np.unique(rows.groups)))
     if n_folds < 2:
-        raise NotEnoughData("All pairs of the calib split are of one prompt. Collect votes on more prompts.")
-    # Numbers of groups can have gaps where weights are 0, so they are ranked before they are dealt to folds.
+        raise NotEnoughData(
+            "All pairs of the calib split are of one prompt. Collect votes on more prompts."
+        )
+    # Numbers of groups can have gaps where weights are 0, so they are ranked before they are dealt
+    # to folds.
     fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
     p = np.full(len(rows.margins), np.nan)
     for k in range(n_folds):
@@ -231,7 +303,12 @@ def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> fl
 
 
 def _report(
-    calibrator: Calibrator, test: VoteRows, params: CalibrationParams, groups: Groups, ceilings: Ceilings, **facts: object
+    calibrator: Calibrator,
+    test: VoteRows,
+    params: CalibrationParams,
+    groups: Groups,
+    ceilings: Ceilings,
+    **facts: object,
 ) -> CalibrationReport:
     def measured(p: Floats) -> dict[str, object]:
         shared = {"weights": test.weights, "groups": test.groups, "params": params}

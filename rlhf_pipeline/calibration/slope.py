@@ -1,4 +1,6 @@
-"""The slope of calibration: how much too strongly, or too weakly, a model states its preferences. Knows arrays; knows no triggers."""
+"""The slope of calibration: how much too strongly, or too weakly, a model states its preferences.
+Knows arrays; knows no triggers.
+"""
 
 from typing import Any
 
@@ -10,16 +12,21 @@ from rlhf_pipeline.records import Interval
 from rlhf_pipeline.votes.intervals import FEW_GROUPS, group_sums
 
 FARTHEST = 13.8  # logit of 1 - 1e-6: one certain prediction shall not outweigh all others
-LARGEST = 100.0  # of a slope and of the ends of its interval, either way; one that stands there may be any larger
+# of a slope and of the ends of its interval, either way; one that stands there may be any larger
+LARGEST = 100.0
 UNDERFLOW = 700.0  # beyond, exp is 0
 
 
-def calibration_slope(p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.95) -> Interval:
-    """Slope of the outcome's log odds on the stated log odds, with its score interval: 1 is calibrated, below overconfident.
+def calibration_slope(
+    p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, level: float = 0.95
+) -> Interval:
+    """Slope of the outcome's log odds on the stated log odds, with its score interval: 1 is
+    calibrated, below overconfident.
 
-    Cox 1958, without intercept, since sides are interchangeable; see `slope_bounds` for the interval. Where every vote went with the model,
-    or every one against it, the likelihood grows without end and there is no slope (Albert and Anderson 1984). Raises NotEnoughData there,
-    where all probabilities are 0.5 and where fewer than 2 groups exist; InvalidScores as the metrics do.
+    Cox 1958, without intercept, since sides are interchangeable; see `slope_bounds` for the
+    interval. Where every vote went with the model, or every one against it, the likelihood grows
+    without end and there is no slope (Albert and Anderson 1984). Raises NotEnoughData there, where
+    all probabilities are 0.5 and where fewer than 2 groups exist; InvalidScores as the metrics do.
     """
     return slope_interval(Rows.of(p, outcomes, weights=weights, groups=groups), level)
 
@@ -30,24 +37,35 @@ def slope_interval(rows: Rows, level: float = 0.95) -> Interval:
     low, high = slope_bounds(rows, level)
     n_groups = int(rows.group.max()) + 1
     few = n_groups if n_groups < FEW_GROUPS else None
-    return Interval(value=slope, low=min(low, slope), high=max(high, slope), n=len(rows.right), level=level, few_groups=few)
+    return Interval(
+        value=slope,
+        low=min(low, slope),
+        high=max(high, slope),
+        n=len(rows.right),
+        level=level,
+        few_groups=few,
+    )
 
 
 def slope_bounds(rows: Rows, level: float = 0.95) -> tuple[float, float]:
     """The slopes that a score test (Rao 1948) does not reject, from the least to the largest.
 
-    As Wilson's interval of a share does, it takes the variance at the slope in question, not at the estimate, and so holds where rows are
-    few or nearly all right; Wald's and the bootstrap's shrink to nothing there. The variance is that of independent votes (weights are
-    counts of them) times how much more the sums of the groups scatter than that at the estimate, at least 1 (Rao and Scott 1992); where
-    all rows agree and nobody can know, a group counts as one vote. An end that does not exist is ±LARGEST: of rows that agree, one does
-    not. Raises NotEnoughData where all probabilities are 0.5 or fewer than 2 groups exist.
+    As Wilson's interval of a share does, it takes the variance at the slope in question, not at the
+    estimate, and so holds where rows are few or nearly all right; Wald's and the bootstrap's shrink
+    to nothing there. The variance is that of independent votes (weights are counts of them) times
+    how much more the sums of the groups scatter than that at the estimate, at least 1 (Rao and
+    Scott 1992); where all rows agree and nobody can know, a group counts as one vote. An end that
+    does not exist is ±LARGEST: of rows that agree, one does not. Raises NotEnoughData where all
+    probabilities are 0.5 or fewer than 2 groups exist.
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
 
     x = _checked(rows)
     agree = _agree(x, rows)
-    most = float(norm.ppf(0.5 + level / 2)) ** 2 * (_largest_scatter(x, rows) if agree else _scatter(x, rows, _solve(x, rows)))
+    most = float(norm.ppf(0.5 + level / 2)) ** 2 * (
+        _largest_scatter(x, rows) if agree else _scatter(x, rows, _solve(x, rows))
+    )
     farthest = min(LARGEST, UNDERFLOW / float(x.max()))
 
     def rejected(slope: float) -> float:
@@ -57,14 +75,20 @@ def slope_bounds(rows: Rows, level: float = 0.95) -> tuple[float, float]:
     def end(start: float, stop: float) -> float:
         if rejected(start) > 0:  # what fits best lies beyond ±LARGEST
             return float(np.copysign(LARGEST, start))
-        return float(brentq(rejected, start, stop)) if rejected(stop) > 0 else float(np.copysign(LARGEST, stop))
+        return (
+            float(brentq(rejected, start, stop))
+            if rejected(stop) > 0
+            else float(np.copysign(LARGEST, stop))
+        )
 
     middle = agree * farthest or float(np.clip(_solve(x, rows), -farthest, farthest))
     return end(middle, -farthest), end(middle, farthest)
 
 
 def wald_error(rows: Rows) -> tuple[float, float]:
-    """The slope and its standard error, cluster-robust over the groups (Liang and Zeger 1986): for tests on many rows. Raises NotEnoughData."""
+    """The slope and its standard error, cluster-robust over the groups (Liang and Zeger 1986): for
+    tests on many rows. Raises NotEnoughData.
+    """
     slope = slope_of(rows)
     x = _checked(rows)
     residual, information = _at(slope, x, rows)
@@ -72,7 +96,9 @@ def wald_error(rows: Rows) -> tuple[float, float]:
 
 
 def score_z(rows: Rows, slope: float = 1.0) -> float:
-    """Score statistic of `slope` where every vote went one way, normal under it and below 0 if less would fit. Raises NotEnoughData."""
+    """Score statistic of `slope` where every vote went one way, normal under it and below 0 if less
+    would fit. Raises NotEnoughData.
+    """
     x = _checked(rows)
     residual, information = _at(slope, x, rows)
     return float(residual.sum() / np.sqrt(max(information * _largest_scatter(x, rows), 1e-300)))
@@ -84,8 +110,8 @@ def slope_of(rows: Rows) -> float:
     agree = _agree(x, rows)
     if agree:
         raise NotEnoughData(
-            f"No slope of calibration: every vote went {'with' if agree > 0 else 'against'} the model, and no slope is steep enough for that. "
-            "Collect more votes."
+            f"No slope of calibration: every vote went {'with' if agree > 0 else 'against'} the "
+            "model, and no slope is steep enough for that. Collect more votes."
         )
     return _solve(x, rows)
 
@@ -97,13 +123,20 @@ def all_agree(rows: Rows) -> bool:
 
 def log_odds(rows: Rows) -> Floats:
     """Of the stated confidence, (n,), 0 and up."""
-    return np.asarray(np.minimum(np.log(rows.confidence) - np.log(np.maximum(1 - rows.confidence, 1e-300)), FARTHEST))
+    return np.asarray(
+        np.minimum(
+            np.log(rows.confidence) - np.log(np.maximum(1 - rows.confidence, 1e-300)), FARTHEST
+        )
+    )
 
 
 def _checked(rows: Rows) -> Floats:
     x = log_odds(rows)
     if float(rows.weight @ x**2) <= 0 or rows.group.max() < 1:
-        raise NotEnoughData("No slope of calibration: every probability is 0.5, or all rows are of one prompt. Collect more votes.")
+        raise NotEnoughData(
+            "No slope of calibration: every probability is 0.5, or all rows are of one prompt. "
+            "Collect more votes."
+        )
     return x
 
 
@@ -114,11 +147,15 @@ def _agree(x: Floats, rows: Rows) -> int:
 
 
 def _at(slope: float, x: Floats, rows: Rows) -> tuple[Floats, float]:
-    """Each row's part of the score, (n,), and the information, to the last digit where probabilities are near 0 and 1."""
+    """Each row's part of the score, (n,), and the information, to the last digit where
+    probabilities are near 0 and 1.
+    """
     from scipy.special import expit
 
     yes, no = expit(slope * x), expit(-slope * x)
-    return rows.weight * x * (rows.right * no - (1 - rows.right) * yes), float(rows.weight @ (x**2 * yes * no))
+    return rows.weight * x * (rows.right * no - (1 - rows.right) * yes), float(
+        rows.weight @ (x**2 * yes * no)
+    )
 
 
 def _between(residual: Floats, rows: Rows) -> float:

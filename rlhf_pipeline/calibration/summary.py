@@ -1,22 +1,29 @@
-"""All measures of calibration with their intervals, and the reliability table. Knows arrays; knows no model.
+"""All measures of calibration with their intervals, and the reliability table. Knows arrays; knows
+no model.
 
-Brier's parts (Murphy 1973) are taken over the equal-mass bins k of the debiased ECE, with every row counted once for each side: which
-completion is called a is a coin's work, so the base rate is a half and the uncertainty 1/4.
+Brier's parts (Murphy 1973) are taken over the equal-mass bins k of the debiased ECE, with every row
+counted once for each side: which completion is called a is a coin's work, so the base rate is a
+half and the uncertainty 1/4.
 
-    Brier = sum share_k (confidence_k - accuracy_k)^2  -  sum share_k (accuracy_k - 1/2)^2  +  1/4  +  within_bins
-             reliability                                 resolution                          uncertainty
+    Brier = sum share_k (confidence_k - accuracy_k)^2     reliability
+            - sum share_k (accuracy_k - 1/2)^2            resolution
+            + 1/4                                         uncertainty
+            + within_bins
 
-`within_bins`, the variance of the confidence within bins less twice its covariance with the outcome (Stephenson, Coelho and Jolliffe
-2008), makes the sum exact. Reliability and resolution both hold noise of the bins' accuracies, the same in both.
+`within_bins`, the variance of the confidence within bins less twice its covariance with the outcome
+(Stephenson, Coelho and Jolliffe 2008), makes the sum exact. Reliability and resolution both hold
+noise of the bins' accuracies, the same in both.
 
-Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap would claim certainty. There it is a
-parametric one (Davison and Hinkley 1997, section 2.2): as many votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1),
-see `smoothed`. Where all groups have the same share right (all, or three of four in each), accuracy has Wilson's interval, and Brier and
-log loss at least what they would be at its ends.
+Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap
+would claim certainty. There it is a parametric one (Davison and Hinkley 1997, section 2.2): as many
+votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smoothed`. Where all
+groups have the same share right (all, or three of four in each), accuracy has Wilson's interval,
+and Brier and log loss at least what they would be at its ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +46,13 @@ from rlhf_pipeline.calibration.metrics import (
 from rlhf_pipeline.calibration.slope import slope_interval
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.votes.intervals import BootstrapParams, all_alike, percentiles, resampled_totals, wilson_bounds
+from rlhf_pipeline.votes.intervals import (
+    BootstrapParams,
+    all_alike,
+    percentiles,
+    resampled_totals,
+    wilson_bounds,
+)
 
 UNCERTAINTY = 0.25
 
@@ -48,14 +61,22 @@ Totals = Mapping[str, Floats]
 
 
 def calibration_metrics(
-    p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, n: int | None = None, params: BootstrapParams | None = None
+    p: Any,
+    outcomes: Any,
+    *,
+    weights: Any = None,
+    groups: Groups = None,
+    n: int | None = None,
+    params: BootstrapParams | None = None,
 ) -> CalibrationMetrics:
-    """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals over `groups` (prompts).
+    """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals
+    over `groups` (prompts).
 
-    `n` is the number of comparisons, if not of rows. Every measure is computed on the same resamples; bins stay as the rows made them. The
-    slope has its score interval (`slope_bounds`) instead, and is missing where nothing could tell one: every probability 0.5, one group,
-    every vote with the model or every one against it. Raises InvalidScores for NaN and values that are no probability, NotEnoughData
-    without rows.
+    `n` is the number of comparisons, if not of rows. Every measure is computed on the same
+    resamples; bins stay as the rows made them. The slope has its score interval (`slope_bounds`)
+    instead, and is missing where nothing could tell one: every probability 0.5, one group, every
+    vote with the model or every one against it. Raises InvalidScores for NaN and values that are no
+    probability, NotEnoughData without rows.
     """
     params = params or BootstrapParams()
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
@@ -74,8 +95,9 @@ def calibration_metrics(
     def of(measure: Callable[[Totals], Floats]) -> Interval:
         return interval(float(measure(seen)[0]), measure(again))
 
-    means = {name: of(lambda totals, name=name: _mean(totals, name)) for name in ("right", "brier", "log_loss")}  # type: ignore[misc]
-    if all_alike(_mean(again, "right")):  # drawn again, all alike stay all alike: that is no certainty
+    means = {name: of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")}
+    # drawn again, all alike stay all alike: that is no certainty
+    if all_alike(_mean(again, "right")):
         means = _at_wilsons_ends(means, rows, n_groups, params.level)
     brier = means["brier"]
     reliability, resolution = of(_reliability), of(_resolution)
@@ -98,16 +120,26 @@ def calibration_metrics(
 
 
 def reliability_table(
-    p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None, n_bins: int = N_BINS, params: BootstrapParams | None = None
+    p: Any,
+    outcomes: Any,
+    *,
+    weights: Any = None,
+    groups: Groups = None,
+    n_bins: int = N_BINS,
+    params: BootstrapParams | None = None,
 ) -> tuple[ReliabilityBin, ...]:
-    """Confidence against accuracy per bin of equal width, with counts and Wilson intervals; empty bins are left out."""
+    """Confidence against accuracy per bin of equal width, with counts and Wilson intervals; empty
+    bins are left out.
+    """
     params = params or BootstrapParams()
     rows = Rows.of(p, outcomes, weights=weights, groups=groups)
     bins = equal_width(rows, n_bins)
     table = []
     for k in np.unique(bins):
         inside = bins == k
-        part = Rows(rows.confidence[inside], rows.right[inside], rows.weight[inside], rows.group[inside])
+        part = Rows(
+            rows.confidence[inside], rows.right[inside], rows.weight[inside], rows.group[inside]
+        )
         confidence, accuracy = part.mean
         low, high = wilson_bounds(accuracy, len(np.unique(part.group)), params.level)
         table.append(
@@ -133,7 +165,9 @@ def _slope(rows: Rows, level: float, n: int) -> Interval | None:
 
 @dataclass(frozen=True)
 class _Agreeing:
-    """A bin whose rows were all right (`share` 1) or all wrong (0), its mean confidence and its number of groups."""
+    """A bin whose rows were all right (`share` 1) or all wrong (0), its mean confidence and its
+    number of groups.
+    """
 
     bin: int
     share: float
@@ -155,42 +189,67 @@ def _agreeing(rows: Rows, bins: Ints) -> Iterator[_Agreeing]:
 
 
 def _unsettle(
-    seen: Totals, again: dict[str, Floats], rows: Rows, wide: Ints, mass: Ints, params: BootstrapParams
+    seen: Totals,
+    again: dict[str, Floats],
+    rows: Rows,
+    wide: Ints,
+    mass: Ints,
+    params: BootstrapParams,
 ) -> tuple[dict[str, Floats], Floats]:
     """Give the resamples' bins whose rows all agree what they cannot show, in place.
 
-    Gives the totals that these resamples are of, which have the smoothed rate in such bins, and what the gap of each equal-mass bin would be
-    of a calibrated model with as many votes as groups, (n_resamples, bins); NaN where rows differ and the resamples show it.
+    Gives the totals that these resamples are of, which have the smoothed rate in such bins, and
+    what the gap of each equal-mass bin would be of a calibrated model with as many votes as groups,
+    (n_resamples, bins); NaN where rows differ and the resamples show it.
     """
     rng = np.random.default_rng([params.seed, len(rows.right)])
-    supposed, by_chance = {"mass": seen["mass"], "gap": seen["gap"].copy()}, np.full(again["gap"].shape, np.nan)
+    supposed, by_chance = (
+        {"mass": seen["mass"], "gap": seen["gap"].copy()},
+        np.full(again["gap"].shape, np.nan),
+    )
     for found in _agreeing(rows, wide):
-        again["gap_wide"][:, found.bin] += _error(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]
+        again["gap_wide"][:, found.bin] += (
+            _error(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]
+        )
     for found in _agreeing(rows, mass):
         supposed["gap"][:, found.bin] += (found.rate - found.share) * seen["bin_mass"][:, found.bin]
         error = _error(found, params.n_resamples, rng) * again["bin_mass"][:, found.bin]
         again["gap"][:, found.bin] += error
         again["bin_right"][:, found.bin] += error
-        by_chance[:, found.bin] = rng.binomial(found.n_groups, found.confidence, params.n_resamples) / found.n_groups - found.confidence
+        by_chance[:, found.bin] = (
+            rng.binomial(found.n_groups, found.confidence, params.n_resamples) / found.n_groups
+            - found.confidence
+        )
     return supposed, by_chance
 
 
 def _error(found: _Agreeing, n_resamples: int, rng: np.random.Generator) -> Floats:
-    return np.asarray(rng.binomial(found.n_groups, found.rate, n_resamples) / found.n_groups - found.share)
+    return np.asarray(
+        rng.binomial(found.n_groups, found.rate, n_resamples) / found.n_groups - found.share
+    )
 
 
-def _at_wilsons_ends(means: Mapping[str, Interval], rows: Rows, n_groups: int, level: float) -> dict[str, Interval]:
-    """Accuracy, Brier and log loss of groups with one share right: each is linear in the accuracy, if whoever is right were drawn anew."""
+def _at_wilsons_ends(
+    means: Mapping[str, Interval], rows: Rows, n_groups: int, level: float
+) -> dict[str, Interval]:
+    """Accuracy, Brier and log loss of groups with one share right: each is linear in the accuracy,
+    if whoever is right were drawn anew.
+    """
     accuracy = means["right"].value
     ends = [float(end) for end in wilson_bounds(accuracy, n_groups, level)]
-    right, wrong = (replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0))
+    right, wrong = (
+        replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0)
+    )
     slopes = {"right": 1.0} | {
-        name: _weighted(right, measure) - _weighted(wrong, measure) for name, measure in (("brier", squares), ("log_loss", log_losses))
+        name: _weighted(right, measure) - _weighted(wrong, measure)
+        for name, measure in (("brier", squares), ("log_loss", log_losses))
     }
 
     def with_ends(name: str, interval: Interval) -> Interval:
         there = [interval.value + (end - accuracy) * slopes[name] for end in ends]
-        return interval.model_copy(update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)})
+        return interval.model_copy(
+            update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)}
+        )
 
     return {name: with_ends(name, interval) for name, interval in means.items()}
 
@@ -209,8 +268,15 @@ def _blocks(rows: Rows, wide: Ints, mass: Ints) -> dict[str, Floats]:
         "log_loss": rows.weight * log_losses(rows),
     }
     blocks = {name: values[:, None] for name, values in one.items()}
-    blocks |= {"gap_wide": _by_bin(gap, wide), "mass_wide": _by_bin(rows.weight, wide), "gap": _by_bin(gap, mass)}
-    blocks |= {"bin_mass": _by_bin(rows.weight, mass), "bin_right": _by_bin(rows.weight * rows.right, mass)}
+    blocks |= {
+        "gap_wide": _by_bin(gap, wide),
+        "mass_wide": _by_bin(rows.weight, wide),
+        "gap": _by_bin(gap, mass),
+    }
+    blocks |= {
+        "bin_mass": _by_bin(rows.weight, mass),
+        "bin_right": _by_bin(rows.weight * rows.right, mass),
+    }
     blocks |= {"bin_mass2": _by_bin(rows.weight**2, mass)}
     return blocks
 
@@ -229,7 +295,9 @@ def _gap_sum(totals: Totals, name: str) -> Floats:
 
 
 def _per_bin(totals: Totals) -> tuple[Floats, Floats, Floats, Floats]:
-    """Gap, share of the weight, accuracy and variance of the accuracy of each bin; nothing of a bin that was not drawn."""
+    """Gap, share of the weight, accuracy and variance of the accuracy of each bin; nothing of a bin
+    that was not drawn.
+    """
     mass = totals["bin_mass"]
     safe = np.maximum(mass, 1e-300)
     accuracy = np.clip(totals["bin_right"] / safe, 0, 1)
@@ -248,12 +316,15 @@ def _resolution(totals: Totals) -> Floats:
     return np.asarray((share * (accuracy - 0.5) ** 2).sum(axis=1))
 
 
-def _debiased(seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around) -> Interval:
-    """The basic bootstrap interval: resamples scatter around the plain ECE of what they are of (`supposed`), which holds the rows' noise, not
-    around the true one.
+def _debiased(
+    seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
+) -> Interval:
+    """The basic bootstrap interval: resamples scatter around the plain ECE of what they are of
+    (`supposed`), which holds the rows' noise, not around the true one.
 
-    It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows how near to 0 the truth may lie. `by_chance`
-    is the noise of bins whose rows agree, see `_unsettle`.
+    It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows
+    how near to 0 the truth may lie. `by_chance` is the noise of bins whose rows agree, see
+    `_unsettle`.
     """
 
     def off(totals: Totals) -> Floats:
@@ -263,6 +334,12 @@ def _debiased(seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, 
     value, plain = float(off(seen)[0]), float(_gap_sum(seen, "gap")[0])
     resampled = np.clip(value - (off(again) - float(_gap_sum(supposed, "gap")[0])), 0.0, 1.0)
     shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
-    noise = np.abs(np.where(np.isnan(by_chance), shown, by_chance * seen["bin_mass"] / seen["mass"])).sum(axis=1)
+    noise = np.abs(
+        np.where(np.isnan(by_chance), shown, by_chance * seen["bin_mass"] / seen["mass"])
+    ).sum(axis=1)
     found = interval(max(0.0, value), resampled)
-    return found.model_copy(update={"low": 0.0}) if plain <= np.quantile(noise, 0.5 + level / 2) else found
+    return (
+        found.model_copy(update={"low": 0.0})
+        if plain <= np.quantile(noise, 0.5 + level / 2)
+        else found
+    )

@@ -13,7 +13,8 @@ BOUNDS = (0.01, 100.0)  # beyond these a margin is a certainty or a coin
 class TemperatureScaling:
     """P(a preferred) = logistic(margin / temperature).
 
-    Guo et al. 2017: one temperature cannot reorder pairs, so accuracy stays and only confidence moves.
+    Guo et al. 2017: one temperature cannot reorder pairs, so accuracy stays and only confidence
+    moves.
     """
 
     name: ClassVar[str] = "temperature"
@@ -30,7 +31,12 @@ class TemperatureScaling:
             logits = m * np.exp(-log_temperature)
             return float(w @ (np.logaddexp(0.0, logits) - y * logits) / w.sum())
 
-        best = minimize_scalar(loss, bounds=(np.log(BOUNDS[0]), np.log(BOUNDS[1])), method="bounded", options={"xatol": 1e-6})
+        best = minimize_scalar(
+            loss,
+            bounds=(np.log(BOUNDS[0]), np.log(BOUNDS[1])),
+            method="bounded",
+            options={"xatol": 1e-6},
+        )
         self.temperature_ = float(np.exp(best.x))
         return self
 

@@ -1,7 +1,9 @@
-"""Calibrating a registered reward model, as the asset and `rlhf reward calibrate` do. Knows a version's record, pairs and votes; no registry.
+"""Calibrating a registered reward model, as the asset and `rlhf reward calibrate` do. Knows a
+version's record, pairs and votes; no registry.
 
-What is chosen, what stands beside it, and which figures and pictures show it is said here once for both. The asset's run keeps more:
-Evidently's report, every group's ceilings as CSV, the reference window and the calibration log, which the command writes as its file.
+What is chosen, what stands beside it, and which figures and pictures show it is said here once for
+both. The asset's run keeps more: Evidently's report, every group's ceilings as CSV, the reference
+window and the calibration log, which the command writes as its file.
 """
 
 import pandas as pd
@@ -31,18 +33,26 @@ def calibrate_version(
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> tuple[Calibrator, CalibrationReport]:
-    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings of all VOTES and of each group's.
+    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings
+    of all VOTES and of each group's.
 
-    COMPARISONS are those the votes are on, so that a group's ceiling rests on all its votes, of those without a majority too.
-    Votes before a change count what they counted when the reward model was fitted, which was found there; else as `params` say.
-    `weight_before_change` wins over both. `passes` as `agreement` takes them. Raises as `calibrate`.
+    COMPARISONS are those the votes are on, so that a group's ceiling rests on all its votes, of
+    those without a majority too. Votes before a change count what they counted when the reward
+    model was fitted, which was found there; else as `params` say. `weight_before_change` wins over
+    both. `passes` as `agreement` takes them. Raises as `calibrate`.
     """
-    found = version.params.get("weight_before_change") if weight_before_change is None else weight_before_change
+    found = (
+        version.params.get("weight_before_change")
+        if weight_before_change is None
+        else weight_before_change
+    )
     groups = groups_of(comparisons)
     return calibrate(
         pairs,
         reward_model,
-        params if found is None else params.model_copy(update={"weight_before_change": float(found)}),
+        params
+        if found is None
+        else params.model_copy(update={"weight_before_change": float(found)}),
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
         noise_ceiling=shown_ceiling(votes, passes=passes),
@@ -55,13 +65,19 @@ def calibrate_version(
 
 
 def calibration_pictures(report: CalibrationReport) -> dict[str, bytes]:
-    """PNG by name: the reliability diagram, and small multiples of the groups where there are any."""
+    """PNG by name: the reliability diagram, and small multiples of the groups where there are
+    any.
+    """
     by_group = reliability_by_group(report)
-    return {"reliability_diagram": reliability_diagram(report)} | ({} if by_group is None else {"reliability_by_group": by_group})
+    return {"reliability_diagram": reliability_diagram(report)} | (
+        {} if by_group is None else {"reliability_by_group": by_group}
+    )
 
 
 def calibration_figures(report: CalibrationReport) -> dict[str, float]:
-    """Estimates with the ends of their intervals, so that no chart of MLflow's shows one without how sure it is; without what is unknown."""
+    """Estimates with the ends of their intervals, so that no chart of MLflow's shows one without
+    how sure it is; without what is unknown.
+    """
     raw, calibrated, parts = report.raw, report.calibrated, report.calibrated.brier_parts
     found: dict[str, Interval | None] = {
         "accuracy": raw.accuracy,
@@ -80,5 +96,8 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     }
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {
-        f"{name}{end}": float(getattr(interval, of)) for name, interval in found.items() if interval is not None for end, of in ends.items()
+        f"{name}{end}": float(getattr(interval, of))
+        for name, interval in found.items()
+        if interval is not None
+        for end, of in ends.items()
     }

@@ -1,4 +1,6 @@
-"""The `rlhf` command: every stage's files and state from a terminal. Knows the whole library; nobody imports it."""
+"""The `rlhf` command: every stage's files and state from a terminal. Knows the whole library;
+nobody imports it.
+"""
 
 import sys
 
@@ -35,7 +37,8 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.memory import memory_named
 
 app = typer.Typer(
-    help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, retraining.",
+    help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, "
+    "retraining.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,7 +70,9 @@ gate(app)
 
 
 def main() -> None:
-    """Errors raised on purpose are one readable line and exit code 1; anything else is a bug and shows its trace."""
+    """Errors raised on purpose are one readable line and exit code 1; anything else is a bug and
+    shows its trace.
+    """
     silence_telemetry()
     share_cores()
     try:

@@ -1,4 +1,6 @@
-"""`rlhf guidelines` and `rlhf rules`: what annotators are told, and how cards are dealt. Knows versions; a change is a new one."""
+"""`rlhf guidelines` and `rlhf rules`: what annotators are told, and how cards are dealt. Knows
+versions; a change is a new one.
+"""
 
 import secrets
 from pathlib import Path
@@ -14,7 +16,9 @@ from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import AnnotationRules
 
 guidelines = typer.Typer(help="What annotators are asked to do, in Markdown.", no_args_is_help=True)
-rules = typer.Typer(help="How cards are dealt: overlap, repeats, gold, leases, undo, rubric.", no_args_is_help=True)
+rules = typer.Typer(
+    help="How cards are dealt: overlap, repeats, gold, leases, undo, rubric.", no_args_is_help=True
+)
 
 
 @guidelines.callback()
@@ -23,12 +27,16 @@ def guidelines_group() -> None:
 
 
 @guidelines.command("set")
-def set_guidelines(file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)]) -> None:
+def set_guidelines(
+    file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
+) -> None:
     """Make the text of a file the newest version; votes keep the version they were cast under."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise ConfigurationError(f"{file} cannot be read as guidelines: {cause}. Give a text file in UTF-8.") from cause
+        raise ConfigurationError(
+            f"{file} cannot be read as guidelines: {cause}. Give a text file in UTF-8."
+        ) from cause
     if not text.strip():
         raise ConfigurationError(f"{file} is empty. Write what annotators are asked to do.")
     workspace = _ready()
@@ -36,12 +44,16 @@ def set_guidelines(file: Annotated[Path, typer.Argument(help="A text file in UTF
     if newest is not None and newest.text == text:
         echo(f"version {newest.version} says so already")
         return
-    made = workspace.store.guidelines.add(text, after=newest.version if newest else 0, actor="rlhf guidelines")
+    made = workspace.store.guidelines.add(
+        text, after=newest.version if newest else 0, actor="rlhf guidelines"
+    )
     echo(f"guidelines are at version {made.version}, {len(text):,} characters")
 
 
 @guidelines.command("show")
-def show_guidelines(version: Annotated[int | None, typer.Option(min=1, help="Default: the newest.")] = None) -> None:
+def show_guidelines(
+    version: Annotated[int | None, typer.Option(min=1, help="Default: the newest.")] = None,
+) -> None:
     """Print a version."""
     store = _ready().store
     found = store.guidelines.latest() if version is None else store.guidelines.get(version)
@@ -69,27 +81,40 @@ def show_rules() -> None:
 @rules.command("set")
 def set_rules(
     changes: Annotated[
-        list[str], typer.Argument(metavar="RULE=VALUE...", help="Such as overlap=3 requires_reason=true.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="RULE=VALUE...",
+            help="Such as overlap=3 requires_reason=true.",
+            show_default=False,
+        ),
     ],
 ) -> None:
-    """Change some rules; a change holds for cards dealt from then on. An empty value is none: max_votes_per_day= lifts the cap."""
+    """Change some rules; a change holds for cards dealt from then on. An empty value is none:
+    max_votes_per_day= lifts the cap.
+    """
     store = _ready().store
     version, held = store.rules.latest()
-    # The first rules a project sets get a seed nobody knows, as the web app gives them: it places the hidden cards.
+    # The first rules a project sets get a seed nobody knows, as the web app gives them: it places
+    # the hidden cards.
     drawn = {"seed": secrets.randbits(48)} if version == 0 else {}
     wanted = held.model_dump() | drawn | dict(_change(text) for text in changes)
     try:
         new = AnnotationRules.model_validate(wanted)
     except ValidationError as cause:
-        problems = "; ".join(f"{e['loc'][0] if e['loc'] else 'rules'}: {e['msg']}" for e in cause.errors())
+        problems = "; ".join(
+            f"{e['loc'][0] if e['loc'] else 'rules'}: {e['msg']}" for e in cause.errors()
+        )
         raise ConfigurationError(
-            f"The rules cannot be so: {problems}. Nothing was changed; `rlhf rules show` says what each means."
+            f"The rules cannot be so: {problems}. Nothing was changed; `rlhf rules show` says what "
+            "each means."
         ) from cause
     if new == held:
         echo(f"version {version} says so already")
         return
     said = ", ".join(
-        f"{n} {_shown(getattr(held, n))} -> {_shown(v)}" for n, v in new if v != getattr(held, n) and not (n == "seed" and drawn)
+        f"{n} {_shown(getattr(held, n))} -> {_shown(v)}"
+        for n, v in new
+        if v != getattr(held, n) and not (n == "seed" and drawn)
     )
     echo(f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {said}")
 
@@ -97,13 +122,18 @@ def set_rules(
 def _change(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or name not in AnnotationRules.model_fields:
-        raise ConfigurationError(f"{text!r} changes no rule. Write RULE=VALUE; rules are {', '.join(AnnotationRules.model_fields)}.")
+        raise ConfigurationError(
+            f"{text!r} changes no rule. Write RULE=VALUE; rules are "
+            f"{', '.join(AnnotationRules.model_fields)}."
+        )
     if name == "dimensions":
         return name, tuple(part.strip() for part in value.split(",") if part.strip())
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as cause:
-        raise ConfigurationError(f"{text!r}: the value cannot be read. Write a number, true, false or nothing.") from cause
+        raise ConfigurationError(
+            f"{text!r}: the value cannot be read. Write a number, true, false or nothing."
+        ) from cause
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""`rlhf audit`: whether the chain over every act still holds, the chain as a file, and its daily anchor."""
+"""`rlhf audit`: whether the chain over every act still holds, the chain as a file, and its daily
+anchor.
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +16,11 @@ from rlhf_pipeline.store import anchors
 
 LINKS_AT_ONCE = 5_000
 
-app = typer.Typer(help="The chain over every act: who did what to what, each link with the hash of the one before.", no_args_is_help=True)
+app = typer.Typer(
+    help="The chain over every act: who did what to what, each link with the hash of the one "
+    "before.",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
@@ -24,41 +30,69 @@ def group() -> None:
 
 @app.command("verify")
 def verify() -> None:
-    """Walk the whole chain, set every vote beside its link and every anchor beside the chain; name the first row that is not what it was."""
+    """Walk the whole chain, set every vote beside its link and every anchor beside the chain; name
+    the first row that is not what it was.
+    """
     workspace = Workspace.here()
     settings = workspace.settings
-    dropped = anchors.read_anchors(settings.home / anchors.FILE, settings.organization, settings.project)
+    dropped = anchors.read_anchors(
+        settings.home / anchors.FILE, settings.organization, settings.project
+    )
     n = anchors.verify_with_anchors(workspace.store.audit, dropped)
-    since = f", as {len(dropped)} anchors since {dropped[0].day} say" if dropped else "; no anchor yet (`rlhf audit anchor` drops one)"
+    since = (
+        f", as {len(dropped)} anchors since {dropped[0].day} say"
+        if dropped
+        else "; no anchor yet (`rlhf audit anchor` drops one)"
+    )
     echo(f"{n:,} links, each in its place{since}")
 
 
 @app.command("export")
-def export(out: Annotated[Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/audit.jsonl.")] = None) -> None:
+def export(
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/audit.jsonl.")
+    ] = None,
+) -> None:
     """Write the chain as JSON lines, oldest first: enough to verify it elsewhere."""
     workspace = Workspace.here()
     path = out or workspace.settings.exports / "audit.jsonl"
     n = 0
     with writing_whole(path) as file:
         while links := workspace.store.audit.after(n, limit=LINKS_AT_ONCE):
-            file.write("".join(json.dumps(link.model_dump(mode="json"), ensure_ascii=False) + "\n" for link in links).encode())
+            file.write(
+                "".join(
+                    json.dumps(link.model_dump(mode="json"), ensure_ascii=False) + "\n"
+                    for link in links
+                ).encode()
+            )
             n = links[-1].seq
     echo(f"{n:,} links in {path}", err=not path.is_file())
 
 
 @app.command("anchor")
 def anchor() -> None:
-    """Write down where the chain stands today, in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and housekeeping do so daily."""
+    """Write down where the chain stands today, in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and
+    housekeeping do so daily.
+    """
     workspace = Workspace.here()
     path = workspace.settings.home / anchors.FILE
     dropped = drop(workspace)
     if dropped is None:
         echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
     else:
-        echo(f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to where nobody writes the database")
+        echo(
+            f"seq {dropped.seq} of {dropped.day} in {path}; copy that file to where nobody writes "
+            "the database"
+        )
 
 
 def drop(workspace: Workspace) -> anchors.Anchor | None:
     """Today's anchor, if there is none yet."""
     settings = workspace.settings
-    return anchors.drop_anchor(settings.home / anchors.FILE, workspace.store.audit, settings.organization, settings.project, utc_now())
+    return anchors.drop_anchor(
+        settings.home / anchors.FILE,
+        workspace.store.audit,
+        settings.organization,
+        settings.project,
+        utc_now(),
+    )

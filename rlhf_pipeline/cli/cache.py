@@ -1,4 +1,6 @@
-"""`rlhf cache`: what is kept of completions, and what they cost to make. Knows counts; no text is ever shown."""
+"""`rlhf cache`: what is kept of completions, and what they cost to make. Knows counts; no text is
+ever shown.
+"""
 
 from datetime import timedelta
 from typing import Annotated
@@ -23,14 +25,19 @@ def stats() -> None:
     """How much is kept, and what providers were paid, by asset, provider and model."""
     store = _ready().store
     held = store.completions_cache.stats()
-    since = f", {held.oldest:%Y-%m-%d} to {held.newest:%Y-%m-%d}" if held.oldest and held.newest else ""
+    since = (
+        f", {held.oldest:%Y-%m-%d} to {held.newest:%Y-%m-%d}" if held.oldest and held.newest else ""
+    )
     echo(
-        f"{held.n_entries:,} completions kept, {held.n_characters / MILLION:,.1f} million characters{since}; "
-        f"{held.n_used_again:,} were asked for again"
+        f"{held.n_entries:,} completions kept, {held.n_characters / MILLION:,.1f} million "
+        f"characters{since}; {held.n_used_again:,} were asked for again"
     )
     for run in store.generation.parked():
         n_open = run.states.get("open", 0) + run.states.get("leased", 0)
-        echo(f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of {run.asset}. {run.parked_why}")
+        echo(
+            f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of "
+            f"{run.asset}. {run.parked_why}"
+        )
     rows = [
         {
             "asset": asset,
@@ -40,25 +47,43 @@ def stats() -> None:
             "prompt tokens": f"{spent.n_prompt_tokens:,}",
             "completion tokens": f"{spent.n_tokens:,}",
             "spent": f"{spent.cost / 1e9:.6f}",
-            "bill unknown": f"{spent.n_unknown:,} (at worst {spent.cost_unknown / 1e9:.6f})" if spent.n_unknown else "0",
+            "bill unknown": f"{spent.n_unknown:,} (at worst {spent.cost_unknown / 1e9:.6f})"
+            if spent.n_unknown
+            else "0",
         }
         for (asset, provider, model), spent in store.generation.totals("asset", "provider", "model")
     ]
-    show(rows, title="calls", empty="No completion was called for yet: `rlhf generate`, or materialise completions.")
+    show(
+        rows,
+        title="calls",
+        empty="No completion was called for yet: `rlhf generate`, or materialise completions.",
+    )
 
 
 @app.command("prune")
 def prune(
     unused_days: Annotated[
-        float | None, typer.Option("--unused-days", min=0, help="Take out what nobody asked for in so many days.")
+        float | None,
+        typer.Option(
+            "--unused-days", min=0, help="Take out what nobody asked for in so many days."
+        ),
     ] = None,
-    keep_mb: Annotated[float | None, typer.Option("--keep-mb", min=0, help="Then the longest unused, until no more is left.")] = None,
+    keep_mb: Annotated[
+        float | None,
+        typer.Option("--keep-mb", min=0, help="Then the longest unused, until no more is left."),
+    ] = None,
 ) -> None:
-    """Make room. What a run under way has made stays; what is taken out is made, and paid for, again when it is asked for."""
+    """Make room. What a run under way has made stays; what is taken out is made, and paid for,
+    again when it is asked for.
+    """
     if unused_days is None and keep_mb is None:
         raise ConfigurationError("Say what may go: --unused-days 90, or --keep-mb 500.")
     workspace = _ready()
-    since = None if unused_days is None else workspace.store.database.clock.now() - timedelta(days=unused_days)
+    since = (
+        None
+        if unused_days is None
+        else workspace.store.database.clock.now() - timedelta(days=unused_days)
+    )
     n, size = workspace.store.completions_cache.prune(
         unused_since=since, keep_characters=None if keep_mb is None else int(keep_mb * MILLION)
     )

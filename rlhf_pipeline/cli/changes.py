@@ -1,4 +1,6 @@
-"""`rlhf changes`: the changes of taste that every fit takes into account, recorded and retracted by hand."""
+"""`rlhf changes`: the changes of taste that every fit takes into account, recorded and retracted by
+hand.
+"""
 
 from typing import Annotated
 
@@ -9,7 +11,9 @@ from rlhf_pipeline.cli.showing import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.store import Store
 
-app = typer.Typer(help="Changes of taste: votes before one count less in every later fit.", no_args_is_help=True)
+app = typer.Typer(
+    help="Changes of taste: votes before one count less in every later fit.", no_args_is_help=True
+)
 ACTOR = "rlhf changes"
 
 
@@ -19,7 +23,9 @@ def group() -> None:
 
 
 @app.command("list")
-def list_changes(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
+def list_changes(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
     """Every change, by whom and why it was recorded or retracted."""
     changes = _store().taste_changes.all()
     if as_json:
@@ -36,13 +42,18 @@ def list_changes(as_json: Annotated[bool, typer.Option("--json", help="As JSON, 
 def add_change(
     change_seq: Annotated[int, typer.Argument(min=1, help="The first vote of the new taste.")],
     cause: Annotated[str, typer.Option(help="What changed; kept with the change.")],
-    category: Annotated[str | None, typer.Option(help="The only category whose taste changed; default all.")] = None,
+    category: Annotated[
+        str | None, typer.Option(help="The only category whose taste changed; default all.")
+    ] = None,
 ) -> None:
     """Record a change of taste that no detector reported, such as new guidelines."""
     if not cause.strip():
         raise typer.BadParameter("say what changed", param_hint="--cause")
     added = _store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
-    echo(f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from the next fit on")
+    echo(
+        f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from "
+        "the next fit on"
+    )
 
 
 @app.command("retract")
@@ -54,11 +65,18 @@ def retract_change(
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     retracted = _store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
-    echo(f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full again from the next fit on")
+    echo(
+        f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full "
+        "again from the next fit on"
+    )
 
 
 def _row(change: TasteChange) -> dict[str, str]:
-    retracted = change.retracted_at and f"{change.retracted_at:%Y-%m-%d %H:%M} by {change.retracted_by}: {change.retraction_reason}"
+    retracted = (
+        change.retracted_at
+        and f"{change.retracted_at:%Y-%m-%d %H:%M} by {change.retracted_by}: "
+        f"{change.retraction_reason}"
+    )
     return {
         "change": str(change.change_id),
         "since vote": f"{change.change_seq:,}",

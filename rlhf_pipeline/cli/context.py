@@ -22,7 +22,9 @@ class Workspace:
 
     @classmethod
     def here(cls, *, initialising: bool = False) -> "Workspace":
-        """Every command that works on the home begins here. Raises ConfigurationError for a home that is not whole."""
+        """Every command that works on the home begins here. Raises ConfigurationError for a home
+        that is not whole.
+        """
         return cls.of(Settings.read(initialising=initialising))
 
     @classmethod
@@ -33,15 +35,25 @@ class Workspace:
 
     @cached_property
     def store(self) -> Store:
-        """Raises ConfigurationError where it holds another project's rows, StoreError where the databases on the server are another home's."""
+        """Raises ConfigurationError where it holds another project's rows, StoreError where the
+        databases on the server are another home's.
+        """
         s = self.settings
         store = Store.open(s.store_url, organization=s.organization, project=s.project)
         facts = HomeFacts.of(s.home)
-        if s.database_url is None and store.database.path is not None and store.database.path.exists():
+        if (
+            s.database_url is None
+            and store.database.path is not None
+            and store.database.path.exists()
+        ):
             refuse_another_projects_rows(store, s)
         if s.server_url is not None and s.database_url is None:
             databases = ServerDatabases(
-                s.server_url.get_secret_value(), s.database_prefix, s.organization, s.project, facts.home_id if facts else None
+                s.server_url.get_secret_value(),
+                s.database_prefix,
+                s.organization,
+                s.project,
+                facts.home_id if facts else None,
             )
             databases.refuse_others(databases.mark(store.database))
         return store
@@ -62,12 +74,15 @@ class Workspace:
     def require_initialised(self) -> None:
         if not (self.settings.home / "dagster" / "dagster.yaml").exists():
             raise ConfigurationError(
-                f"{self.settings.home} holds no project yet. Run `rlhf init` (or `make demo`) first, or set RLHF_HOME."
+                f"{self.settings.home} holds no project yet. Run `rlhf init` (or `make demo`) "
+                "first, or set RLHF_HOME."
             )
 
 
 def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
-    """For a home's own file: its rows tell whose it is. Raises ConfigurationError, with the store closed."""
+    """For a home's own file: its rows tell whose it is. Raises ConfigurationError, with the store
+    closed.
+    """
     mine = (settings.organization, settings.project)
     known = store.projects()
     if not known or mine in known:
@@ -76,20 +91,25 @@ def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
     organization, project = known[0]
     if HomeFacts.of(settings.home) is not None:
         raise ConfigurationError(
-            f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} names {mine[0]}/{mine[1]}: it or store.db is "
-            "another home's. Put back the right one from a backup."
+            f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} "
+            f"names {mine[0]}/{mine[1]}: it or store.db is another home's. Put back the right one "
+            "from a backup."
         )
     raise ConfigurationError(
         f"{settings.home} holds the rows of {organization}/{project}, not of {mine[0]}/{mine[1]}. "
-        f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another RLHF_HOME."
+        f"Set RLHF_ORGANIZATION={organization} and RLHF_PROJECT={project}, or name another "
+        "RLHF_HOME."
     )
 
 
 def checkout() -> Path:
-    """The folder with definitions.py: the working directory, or the checkout this package was installed from."""
+    """The folder with definitions.py: the working directory, or the checkout this package was
+    installed from.
+    """
     for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if (folder / "definitions.py").exists() and (folder / "workspace.yaml").exists():
             return folder
     raise ConfigurationError(
-        "The Dagster application (definitions.py, workspace.yaml) is not here. Run this inside a checkout of the repository."
+        "The Dagster application (definitions.py, workspace.yaml) is not here. Run this inside a "
+        "checkout of the repository."
     )

@@ -1,4 +1,6 @@
-"""Dagster's side of `rlhf storage`, asked in a process of its own: this library does not know Dagster."""
+"""Dagster's side of `rlhf storage`, asked in a process of its own: this library does not know
+Dagster.
+"""
 
 import json
 import os
@@ -14,7 +16,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import dumping
 
-DAGSTER_FILES = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")  # enough to say what ran and what it made
+# enough to say what ran and what it made
+DAGSTER_FILES = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")
 
 
 def dagster_state(settings: Settings) -> dict[str, Any]:
@@ -29,7 +32,9 @@ def has_damaged_files(home: Path) -> bool:
 
 
 def copied_dagster_state(settings: Settings) -> dict[str, Any]:
-    """`dagster_state` from copies of the SQLite files: an instance makes and migrates what it opens. Empty where nothing ran yet."""
+    """`dagster_state` from copies of the SQLite files: an instance makes and migrates what it
+    opens. Empty where nothing ran yet.
+    """
     source = settings.home / "dagster"
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -44,15 +49,25 @@ def copied_dagster_state(settings: Settings) -> dict[str, Any]:
     return next((fact["state"] for fact in facts if "state" in fact), {})
 
 
-def ask_dagster(task: str, environ: dict[str, str], progress: protocols.Progress = protocols.silent) -> list[dict[str, Any]]:
-    """What the application says of Dagster, which this library does not know: lines of JSON from a process of its own."""
+def ask_dagster(
+    task: str, environ: dict[str, str], progress: protocols.Progress = protocols.silent
+) -> list[dict[str, Any]]:
+    """What the application says of Dagster, which this library does not know: lines of JSON from a
+    process of its own.
+    """
     said = []
     Path(environ["DAGSTER_HOME"]).mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "storage", task]
     with (
-        tempfile.TemporaryFile("w+") as complaints,  # not a pipe, which would fill while the other one is read
+        # not a pipe, which would fill while the other one is read
+        tempfile.TemporaryFile("w+") as complaints,
         subprocess.Popen(
-            command, cwd=checkout(), env=os.environ | environ, stdout=subprocess.PIPE, stderr=complaints, text=True
+            command,
+            cwd=checkout(),
+            env=os.environ | environ,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
         ) as process,
     ):
         assert process.stdout is not None  # it is a pipe

@@ -1,4 +1,6 @@
-"""`rlhf demo`: the whole loop for several simulated days, through the same jobs and sensors that a team runs."""
+"""`rlhf demo`: the whole loop for several simulated days, through the same jobs and sensors that a
+team runs.
+"""
 
 import os
 import shutil
@@ -22,12 +24,21 @@ from rlhf_pipeline.store.server import ServerDatabases
 
 
 def demo(
-    days: Annotated[int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")] = 8,
+    days: Annotated[
+        int, typer.Option(min=1, max=60, help="Simulated days to add to the history.")
+    ] = 8,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Delete all state of the demo instead: its home and, on a Postgres server, its databases.")
+        bool,
+        typer.Option(
+            "--clean",
+            help="Delete all state of the demo instead: its home and, on a Postgres server, its "
+            "databases.",
+        ),
     ] = False,
 ) -> None:
-    """Run the loop for some days with simulated annotators whose taste changes; a second call continues the history."""
+    """Run the loop for some days with simulated annotators whose taste changes; a second call
+    continues the history.
+    """
     if clean:
         delete(Workspace(Settings.read(initialising=True)))  # which may be broken
         return
@@ -35,7 +46,8 @@ def demo(
     claim(workspace)
     initialise(workspace)
     workspace.store.close()
-    # The demo drives Dagster, which this library does not know. It replaces this process, so there are never two of which one is killed.
+    # The demo drives Dagster, which this library does not know. It replaces this process, so there
+    # are never two of which one is killed.
     sys.stdout.flush()
     os.chdir(checkout())
     environ = os.environ | {"RLHF_ANNOTATORS": "simulated"} | workspace.settings.environ
@@ -43,29 +55,37 @@ def demo(
 
 
 def claim(workspace: Workspace) -> None:
-    """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but simulated annotators."""
+    """Mark the home as the demo's. Raises ConfigurationError for one with votes of anybody but
+    simulated annotators.
+    """
     prepare(workspace)
     settings, store = workspace.settings, workspace.store
     others = _others(store)
     if others:
         raise ConfigurationError(
-            f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; the demo would mix simulated ones in. "
-            "Name another folder, as in `make demo RLHF_HOME=var/demo`."
+            f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; "
+            "the demo would mix simulated ones in. Name another folder, as in `make demo "
+            "RLHF_HOME=var/demo`."
         )
     if not settings.demo_state.exists():
         n = store.comparisons.count()
         if n:
             raise ConfigurationError(
-                f"{settings.home} holds {n:,} comparisons, but {settings.demo_state.name}, which says how far the demo came, is gone: it would "
-                f"overwrite its days. Put {settings.demo_state.name} back from a backup. To start over, name another folder or move this one away."
+                f"{settings.home} holds {n:,} comparisons, but {settings.demo_state.name}, which "
+                "says how far the demo came, is gone: it would overwrite its days. Put "
+                f"{settings.demo_state.name} back from a backup. To start over, name another "
+                "folder "
+                "or move this one away."
             )
         write_whole(settings.demo_state, b"{}")
 
 
 def delete(workspace: Workspace) -> None:
-    """The demo's home, and the databases that the home remembers on a server; a server that only a setting names is left alone.
+    """The demo's home, and the databases that the home remembers on a server; a server that only a
+    setting names is left alone.
 
-    Raises ConfigurationError for a home that the demo did not make, and where people's votes or imports lie in its store.
+    Raises ConfigurationError for a home that the demo did not make, and where people's votes or
+    imports lie in its store.
     """
     settings = workspace.settings
     homes.refuse_foreign(settings.home)
@@ -73,7 +93,11 @@ def delete(workspace: Workspace) -> None:
     server = facts.server_url if facts else None
     store = settings.home / "store.db"
     if not settings.demo_state.exists() or (server is None and not store.exists()):
-        raise ConfigurationError(f"{settings.home} was not made by the demo: nothing deleted. Check RLHF_HOME, or delete it yourself.")
+        raise ConfigurationError(
+            f"{settings.home} was not made by the demo: nothing deleted. Check RLHF_HOME, or "
+            "delete "
+            "it yourself."
+        )
     if store.exists():
         _refuse_a_file_with_others_work(settings.home, f"sqlite:///{store}")
     if facts is not None and server is not None:
@@ -81,7 +105,14 @@ def delete(workspace: Workspace) -> None:
     shutil.rmtree(settings.home.resolve())
     if settings.home.is_symlink():
         settings.home.unlink()
-    echo(f"{settings.home} deleted" + (f"; the frames in {settings.frames_url} are yours to delete" if settings.frames_url else ""))
+    echo(
+        f"{settings.home} deleted"
+        + (
+            f"; the frames in {settings.frames_url} are yours to delete"
+            if settings.frames_url
+            else ""
+        )
+    )
 
 
 def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
@@ -89,7 +120,8 @@ def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
         found = _others_work(url)
     except StoreError as cause:
         raise ConfigurationError(
-            f"{home} cannot be asked whether it holds votes of people: nothing deleted. {cause} Or delete {home} yourself."
+            f"{home} cannot be asked whether it holds votes of people: nothing deleted. {cause} Or "
+            f"delete {home} yourself."
         ) from cause
     if found:
         raise ConfigurationError(
@@ -103,15 +135,25 @@ def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
     found = _others_work(on_server(server, f"{prefix}_store"))
     if found:
         raise ConfigurationError(
-            f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which nothing can make again: nothing deleted. "
-            f"Take them with `rlhf storage backup`, drop {prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
+            f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
+            "nothing "
+            "can make again: nothing deleted. Take them with `rlhf storage backup`, drop "
+            f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
-    dropped = ServerDatabases(server.get_secret_value(), prefix, facts.organization, facts.project, facts.home_id).drop()
-    echo(f"dropped the databases {', '.join(dropped)}" if dropped else f"the databases {prefix}_… were gone already")
+    dropped = ServerDatabases(
+        server.get_secret_value(), prefix, facts.organization, facts.project, facts.home_id
+    ).drop()
+    echo(
+        f"dropped the databases {', '.join(dropped)}"
+        if dropped
+        else f"the databases {prefix}_… were gone already"
+    )
 
 
 def _others_work(url: str) -> list[str]:
-    """What a store holds that no further demo can make: votes of anybody but simulated annotators, and imports; of whatever project."""
+    """What a store holds that no further demo can make: votes of anybody but simulated annotators,
+    and imports; of whatever project.
+    """
     if not copying.has_tables(url):
         return []
     kinds: set[AnnotatorKind] = set()
@@ -122,7 +164,9 @@ def _others_work(url: str) -> list[str]:
         with Store.open(url, organization=organization, project=project) as store:
             kinds |= set(_others(store))
             n_imported += store.comparisons.n_imported()
-    return [f"{kind} votes" for kind in sorted(kinds)] + [f"{n_imported:,} imported comparisons"] * (n_imported > 0)
+    return [f"{kind} votes" for kind in sorted(kinds)] + [
+        f"{n_imported:,} imported comparisons"
+    ] * (n_imported > 0)
 
 
 def _others(store: Store) -> list[AnnotatorKind]:

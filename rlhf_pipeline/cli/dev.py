@@ -1,4 +1,6 @@
-"""`rlhf dev`: the web app, Dagster's web server and daemon and MLflow's UI on loopback, until Ctrl-C."""
+"""`rlhf dev`: the web app, Dagster's web server and daemon and MLflow's UI on loopback, until
+Ctrl-C.
+"""
 
 import json
 import os
@@ -21,47 +23,95 @@ LOCATION = "rlhf_pipeline"  # as in workspace.yaml
 
 
 def dev(
-    dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Dagster's web server.")] = 3000,
+    dagster_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of Dagster's web server.")
+    ] = 3000,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow's UI.")] = 5000,
-    web_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the web app, where people vote.")] = 8080,
+    web_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the web app, where people vote.")
+    ] = 8080,
 ) -> None:
-    """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print their addresses."""
+    """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print
+    their addresses.
+    """
     workspace = Workspace.here(initialising=True)
-    for port, option in ((web_port, "--web-port"), (dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
+    for port, option in (
+        (web_port, "--web-port"),
+        (dagster_port, "--dagster-port"),
+        (mlflow_port, "--mlflow-port"),
+    ):
         if free_port(HOST, port) is None:
-            raise ConfigurationError(f"Port {port} on {HOST} is taken. Choose another with {option}.")
+            raise ConfigurationError(
+                f"Port {port} on {HOST} is taken. Choose another with {option}."
+            )
     initialise(workspace)
     artifacts = workspace.settings.home / "mlflow" / "artifacts"
-    mlflow, mlflow_environ = web_interface(workspace.settings.tracking_uri, artifacts, host=HOST, port=mlflow_port)
-    web = [str(Path(sys.executable).parent / "rlhf"), "serve", "--host", HOST, "--port", str(web_port)]
-    scratch = tempfile.mkdtemp(prefix="rlhf-dev-")  # a socket below the home could have too long a path
-    answering = (f"{web_port}/api/v1/healthz", f"{dagster_port}/server_info", f"{mlflow_port}/health")
+    mlflow, mlflow_environ = web_interface(
+        workspace.settings.tracking_uri, artifacts, host=HOST, port=mlflow_port
+    )
+    web = [
+        str(Path(sys.executable).parent / "rlhf"),
+        "serve",
+        "--host",
+        HOST,
+        "--port",
+        str(web_port),
+    ]
+    # a socket below the home could have too long a path
+    scratch = tempfile.mkdtemp(prefix="rlhf-dev-")
+    answering = (
+        f"{web_port}/api/v1/healthz",
+        f"{dagster_port}/server_info",
+        f"{mlflow_port}/health",
+    )
     shown = (("People   ", web_port), ("Dagster  ", dagster_port), ("MLflow   ", mlflow_port))
     plan = Plan(
         servers=[Server(web), Server(mlflow), *_dagster(Path(scratch), dagster_port)],
         folder=str(workspace.settings.home),
         urls=[f"http://{HOST}:{where}" for where in answering],
-        ready="\n" + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown) + "\n  Ctrl-C ends all of them.\n",
+        ready="\n"
+        + "".join(f"  {name}http://{HOST}:{port}\n" for name, port in shown)
+        + "\n  Ctrl-C ends all of them.\n",
         scratch=scratch,
     )
     become(plan, _environ(workspace, mlflow_port) | mlflow_environ)
 
 
 def _dagster(scratch: Path, port: int) -> list[Server]:
-    """Dagster's code server, and web server and daemon that both use it: what `dagster dev` starts, without its launcher.
+    """Dagster's code server, and web server and daemon that both use it: what `dagster dev` starts,
+    without its launcher.
 
-    The code server is the one with a proxy (`code-server start`), so that "Reload" in Dagster's UI loads changed code. Web server and
-    daemon ask it for its id once a second; with a fixed id the proxy answers by itself, which saves 0.4 s of CPU a minute. After a
-    reload the daemon has the new code within a minute, when it next refreshes its workspace.
+    The code server is the one with a proxy (`code-server start`), so that "Reload" in Dagster's UI
+    loads changed code. Web server and daemon ask it for its id once a second; with a fixed id the
+    proxy answers by itself, which saves 0.4 s of CPU a minute. After a reload the daemon has the
+    new code within a minute, when it next refreshes its workspace.
     """
     binaries = Path(sys.executable).parent
     socket, workspace = str(scratch / "code-server"), scratch / "workspace.yaml"
     location = {"grpc_server": {"location_name": LOCATION, "host": "localhost", "socket": socket}}
     workspace.write_text(json.dumps({"load_from": [location]}), encoding="utf-8")  # JSON is YAML
-    code = ["code-server", "start", "--python-file", str(checkout() / "definitions.py"), "--location-name", LOCATION]
+    code = [
+        "code-server",
+        "start",
+        "--python-file",
+        str(checkout() / "definitions.py"),
+        "--location-name",
+        LOCATION,
+    ]
     webserver = ["-h", HOST, "-p", str(port), "--live-data-poll-rate", "2000", "-w", str(workspace)]
     return [
-        Server([str(binaries / "dagster"), *code, "--fixed-server-id", LOCATION, "--socket", socket, "--log-level", "warning"]),
+        Server(
+            [
+                str(binaries / "dagster"),
+                *code,
+                "--fixed-server-id",
+                LOCATION,
+                "--socket",
+                socket,
+                "--log-level",
+                "warning",
+            ]
+        ),
         Server([str(binaries / "dagster-webserver"), *webserver], after=socket),
         Server([str(binaries / "dagster-daemon"), "run", "-w", str(workspace)], after=socket),
     ]

@@ -1,4 +1,6 @@
-"""`rlhf export`: the store's comparisons and votes in the preference format, and the loop's logs under their predecessors' names."""
+"""`rlhf export`: the store's comparisons and votes in the preference format, and the loop's logs
+under their predecessors' names.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -22,12 +24,23 @@ from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
 
-app = typer.Typer(help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True)
+app = typer.Typer(
+    help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True
+)
 Form = Annotated[
     str | None,
-    typer.Option("--format", help="jsonl, csv, parquet, or argilla for comparisons; default by the suffix of --out, else jsonl."),
+    typer.Option(
+        "--format",
+        help="jsonl, csv, parquet, or argilla for comparisons; default by the suffix of --out, "
+        "else jsonl.",
+    ),
 ]
-Superseded = Annotated[bool, typer.Option("--superseded", help="With the votes that their annotator replaced by later ones, marked.")]
+Superseded = Annotated[
+    bool,
+    typer.Option(
+        "--superseded", help="With the votes that their annotator replaced by later ones, marked."
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="File to write; default below <RLHF_HOME>/exports.")]
 
 
@@ -45,31 +58,42 @@ def completions(out: Out = None) -> None:
 
 @app.command("comparisons")
 def comparisons(format: Form = None, out: Out = None) -> None:
-    """All comparisons, made here or imported, in the preference format; as Argilla's records together with their votes."""
+    """All comparisons, made here or imported, in the preference format; as Argilla's records
+    together with their votes.
+    """
     workspace = _workspace()
     if format_for(out, format).name == "argilla":
         _write_records(workspace, out)
         return
-    rows = (comparison_rows(batch, workspace.settings.project) for batch in workspace.store.comparisons.stream())
+    rows = (
+        comparison_rows(batch, workspace.settings.project)
+        for batch in workspace.store.comparisons.stream()
+    )
     _write_rows("comparisons", rows, "comparison", workspace, format, out)
 
 
 @app.command("votes")
 def votes(format: Form = None, out: Out = None, superseded: Superseded = False) -> None:
-    """All votes in the order they were cast, repeat passes and skips too, in the preference format."""
+    """All votes in the order they were cast, repeat passes and skips too, in the preference
+    format.
+    """
     write_votes(_workspace(), out, format, superseded=superseded)
 
 
 @app.command("tuples")
 def tuples(format: Form = None, out: Out = None) -> None:
-    """(prompt, a, b, preferred) of every vote that counts for training, ties too, in the preference format."""
+    """(prompt, a, b, preferred) of every vote that counts for training, ties too, in the preference
+    format.
+    """
     workspace = _workspace()
     _write_rows("tuples", _tuples(workspace), "tuple", workspace, format, out)
 
 
 @app.command("training-data")
 def training_data(out: Out = None) -> None:
-    """Preference pairs as the reward model is trained on them: vote_predictor_training_data.jsonl."""
+    """Preference pairs as the reward model is trained on them:
+    vote_predictor_training_data.jsonl.
+    """
     workspace = _workspace()
     rows = training_rows(_all_days(workspace.files, "preference_pairs"))
     _write_lines(rows, out or workspace.settings.exports / "vote_predictor_training_data.jsonl")
@@ -90,14 +114,19 @@ def calibration_log(out: Out = None) -> None:
     log = calibration.calibration_log(workspace.store.calibrations.whole_log())
     path = out or workspace.settings.exports / "calibration_log.json"
     if not log:
-        raise NotEnoughData("No reward model has been calibrated yet. Run the `learning` job, or `make demo`.")
+        raise NotEnoughData(
+            "No reward model has been calibrated yet. Run the `learning` job, or `make demo`."
+        )
     write_whole(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     echo(f"{len(log)} calibrations in {path}")
 
 
 @app.command("drift-report")
 def drift_report(
-    day: Annotated[str | None, typer.Option(help="UTC day, YYYY-MM-DD; by default the last that has a report.")] = None, out: Out = None
+    day: Annotated[
+        str | None, typer.Option(help="UTC day, YYYY-MM-DD; by default the last that has a report.")
+    ] = None,
+    out: Out = None,
 ) -> None:
     """A day's drift report as one HTML file that opens offline: drift_report_<day>.html."""
     workspace = _workspace()
@@ -114,21 +143,34 @@ def _checked_day(day: str) -> str:
     try:
         return date.fromisoformat(day).isoformat()
     except ValueError:
-        raise ConfigurationError(f"--day {day}: no day of the calendar. Write it as 2026-01-31.") from None
+        raise ConfigurationError(
+            f"--day {day}: no day of the calendar. Write it as 2026-01-31."
+        ) from None
 
 
 def _no_report(files: Artefacts, day: str | None) -> str:
     """Why there is no page, and what makes one."""
     made = files.report_days()
     if day is None or not made:
-        return "No drift report has been made yet. Run the `feedback` job for a day with votes, or `make demo`."
+        return (
+            "No drift report has been made yet. Run the `feedback` job for a day with votes, "
+            "or `make demo`."
+        )
     there = f"There are {len(made)}, from {made[0]} to {made[-1]}."
     if day in files.days("drift_report"):
-        return f"The drift report of {day} was made without its page. Materialise drift_report of {day} again. {there}"
-    return f"No drift report of {day} has been made. Run the `feedback` job for {day} (or materialise drift_report for it). {there}"
+        return (
+            f"The drift report of {day} was made without its page. Materialise drift_report of "
+            f"{day} again. {there}"
+        )
+    return (
+        f"No drift report of {day} has been made. Run the `feedback` job for {day} (or "
+        f"materialise drift_report for it). {there}"
+    )
 
 
-def write_votes(workspace: Workspace, out: Path | None, format: str | None = None, *, superseded: bool = False) -> None:
+def write_votes(
+    workspace: Workspace, out: Path | None, format: str | None = None, *, superseded: bool = False
+) -> None:
     """All votes of the project as a file; see `rlhf export votes`."""
     rows = (vote_rows(batch, superseded=superseded) for batch in workspace.store.votes.stream())
     _write_rows("votes", rows, "vote", workspace, format, out)
@@ -136,7 +178,8 @@ def write_votes(workspace: Workspace, out: Path | None, format: str | None = Non
 
 def _workspace() -> Workspace:
     workspace = Workspace.here()
-    if HomeFacts.of(workspace.settings.home) is None:  # a home that only ever saw an import has facts and no Dagster
+    # a home that only ever saw an import has facts and no Dagster
+    if HomeFacts.of(workspace.settings.home) is None:
         workspace.require_initialised()
     return workspace
 
@@ -161,11 +204,19 @@ def _write_records(workspace: Workspace, out: Path | None) -> None:
     echo(f"{n:,} records in {path}", err=not path.is_file())
 
 
-def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: Workspace, name: str | None, out: Path | None) -> None:
+def _write_rows(
+    noun: str,
+    rows: Iterable[pd.DataFrame],
+    kind: str,
+    workspace: Workspace,
+    name: str | None,
+    out: Path | None,
+) -> None:
     form = format_for(out, name)
     if form.name == "argilla":
         raise ConfigurationError(
-            f"Argilla's records hold comparisons together with their votes, not {noun}: `rlhf export comparisons --format argilla`."
+            f"Argilla's records hold comparisons together with their votes, not {noun}: `rlhf "
+            "export comparisons --format argilla`."
         )
     path = out or workspace.settings.exports / f"{noun}{form.suffix}"
     with writing_whole(path) as file:
@@ -176,7 +227,9 @@ def _write_rows(noun: str, rows: Iterable[pd.DataFrame], kind: str, workspace: W
 def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:
     days = files.days(stage)
     if not days:
-        raise NotEnoughData(f"No {stage} have been made yet. Materialise them in Dagster, or run `make demo`.")
+        raise NotEnoughData(
+            f"No {stage} have been made yet. Materialise them in Dagster, or run `make demo`."
+        )
     return files.read_days(stage, days)
 
 
@@ -187,7 +240,9 @@ def _export_days(stage: str, name: str, out: Path | None) -> None:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15 digits."""
+    """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15
+    digits.
+    """
     shape = {"date_format": "iso", "date_unit": "us", "double_precision": 15, "force_ascii": False}
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", **shape))
     return rows

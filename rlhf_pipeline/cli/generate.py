@@ -1,4 +1,6 @@
-"""`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger. Knows files and flags; calls nobody itself."""
+"""`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger. Knows
+files and flags; calls nobody itself.
+"""
 
 import csv
 import io
@@ -27,11 +29,24 @@ from rlhf_pipeline.prompts.dataset import read_drafts
 from rlhf_pipeline.prompts.rows import read_rows
 
 ASSET = "rlhf generate"
-NO_DAY = "2000-01-01"  # a file's prompts belong to no day, so that tomorrow's same command calls for nothing again
+# a file's prompts belong to no day, so that tomorrow's same command calls for nothing again
+NO_DAY = "2000-01-01"
 RESULT = (
-    "prompt_id", "prompt", "text", "backend", "model_version", "temperature", "top_p", "sample_index", "seed", "n_prompt_tokens", "n_tokens",
-    "latency_ms", "finish_reason", "error",
-)  # fmt: skip
+    "prompt_id",
+    "prompt",
+    "text",
+    "backend",
+    "model_version",
+    "temperature",
+    "top_p",
+    "sample_index",
+    "seed",
+    "n_prompt_tokens",
+    "n_tokens",
+    "latency_ms",
+    "finish_reason",
+    "error",
+)
 LOG = "raw_completions_log.jsonl"
 
 
@@ -40,36 +55,83 @@ class GenerateParams(CompletionParams, CallParams):
 
 
 def generate(
-    file: Annotated[Path, typer.Option("--input", help="Prompts: JSONL, JSON, CSV or Parquet with a text column.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; default <RLHF_HOME>/exports/completions.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Calls at once to a provider.")] = None,
-    temperature: Annotated[list[float] | None, typer.Option(help="Sampling temperature; several are a grid.")] = None,
-    top_p: Annotated[list[float] | None, typer.Option("--top-p", help="Nucleus mass; several are a grid.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Tokens after which a completion is cut off.")] = None,
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="Prompts: JSONL, JSON, CSV or Parquet with a text column.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default <RLHF_HOME>/exports/completions."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Calls at once to a provider.")
+    ] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="Sampling temperature; several are a grid.")
+    ] = None,
+    top_p: Annotated[
+        list[float] | None, typer.Option("--top-p", help="Nucleus mass; several are a grid.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, help="Tokens after which a completion is cut off."),
+    ] = None,
     k: Annotated[int, typer.Option(min=1, max=64, help="Completions per prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Another seed asks for other completions.")] = 0,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     backend: Annotated[
-        str | None, typer.Option(help="local, openai_compatible, anthropic, template, …; default RLHF_COMPLETION_BACKEND.")
+        str | None,
+        typer.Option(
+            help="local, openai_compatible, anthropic, template, …; default "
+            "RLHF_COMPLETION_BACKEND."
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A provider's name of the model; default RLHF_API_MODEL.")] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="Where the provider answers; default RLHF_BASE_URL.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="Most that this may cost; needs the two prices.")] = None,
-    prompt_price: Annotated[float | None, typer.Option("--prompt-price", min=0, help="Of a million prompt tokens.")] = None,
-    completion_price: Annotated[float | None, typer.Option("--completion-price", min=0, help="Of a million completion tokens.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A provider's name of the model; default RLHF_API_MODEL.")
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", help="Where the provider answers; default RLHF_BASE_URL."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Most that this may cost; needs the two prices.")
+    ] = None,
+    prompt_price: Annotated[
+        float | None, typer.Option("--prompt-price", min=0, help="Of a million prompt tokens.")
+    ] = None,
+    completion_price: Annotated[
+        float | None,
+        typer.Option("--completion-price", min=0, help="Of a million completion tokens."),
+    ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print each text as it comes.")] = False,
     changes: Changes = None,
 ) -> None:
-    """Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it goes on where it was.
+    """Complete a file of prompts; write JSON, CSV and a log of every call. Started again, it goes
+    on where it was.
 
-    A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, where it would stay in the shell's history.
+    A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, where it would stay
+    in the shell's history.
     """
     settings = _settings(backend, model, base_url)
     params = parameters(
-        GenerateParams, changes, k=k, seed=seed, system=system, temperatures=temperature or [0.7], top_ps=top_p or [1.0],
-        max_new_tokens=max_tokens, concurrency=workers, budget_per_run=budget, prompt_price=prompt_price, completion_price=completion_price,
+        GenerateParams,
+        changes,
+        k=k,
+        seed=seed,
+        system=system,
+        temperatures=temperature or [0.7],
+        top_ps=top_p or [1.0],
+        max_new_tokens=max_tokens,
+        concurrency=workers,
+        budget_per_run=budget,
+        prompt_price=prompt_price,
+        completion_price=completion_price,
         stream=stream or None,
-    )  # fmt: skip
+    )
     prompts = _prompts(file)
     workspace = Workspace.of(settings)
     workspace.store.migrate()
@@ -77,39 +139,66 @@ def generate(
     try:
         with bar("completions") as progress:
             made = complete(
-                prompts, [asked], params, ledger=workspace.store.generation, calls=params, asset=ASSET, progress=progress,
+                prompts,
+                [asked],
+                params,
+                ledger=workspace.store.generation,
+                calls=params,
+                asset=ASSET,
+                progress=progress,
                 on_text=_printer() if stream else None,
-            )  # fmt: skip
+            )
     except KeyboardInterrupt:
-        echo("Stopped. What came is kept; the same command goes on from here.", fg=typer.colors.YELLOW, err=True)
+        echo(
+            "Stopped. What came is kept; the same command goes on from here.",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
         raise typer.Exit(130) from None
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
     n_calls = _write_log(workspace.store.generation.calls(made.run_id), folder / LOG)
-    if made.unheard is not None and not isinstance(made.unheard, BrokenPipeError):  # who closed a pipe knows
+    # who closed a pipe knows
+    if made.unheard is not None and not isinstance(made.unheard, BrokenPipeError):
         why = f"{type(made.unheard).__name__}: {made.unheard}"
-        echo(f"Not every text was shown ({why}); all of them are in {folder}.", fg=typer.colors.YELLOW, err=True)
+        echo(
+            f"Not every text was shown ({why}); all of them are in {folder}.",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
     _tell(made, folder, n_calls)
 
 
 def _settings(backend: str | None, model: str | None, base_url: str | None) -> Settings:
     given = {"completion_backend": backend, "api_model": model, "base_url": base_url}
-    return Settings.read().model_copy(update={name: value for name, value in given.items() if value is not None})
+    return Settings.read().model_copy(
+        update={name: value for name, value in given.items() if value is not None}
+    )
 
 
 def _prompts(path: Path) -> pd.DataFrame:
-    """PROMPTS of a file, in its order. What is no prompt is told of and left out; raises PromptError where none is left."""
+    """PROMPTS of a file, in its order. What is no prompt is told of and left out; raises
+    PromptError where none is left.
+    """
     report = Report()
-    drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), PromptParams(), report)]
+    drafts = [
+        (draft.prompt_id, draft)
+        for _, draft in read_drafts(read_rows(path), PromptParams(), report)
+    ]
     if any(n for what, n in report.counts.items() if what != "kept"):
         echo(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
     if not drafts:
-        raise PromptError(f"{path} holds no prompt. Give rows with a column text, prompt, instruction or question.")
+        raise PromptError(
+            f"{path} holds no prompt. Give rows with a column text, prompt, instruction or "
+            "question."
+        )
     return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
 
 
 def _printer() -> Any:
-    """Prints pieces of streams as they come: one prompt's after its number, where several run side by side."""
+    """Prints pieces of streams as they come: one prompt's after its number, where several run side
+    by side.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter
     lock, last = threading.Lock(), [-1]
@@ -131,16 +220,27 @@ def _printer() -> Any:
 def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
     texts = dict(zip(prompts["prompt_id"], prompts["text"], strict=True))
     rows = [
-        {name: None if pd.isna(value) else value for name, value in {**row, "prompt": texts[row["prompt_id"]]}.items() if name in RESULT}
+        {
+            name: None if pd.isna(value) else value
+            for name, value in {**row, "prompt": texts[row["prompt_id"]]}.items()
+            if name in RESULT
+        }
         for row in made.frame.to_dict("records")
     ]
     ordered = [{name: row[name] for name in RESULT} for row in rows]
-    write_whole(folder / "completions.json", (json.dumps(ordered, ensure_ascii=False, indent=1) + "\n").encode())
+    write_whole(
+        folder / "completions.json",
+        (json.dumps(ordered, ensure_ascii=False, indent=1) + "\n").encode(),
+    )
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(RESULT)
-    # A cell that a spreadsheet would take for a formula is marked, as in every CSV file of this package.
-    writer.writerows([protected(v) if v is None or isinstance(v, str) else v for v in row.values()] for row in ordered)
+    # A cell that a spreadsheet would take for a formula is marked, as in every CSV file of this
+    # package.
+    writer.writerows(
+        [protected(v) if v is None or isinstance(v, str) else v for v in row.values()]
+        for row in ordered
+    )
     write_whole(folder / "completions.csv", text.getvalue().encode())
 
 
@@ -158,11 +258,20 @@ def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
 def _tell(made: Generation, folder: Path, n_calls: int) -> None:
     n_failed = sum(made.kinds.values())
     echo(
-        f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} ({made.n_cached:,} from the cache; "
-        f"{n_calls:,} calls in all, in {LOG}), {made.seconds:.1f} s"
+        f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} "
+        f"({made.n_cached:,} from the cache; {n_calls:,} calls in all, in {LOG}), "
+        f"{made.seconds:.1f} s"
     )
     if made.kinds:
-        show([{"why": kind, "rows": f"{n:,}"} for kind, n in made.kinds.items()], title="failed", empty="")
+        show(
+            [{"why": kind, "rows": f"{n:,}"} for kind, n in made.kinds.items()],
+            title="failed",
+            empty="",
+        )
     if made.cost or made.n_unknown:
-        unknown = f"; {made.n_unknown:,} calls may have been billed, at worst {made.cost_unknown:.6f}" if made.n_unknown else ""
+        unknown = (
+            f"; {made.n_unknown:,} calls may have been billed, at worst {made.cost_unknown:.6f}"
+            if made.n_unknown
+            else ""
+        )
         echo(f"spent {made.cost:.6f}{unknown}")

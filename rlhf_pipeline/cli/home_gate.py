@@ -1,4 +1,6 @@
-"""Refuses a home that is not whole before any command runs, but for those that need none or mend it."""
+"""Refuses a home that is not whole before any command runs, but for those that need none or mend
+it.
+"""
 
 import functools
 from collections.abc import Callable
@@ -9,12 +11,24 @@ import typer
 from rlhf_pipeline import homes
 from rlhf_pipeline.config import Settings
 
-# `init`, `demo` and `dev` may find no project yet and look themselves; `storage check` and `storage restore` are for a damaged home.
-UNGATED = ("init", "demo", "dev", "storage check", "storage restore", "prompts sources", "keys new", "keys seal")
+# `init`, `demo` and `dev` may find no project yet and look themselves; `storage check` and `storage
+# restore` are for a damaged home.
+UNGATED = (
+    "init",
+    "demo",
+    "dev",
+    "storage check",
+    "storage restore",
+    "prompts sources",
+    "keys new",
+    "keys seal",
+)
 
 
 def gate(app: typer.Typer, group: str = "") -> None:
-    """Let every command of `app` raise ConfigurationError for a home that lost a part, before it reads or writes anything."""
+    """Let every command of `app` raise ConfigurationError for a home that lost a part, before it
+    reads or writes anything.
+    """
     for command in app.registered_commands:
         if command.callback is not None and f"{group}{command.name}" not in UNGATED:
             command.callback = _refusing(command.callback)

@@ -1,4 +1,6 @@
-"""`rlhf import`: comparisons, votes, prompts and calibration logs from files. Glues data sets and store; knows no file format and no SQL."""
+"""`rlhf import`: comparisons, votes, prompts and calibration logs from files. Glues data sets and
+store; knows no file format and no SQL.
+"""
 
 import contextlib
 import hashlib
@@ -39,16 +41,36 @@ from rlhf_pipeline.files import refusals_named
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
-    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration log. The same file again changes nothing.",
+    help="Bring in comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a "
+    "calibration log. The same file again changes nothing.",
     no_args_is_help=True,
 )
-File = Annotated[Path, typer.Argument(help=".parquet, .jsonl, .csv, .tsv, or .json with one array.", show_default=False)]
-Project = Annotated[
-    str | None, typer.Option(help="The home's project; a new home gets this one. Default: RLHF_PROJECT, or what the home holds.")
+File = Annotated[
+    Path,
+    typer.Argument(
+        help=".parquet, .jsonl, .csv, .tsv, or .json with one array.", show_default=False
+    ),
 ]
-Map = Annotated[list[str] | None, typer.Option("--map", metavar="NAME=COLUMN", help="Our name and the file's column; may be repeated.")]
-MappingFile = Annotated[Path | None, typer.Option("--mapping", help="YAML with `columns:` and `choices:`, see docs/importing.md.")]
-Delimiter = Annotated[str | None, typer.Option(help="What separates the cells of a CSV; default a comma.")]
+Project = Annotated[
+    str | None,
+    typer.Option(
+        help="The home's project; a new home gets this one. Default: RLHF_PROJECT, or what the "
+        "home holds."
+    ),
+]
+Map = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", metavar="NAME=COLUMN", help="Our name and the file's column; may be repeated."
+    ),
+]
+MappingFile = Annotated[
+    Path | None,
+    typer.Option("--mapping", help="YAML with `columns:` and `choices:`, see docs/importing.md."),
+]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What separates the cells of a CSV; default a comma.")
+]
 IMPORTS = "imports"
 PROMPTS_FILE = "imported.jsonl"
 
@@ -64,15 +86,26 @@ def comparisons(
     project: Project = None,
     map_: Map = None,
     mapping: MappingFile = None,
-    source: Annotated[str | None, typer.Option(help="Name of the data set, for files without a column `source`.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Name of the data set, for files without a column `source`.")
+    ] = None,
     delimiter: Delimiter = None,
-    offer: Annotated[bool, typer.Option("--offer", help="Ask people about those that nobody judged yet, as the rules say.")] = False,
+    offer: Annotated[
+        bool,
+        typer.Option(
+            "--offer", help="Ask people about those that nobody judged yet, as the rules say."
+        ),
+    ] = False,
 ) -> None:
-    """Prompts with two completions each. Identical and repeated pairs are kept, flagged, and left out of training."""
+    """Prompts with two completions each. Identical and repeated pairs are kept, flagged, and left
+    out of training.
+    """
     names = Mapping.read(mapping, map_ or ())
     with opened("comparisons", file, project, names, delimiter) as intake:
         store = intake.workspace.store
-        shelf = ComparisonImport(store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source)
+        shelf = ComparisonImport(
+            store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source
+        )
         with intake.keeping(shelf):
             shelf.run(intake.rows, names, str(file), intake.progress)
         if shelf.first_day is not None:
@@ -83,7 +116,9 @@ def comparisons(
         if shelf.divided:
             intake.notes.append(shelf.divided)
         if offer:
-            intake.notes.append(offered(intake.workspace, store.comparisons.offerable(unvoted_only=True)))
+            intake.notes.append(
+                offered(intake.workspace, store.comparisons.offerable(unvoted_only=True))
+            )
     intake.report()
 
 
@@ -94,21 +129,39 @@ def votes(
     map_: Map = None,
     mapping: MappingFile = None,
     delimiter: Delimiter = None,
-    timezone: Annotated[str, typer.Option(help="Zone of times that name none, such as Europe/Berlin.")] = "UTC",
-    undated: Annotated[bool, typer.Option("--undated", help="The file has no column of times: file its votes under today.")] = False,
+    timezone: Annotated[
+        str, typer.Option(help="Zone of times that name none, such as Europe/Berlin.")
+    ] = "UTC",
+    undated: Annotated[
+        bool,
+        typer.Option(
+            "--undated", help="The file has no column of times: file its votes under today."
+        ),
+    ] = False,
     keep_annotators: Annotated[
-        bool, typer.Option("--keep-annotators", help="Store annotators' names as they are, not as pseudonyms.")
+        bool,
+        typer.Option(
+            "--keep-annotators", help="Store annotators' names as they are, not as pseudonyms."
+        ),
     ] = False,
     no_replay: Annotated[
-        bool, typer.Option("--no-replay", help="Do not live through the imported days: no predictions, no drift for them.")
+        bool,
+        typer.Option(
+            "--no-replay",
+            help="Do not live through the imported days: no predictions, no drift for them.",
+        ),
     ] = False,
 ) -> None:
-    """Votes on comparisons that were imported before, in order of time; a later vote of an annotator on the same one is a repeat pass."""
+    """Votes on comparisons that were imported before, in order of time; a later vote of an
+    annotator on the same one is a repeat pass.
+    """
     names = Mapping.read(mapping, map_ or ())
     with opened("votes", file, project, names, delimiter) as intake:
         clock = Clock(timezone, now=intake.now)
         pseudonyms = None if keep_annotators else Pseudonyms.of(intake.workspace.settings.home)
-        take_votes(intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay)
+        take_votes(
+            intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay
+        )
     intake.report()
     if not no_replay and intake.workspace.store.replays.pending():
         raise typer.Exit(replay_pending(intake.workspace))
@@ -120,10 +173,14 @@ def prompts(
     project: Project = None,
     map_: Map = None,
     mapping: MappingFile = None,
-    domain: Annotated[str | None, typer.Option(help="Domain of all prompts, for files without a column `domain`.")] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="Domain of all prompts, for files without a column `domain`.")
+    ] = None,
     delimiter: Delimiter = None,
 ) -> None:
-    """Prompts for the `dataset` source, cleaned and each once; a domain that is none of our categories is kept beside `instruction`."""
+    """Prompts for the `dataset` source, cleaned and each once; a domain that is none of our
+    categories is kept beside `instruction`.
+    """
     names = Mapping.read(mapping, map_ or ())
     with opened("prompts", file, project, names, delimiter) as intake:
         target = intake.workspace.settings.home / "prompts" / PROMPTS_FILE
@@ -136,16 +193,24 @@ def prompts(
 
 @app.command("calibration-log")
 def calibration_log(
-    file: Annotated[Path, typer.Argument(help="A calibration_log.json: one JSON list of reports.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A calibration_log.json: one JSON list of reports.", show_default=False
+        ),
+    ],
     project: Project = None,
 ) -> None:
-    """The reports of a calibration log, for the page `calibration` and `rlhf export calibration-log`. They bring no calibrator, so none serves."""
+    """The reports of a calibration log, for the page `calibration` and `rlhf export
+    calibration-log`. They bring no calibrator, so none serves.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
         why = cause.strerror if isinstance(cause, OSError) else f"it is no UTF-8 ({cause})"
         raise DatasetError(
-            f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export calibration-log` writes it."
+            f"{file} cannot be read: {why}. Name a calibration_log.json, as `rlhf export "
+            "calibration-log` writes it."
         ) from cause
     read = read_entries(text)
     workspace = Workspace.of(_settings(project))
@@ -157,21 +222,33 @@ def calibration_log(
             done = workspace.store.calibrations.bring_in(read.reports, actor="import")
         except BaseException as error:
             with contextlib.suppress(StoreError):
-                workspace.store.imports.fail(import_id, told | {"error": f"{type(error).__name__}: {error}"})
+                workspace.store.imports.fail(
+                    import_id, told | {"error": f"{type(error).__name__}: {error}"}
+                )
             raise
         reasons = {f"entry {n}": why for n, why in read.refused}
-        workspace.store.imports.finish(import_id, told | done.model_dump() | {"n_rejected": len(reasons), "reasons": reasons})
+        workspace.store.imports.finish(
+            import_id, told | done.model_dump() | {"n_rejected": len(reasons), "reasons": reasons}
+        )
     n_refused = len(read.refused)
-    echo(f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of {n_refused + len(read.reports):,} entries")
+    echo(
+        f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of "
+        f"{n_refused + len(read.reports):,} entries"
+    )
     for n, why in read.refused:
         echo(f"entry {n:,}: {why}")
     if read.refused and not read.reports:
-        raise DatasetError(f"No entry of {file} could be imported; why stands above. Mend them, or export the log again.")
+        raise DatasetError(
+            f"No entry of {file} could be imported; why stands above. Mend them, or export the log "
+            "again."
+        )
 
 
 @dataclass
 class Intake:
-    """What every import has: its home, its file, its rejects, its row of provenance, and what it will say at its end."""
+    """What every import has: its home, its file, its rejects, its row of provenance, and what it
+    will say at its end.
+    """
 
     workspace: Workspace
     file: Path
@@ -198,16 +275,25 @@ class Intake:
     def reach_back_to(self, first: date) -> None:
         """Partitions begin no later than this day."""
         settings = self.workspace.settings
-        facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+        facts = HomeFacts.of(settings.home) or HomeFacts(
+            organization=settings.organization, project=settings.project
+        )
         earliest = min(filter(None, (facts.start_day, first)))
         if earliest < settings.start_day and earliest != facts.start_day:
             facts.model_copy(update={"start_day": earliest}).write(settings.home)
 
     def record(self, **more: Any) -> dict[str, Any]:
-        return {**self.told, **self.counts.model_dump(), "reasons": dict(self.rejects.reasons), **more}
+        return {
+            **self.told,
+            **self.counts.model_dump(),
+            "reasons": dict(self.rejects.reasons),
+            **more,
+        }
 
     def report(self) -> None:
-        """The counts in one line, then what a reader should know. Raises DatasetError where every row was rejected."""
+        """The counts in one line, then what a reader should know. Raises DatasetError where every
+        row was rejected.
+        """
         echo(str(self.counts))
         for note in self.notes:
             echo(note)
@@ -217,7 +303,8 @@ class Intake:
             echo(f"rejected rows with their reasons: {self.rejects.path}")
         if self.rejects.n and self.rejects.n == self.counts.total:
             raise DatasetError(
-                f"No row of {self.file} could be imported. The first reasons stand above, all of them in {self.rejects.path}."
+                f"No row of {self.file} could be imported. The first reasons stand above, all of "
+                f"them in {self.rejects.path}."
             )
 
 
@@ -225,9 +312,16 @@ class _Bar:
     """A bar per phase on the terminal's error stream; nothing where that is no terminal."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
         console = Console(stderr=True)
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._phases: dict[str, Any] = {}
 
     def __call__(self, phase: str, done: int, total: int) -> None:
@@ -244,14 +338,30 @@ class _Bar:
 
 
 def take_votes(
-    intake: Intake, clock: Clock, pseudonyms: Pseudonyms | None, names: Mapping, *, are_undated: bool = False, are_replayed: bool = True
+    intake: Intake,
+    clock: Clock,
+    pseudonyms: Pseudonyms | None,
+    names: Mapping,
+    *,
+    are_undated: bool = False,
+    are_replayed: bool = True,
 ) -> None:
-    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill leaves no day that nobody replays.
+    """Read the file, ask for the replay of its days, and cast its votes, in this order: a kill
+    leaves no day that nobody replays.
 
-    The days are noted with the import first, so that none of them is replayed with a part of its votes.
+    The days are noted with the import first, so that none of them is replayed with a part of its
+    votes.
     """
     store = intake.workspace.store
-    votes = VoteImport(store.comparisons, store.imports, intake.rejects, Staging(intake.staging), clock, pseudonyms, are_undated)
+    votes = VoteImport(
+        store.comparisons,
+        store.imports,
+        intake.rejects,
+        Staging(intake.staging),
+        clock,
+        pseudonyms,
+        are_undated,
+    )
     with intake.keeping(votes):
         votes.read(intake.rows, names, str(intake.file), intake.progress)
         if votes.days:
@@ -264,8 +374,12 @@ def take_votes(
 
 
 @contextlib.contextmanager
-def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter: str | None) -> Iterator[Intake]:
-    """Open file and home, alone in this home until the end; whatever happens stands in the table of imports."""
+def opened(
+    kind: str, file: Path, project: str | None, names: Mapping, delimiter: str | None
+) -> Iterator[Intake]:
+    """Open file and home, alone in this home until the end; whatever happens stands in the table of
+    imports.
+    """
     settings = _settings(project)
     rows = _as_rows(kind, open_rows(file, delimiter=delimiter), names)
     workspace = Workspace.of(settings)
@@ -278,17 +392,32 @@ def opened(kind: str, file: Path, project: str | None, names: Mapping, delimiter
         for left_behind in folder.glob("staged-*"):  # by an import that was killed
             shutil.rmtree(left_behind, ignore_errors=True)
         with refusals_named(folder):
-            staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="staged-", dir=folder, ignore_cleanup_errors=True)))
-        told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size, **names.model_dump(mode="json")}
+            staging = Path(
+                stack.enter_context(
+                    tempfile.TemporaryDirectory(
+                        prefix="staged-", dir=folder, ignore_cleanup_errors=True
+                    )
+                )
+            )
+        told = {
+            "sha256": _sha256(file),
+            "n_bytes": file.stat().st_size,
+            **names.model_dump(mode="json"),
+        }
         import_id = workspace.store.imports.start(kind, str(file.resolve()), told)
         bar = stack.enter_context(_Bar())
         rejects = stack.enter_context(Rejects(file, folder))
-        intake = Intake(workspace, file, rows, rejects, datetime.now(UTC), staging, bar, [], import_id, told)
+        intake = Intake(
+            workspace, file, rows, rejects, datetime.now(UTC), staging, bar, [], import_id, told
+        )
         try:
             yield intake
         except BaseException as error:
-            with contextlib.suppress(StoreError):  # the error itself may be that the store cannot be written
-                workspace.store.imports.fail(import_id, intake.record(error=f"{type(error).__name__}: {error}"))
+            # the error itself may be that the store cannot be written
+            with contextlib.suppress(StoreError):
+                workspace.store.imports.fail(
+                    import_id, intake.record(error=f"{type(error).__name__}: {error}")
+                )
             raise
         workspace.store.imports.finish(import_id, intake.record())
 
@@ -302,7 +431,9 @@ def _as_rows(kind: str, rows: RowFile, names: Mapping) -> RowFile:
 
 @contextlib.contextmanager
 def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
-    """Two imports at once would each count the other's rows. The lock goes with the process, however that ends."""
+    """Two imports at once would each count the other's rows. The lock goes with the process,
+    however that ends.
+    """
     lock = import_lock(workspace.settings)
     try:
         lock.acquire()
@@ -310,9 +441,12 @@ def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
         running = ""
         with contextlib.suppress(StoreError):
             started = [i for i in workspace.store.imports.all() if i.state == "started"]
-            running = "".join(f": {i.kind} of {i.file}, since {i.started_at:%H:%M} UTC" for i in started[-1:])
+            running = "".join(
+                f": {i.kind} of {i.file}, since {i.started_at:%H:%M} UTC" for i in started[-1:]
+            )
         raise DatasetError(
-            f"Another import into {workspace.settings.home} is running{running}. Nothing of {file} was imported: let the other finish, then run this again."
+            f"Another import into {workspace.settings.home} is running{running}. Nothing of {file} "
+            "was imported: let the other finish, then run this again."
         ) from cause
     try:
         yield
@@ -321,18 +455,24 @@ def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
 
 
 def _settings(project: str | None) -> Settings:
-    """The settings, for `project` if the home is new. Raises ConfigurationError where the home holds another one."""
+    """The settings, for `project` if the home is new. Raises ConfigurationError where the home
+    holds another one.
+    """
     settings = Settings.read()
     if project is None or project == settings.project:
         return settings
     if "project" in settings.model_fields_set:
         raise ConfigurationError(
-            f"{settings.home} holds project {settings.project!r}, not {project!r}. A home holds one project: set RLHF_HOME to another folder."
+            f"{settings.home} holds project {settings.project!r}, not {project!r}. A home holds "
+            "one "
+            "project: set RLHF_HOME to another folder."
         )
     try:
         return Settings(**settings.model_dump(exclude_unset=True) | {"project": project})
     except ValidationError as cause:
-        raise ConfigurationError(f"--project {project!r} cannot be used: {cause.errors()[0]['msg']}.") from cause
+        raise ConfigurationError(
+            f"--project {project!r} cannot be used: {cause.errors()[0]['msg']}."
+        ) from cause
 
 
 def _notes_on(votes: VoteImport, *, are_replayed: bool) -> list[str]:
@@ -340,12 +480,22 @@ def _notes_on(votes: VoteImport, *, are_replayed: bool) -> list[str]:
     clock, days = votes.clock, sorted(votes.days)
     if clock.n_without_zone:
         other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
-        notes.append(f"{_counted(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} (--timezone names another)")
+        notes.append(
+            f"{_counted(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} "
+            "(--timezone names another)"
+        )
     if votes.n_undated:
-        notes.append(f"{_counted(votes.n_undated, 'vote')} without a time: filed under the day of import, outside the drift streams")
+        notes.append(
+            f"{_counted(votes.n_undated, 'vote')} without a time: filed under the day of import, "
+            "outside the drift streams"
+        )
     if days:
         span = f"{_counted(len(days), 'day')} from {days[0]} to {days[-1]}"
-        notes.append(f"{span} to be replayed" if are_replayed else f"{span}, not replayed: no predictions and no drift for them")
+        notes.append(
+            f"{span} to be replayed"
+            if are_replayed
+            else f"{span}, not replayed: no predictions and no drift for them"
+        )
     return notes
 
 
@@ -358,4 +508,6 @@ def _sha256(file: Path) -> str:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as cause:
-        raise DatasetError(f"{file} cannot be read: {cause.strerror or cause}. Check its permissions and the disk.") from cause
+        raise DatasetError(
+            f"{file} cannot be read: {cause.strerror or cause}. Check its permissions and the disk."
+        ) from cause

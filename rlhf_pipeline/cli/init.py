@@ -1,4 +1,6 @@
-"""`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion version 1."""
+"""`rlhf init`: a project that can run. Databases, Dagster's home, and a first policy as champion
+version 1.
+"""
 
 import re
 from dataclasses import replace
@@ -29,10 +31,17 @@ storage:
 
 def init(
     join: Annotated[
-        bool, typer.Option("--join", help="Take on the databases of a home that is lost or elsewhere, instead of making new ones.")
+        bool,
+        typer.Option(
+            "--join",
+            help="Take on the databases of a home that is lost or elsewhere, instead of making new "
+            "ones.",
+        ),
     ] = False,
 ) -> None:
-    """Make the databases and Dagster's home below RLHF_HOME and register the first policy. Safe to repeat."""
+    """Make the databases and Dagster's home below RLHF_HOME and register the first policy. Safe to
+    repeat.
+    """
     workspace = Workspace(Settings.read(initialising=True))
     initialise(workspace, join=join)
     record(workspace.settings, config=workspace.settings.config)
@@ -47,18 +56,23 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
         champion = workspace.champions.initialise(
-            settings.policy, progress=lambda done, total, note="": bar.update(task, completed=done, total=total)
+            settings.policy,
+            progress=lambda done, total, note="": bar.update(task, completed=done, total=total),
         )
     record(settings, has_models=True)
     homes.keep_private(settings.home)
-    echo(f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}")
+    echo(
+        f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}"
+    )
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:
-    """What is cheap of `initialise`: databases, tables, Dagster's home and the facts of the home; no model. Safe to repeat.
+    """What is cheap of `initialise`: databases, tables, Dagster's home and the facts of the home;
+    no model. Safe to repeat.
 
-    `join` makes this home another one of those whose the databases on the server are. Raises ConfigurationError for a home of
-    another project, for one whose rows lie in SQLite when a server is named, and where there is nothing to join.
+    `join` makes this home another one of those whose the databases on the server are. Raises
+    ConfigurationError for a home of another project, for one whose rows lie in SQLite when a server
+    is named, and where there is nothing to join.
     """
     settings = workspace.settings
     homes.refuse_broken(settings, initialising=True, joining=join)
@@ -67,7 +81,10 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
         _refuse_to_leave_rows_behind(workspace, facts)
         make_databases(settings, settings.server_url, join=join)
     elif join:
-        raise ConfigurationError("There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the other home's databases.")
+        raise ConfigurationError(
+            "There is nothing to join: no server is named. Set RLHF_SERVER_URL to that of the "
+            "other home's databases."
+        )
     homes.make_private(settings.home)
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
@@ -77,16 +94,21 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
 
 
 def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = False) -> None:
-    """The three databases on the server, where they are missing. The home knows its id before they bear it, whatever kills this."""
+    """The three databases on the server, where they are missing. The home knows its id before they
+    bear it, whatever kills this.
+    """
     facts = HomeFacts.of(settings.home)
     databases = databases_of(settings, server_url, facts.home_id if facts else None)
     with databases.asked() as theirs:
         # Read again: whoever else makes this very home may have named it meanwhile.
-        facts = HomeFacts.of(settings.home) or HomeFacts(organization=settings.organization, project=settings.project)
+        facts = HomeFacts.of(settings.home) or HomeFacts(
+            organization=settings.organization, project=settings.project
+        )
         if join and theirs is None:
             raise ConfigurationError(
-                f"There is nothing to join: no home has databases {settings.database_prefix}_… there. Check RLHF_SERVER_URL and "
-                "RLHF_DATABASE_PREFIX, or leave --join out: then this home gets them."
+                f"There is nothing to join: no home has databases {settings.database_prefix}_… "
+                "there. Check RLHF_SERVER_URL and RLHF_DATABASE_PREFIX, or leave --join out: then "
+                "this home gets them."
             )
         known = facts.model_copy(update={"home_id": theirs}) if join else facts.named()
         if theirs in (None, known.home_id) and known != facts:
@@ -95,7 +117,13 @@ def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = Fa
 
 
 def databases_of(settings: Settings, server_url: SecretStr, home_id: str | None) -> ServerDatabases:
-    return ServerDatabases(server_url.get_secret_value(), settings.database_prefix, settings.organization, settings.project, home_id)
+    return ServerDatabases(
+        server_url.get_secret_value(),
+        settings.database_prefix,
+        settings.organization,
+        settings.project,
+        home_id,
+    )
 
 
 def make_marked(databases: ServerDatabases) -> None:
@@ -107,9 +135,18 @@ def make_marked(databases: ServerDatabases) -> None:
 
 def remember(settings: Settings, facts: HomeFacts | None) -> None:
     """Write what the home knows of itself, where that is new."""
-    known = (facts or HomeFacts(organization=settings.organization, project=settings.project)).named()
-    on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix, "home": settings.home}
-    wanted = known.model_copy(update={"config": known.config or settings.config} | (on_server if settings.server_url else {}))
+    known = (
+        facts or HomeFacts(organization=settings.organization, project=settings.project)
+    ).named()
+    on_server = {
+        "server_url": settings.server_url,
+        "database_prefix": settings.database_prefix,
+        "home": settings.home,
+    }
+    wanted = known.model_copy(
+        update={"config": known.config or settings.config}
+        | (on_server if settings.server_url else {})
+    )
     if wanted != facts:
         wanted.write(settings.home)
 
@@ -144,7 +181,10 @@ def _make_dagster_home(settings: Settings) -> None:
 def _with_value(template: str, name: str, value: int, *, times: int) -> str:
     written, n = re.subn(rf"(?m)^( +{name}:) .*$", rf"\1 {value}", template)
     if n != times:
-        raise ConfigurationError(f"dagster_home/dagster.yaml has {n} lines `{name}:`, not {times}. Restore the file of the checkout.")
+        raise ConfigurationError(
+            f"dagster_home/dagster.yaml has {n} lines `{name}:`, not {times}. Restore the file of "
+            "the checkout."
+        )
     return written
 
 
@@ -163,14 +203,22 @@ def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) 
         n = store.comparisons.count() + store.votes.count()
     if n:
         raise ConfigurationError(
-            f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does not. Unset RLHF_SERVER_URL and move "
-            "them with `rlhf storage migrate --to URL`, or name another RLHF_HOME."
+            f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does "
+            "not. "
+            "Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, or name "
+            "another RLHF_HOME."
         )
 
 
 def _derive_facts(workspace: Workspace) -> HomeFacts | None:
-    """What the rows of a home without facts say of it: imported days may begin before the setting's default."""
+    """What the rows of a home without facts say of it: imported days may begin before the setting's
+    default.
+    """
     settings, first = workspace.settings, workspace.store.comparisons.first_day()
     if first is None or date.fromisoformat(first) >= settings.start_day:
         return None
-    return HomeFacts(organization=settings.organization, project=settings.project, start_day=date.fromisoformat(first))
+    return HomeFacts(
+        organization=settings.organization,
+        project=settings.project,
+        start_day=date.fromisoformat(first),
+    )

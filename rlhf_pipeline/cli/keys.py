@@ -1,4 +1,6 @@
-"""`rlhf keys`: a provider's key in a file that is of no use to who has the file alone. Knows files; shows no key but a new sealing key."""
+"""`rlhf keys`: a provider's key in a file that is of no use to who has the file alone. Knows files;
+shows no key but a new sealing key.
+"""
 
 import sys
 from pathlib import Path
@@ -22,15 +24,28 @@ def group() -> None:
 
 @app.command("new")
 def new() -> None:
-    """Print a new sealing key, for RLHF_SEALING_KEY. Keep it elsewhere than what it seals: in the environment, or in your secret store."""
+    """Print a new sealing key, for RLHF_SEALING_KEY. Keep it elsewhere than what it seals: in the
+    environment, or in your secret store.
+    """
     echo(new_sealing_key().get_secret_value())
 
 
 @app.command("seal")
-def seal_(file: Annotated[Path, typer.Argument(help="Where to write it; then set RLHF_API_KEY_FILE to this.", show_default=False)]) -> None:
+def seal_(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Where to write it; then set RLHF_API_KEY_FILE to this.", show_default=False
+        ),
+    ],
+) -> None:
     """Read a provider's key, hidden or from a pipe, and write it sealed with RLHF_SEALING_KEY."""
     settings = Settings.read()
-    key = typer.prompt("Key of the provider", hide_input=True) if sys.stdin.isatty() else sys.stdin.read()
+    key = (
+        typer.prompt("Key of the provider", hide_input=True)
+        if sys.stdin.isatty()
+        else sys.stdin.read()
+    )
     write_whole(file, (seal(SecretStr(key), settings.sealing_key) + "\n").encode())
     file.chmod(0o600)
     echo(f"Sealed in {file}. Set RLHF_API_KEY_FILE to it.")

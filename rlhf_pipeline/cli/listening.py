@@ -1,4 +1,6 @@
-"""Where the web servers of a home listen. Knows small files below the home and which processes live; knows no app."""
+"""Where the web servers of a home listen. Knows small files below the home and which processes
+live; knows no app.
+"""
 
 import contextlib
 import os
@@ -16,7 +18,9 @@ FOLDER = "web_servers"  # a file for each: one that ends leaves those of the oth
 
 
 class Listening(BaseModel):
-    """One server: the address it prints, its process as `completions.owners` names one, and its home: a copied home copies this too."""
+    """One server: the address it prints, its process as `completions.owners` names one, and its
+    home: a copied home copies this too.
+    """
 
     url: str
     owner: str
@@ -30,7 +34,12 @@ def announced(home: Path, url: str) -> Iterator[None]:
         if is_dead(known.owner):
             path.unlink(missing_ok=True)
     mine = home / FOLDER / f"{socket.gethostname()}-{os.getpid()}.json"
-    write_whole(mine, (Listening(url=url, owner=new_owner(), home=home.resolve()).model_dump_json() + "\n").encode())
+    write_whole(
+        mine,
+        (
+            Listening(url=url, owner=new_owner(), home=home.resolve()).model_dump_json() + "\n"
+        ).encode(),
+    )
     try:
         yield
     finally:
@@ -38,20 +47,34 @@ def announced(home: Path, url: str) -> Iterator[None]:
 
 
 def web_address(settings: Settings) -> str:
-    """Where people reach the web app: as it was set, else at the server of this home on this host that began last, else by default."""
+    """Where people reach the web app: as it was set, else at the server of this home on this host
+    that began last, else by default.
+    """
     if "web_url" in settings.model_fields_set:
         return settings.web_url
     # Whether a process of another host lives is not known here, and its loopback is another one.
     here = f"{socket.gethostname()}/"
-    ours = [(began, known) for began, _, known in _found(settings.home) if known.home == settings.home.resolve()]
-    live = [(began, known.url) for began, known in ours if known.owner.startswith(here) and not is_dead(known.owner)]
+    ours = [
+        (began, known)
+        for began, _, known in _found(settings.home)
+        if known.home == settings.home.resolve()
+    ]
+    live = [
+        (began, known.url)
+        for began, known in ours
+        if known.owner.startswith(here) and not is_dead(known.owner)
+    ]
     return max(live)[1] if live else settings.web_url
 
 
 def _found(home: Path) -> list[tuple[int, Path, Listening]]:
-    """When each was written, where, what. A server that ends takes its file along; a file of another kind is none of these."""
+    """When each was written, where, what. A server that ends takes its file along; a file of
+    another kind is none of these.
+    """
     found = []
     for path in (home / FOLDER).glob("*.json"):
         with contextlib.suppress(FileNotFoundError, ValidationError):
-            found.append((path.stat().st_mtime_ns, path, Listening.model_validate_json(path.read_bytes())))
+            found.append(
+                (path.stat().st_mtime_ns, path, Listening.model_validate_json(path.read_bytes()))
+            )
     return found

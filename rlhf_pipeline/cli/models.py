@@ -15,7 +15,15 @@ app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
 
 # The metrics worth a column, most telling first; those a version does not have are left out.
 SHOWN: dict[Kind, tuple[str, ...]] = {
-    "policy": ("reward_accuracy", "noise_ceiling", "reward_margin", "token_accuracy", "final_loss", "n_pairs", "seconds"),
+    "policy": (
+        "reward_accuracy",
+        "noise_ceiling",
+        "reward_margin",
+        "token_accuracy",
+        "final_loss",
+        "n_pairs",
+        "seconds",
+    ),
     "reward_model": (
         "test_accuracy_since_change",
         "test_vote_accuracy_since_change",
@@ -64,14 +72,24 @@ def list_models() -> None:
 @app.command("promote")
 def promote(
     model: Annotated[
-        str, typer.Argument(metavar="NAME@VERSION", help="Such as demo.policy@1; an alias, as in demo.policy@previous, will do.")
+        str,
+        typer.Argument(
+            metavar="NAME@VERSION",
+            help="Such as demo.policy@1; an alias, as in demo.policy@previous, will do.",
+        ),
     ],
     reason: Annotated[str, typer.Option(help="Why; kept in the history of promotions.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Even a reward model that was refused; the cause is kept with the reason.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Even a reward model that was refused; the cause is kept with the reason.",
+        ),
     ] = False,
 ) -> None:
-    """Make a version the champion, in the registry and in the history of promotions: also the way back to an earlier one."""
+    """Make a version the champion, in the registry and in the history of promotions: also the way
+    back to an earlier one.
+    """
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     workspace = Workspace.here()
@@ -79,22 +97,37 @@ def promote(
     kind, version = find_version(workspace.registry, model)
     refusal = workspace.champions.refusal(version.label)
     if refusal is not None and not force:
-        raise ModelRefused(f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it all the same with --force.")
+        raise ModelRefused(
+            f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it all the "
+            "same with --force."
+        )
     if refusal is not None:
         reason = f"{reason} (forced, although {refusal.cause})"
     before = workspace.store.promotions.champion(version.name)
     workspace.champions.promote(kind, version, reason=reason, actor="rlhf models promote")
     was = f"{version.name}@{before.version}" if before else "none"
-    echo(f"{version.label} is champion already" if was == version.label else f"{version.label} is champion, before it {was}")
+    echo(
+        f"{version.label} is champion already"
+        if was == version.label
+        else f"{version.label} is champion, before it {was}"
+    )
 
 
 def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
-    """The metrics of `SHOWN` that there are, in its order; beside an accuracy the noise ceiling of the same votes, or that it is unknown."""
+    """The metrics of `SHOWN` that there are, in its order; beside an accuracy the noise ceiling of
+    the same votes, or that it is unknown.
+    """
     stood_for = {worse for better, worse in STANDS_FOR if better in metrics}
     told = [key for key in SHOWN[kind] if key in metrics and key not in stood_for]
     ceilings = {ceiling_beside(key) for key in told if is_accuracy(key)}
-    keys = [key for key in SHOWN[kind] if key in ceilings or (key in told and not key.startswith("noise_ceiling"))]
-    return ", ".join(f"{key} {_short(metrics[key]) if key in metrics else 'unknown'}" for key in keys)
+    keys = [
+        key
+        for key in SHOWN[kind]
+        if key in ceilings or (key in told and not key.startswith("noise_ceiling"))
+    ]
+    return ", ".join(
+        f"{key} {_short(metrics[key]) if key in metrics else 'unknown'}" for key in keys
+    )
 
 
 def _short(value: float) -> str:
@@ -102,7 +135,9 @@ def _short(value: float) -> str:
 
 
 def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
-    """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what there is."""
+    """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what
+    there is.
+    """
     name, _, wanted = label.partition("@")
     kind = _kind(registry, name)
     known = registry.history(kind)
@@ -110,7 +145,10 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
     if version is None and wanted and not wanted.isdecimal():
         version = registry.get(kind, wanted)
     if version is None:
-        raise ModelNotFound(f"The registry holds no {label!r}. There are: {', '.join(model.label for model in known) or 'none'}.")
+        raise ModelNotFound(
+            f"The registry holds no {label!r}. There are: "
+            f"{', '.join(model.label for model in known) or 'none'}."
+        )
     return kind, version
 
 
@@ -118,4 +156,7 @@ def _kind(registry: Registry, name: str) -> Kind:
     for kind in SHOWN:
         if registry.name(kind) == name:
             return kind
-    raise ModelNotFound(f"No model is called {name!r}. There are: {', '.join(registry.name(kind) for kind in SHOWN)}.")
+    raise ModelNotFound(
+        f"No model is called {name!r}. There are: "
+        f"{', '.join(registry.name(kind) for kind in SHOWN)}."
+    )

@@ -1,4 +1,6 @@
-"""`--set NAME=VALUE`: any field of a parameter class on the command line. Knows pydantic; knows no parameter."""
+"""`--set NAME=VALUE`: any field of a parameter class on the command line. Knows pydantic; knows no
+parameter.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -13,23 +15,37 @@ P = TypeVar("P", bound=BaseModel)
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter; an unknown name is answered with those there are. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other parameter; an unknown name is answered with those there are. Repeatable.",
+    ),
 ]
 
 
 def parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
-    """`kind` with what was `given` (None is not) and what `--set` changes. Raises ConfigurationError naming field and cure."""
+    """`kind` with what was `given` (None is not) and what `--set` changes. Raises
+    ConfigurationError naming field and cure.
+    """
     wanted = {name: value for name, value in given.items() if value is not None}
     for text in changes or ():
         name, equals, value = text.partition("=")
         if not equals or name not in kind.model_fields:
-            raise ConfigurationError(f"--set {text!r} changes no parameter. Write NAME=VALUE; there are {', '.join(kind.model_fields)}.")
+            raise ConfigurationError(
+                f"--set {text!r} changes no parameter. Write NAME=VALUE; there are "
+                f"{', '.join(kind.model_fields)}."
+            )
         try:
             wanted[name] = yaml.safe_load(value)
         except yaml.YAMLError as cause:
-            raise ConfigurationError(f"--set {text!r}: the value cannot be read. Write a number, true, false, a [list] or null.") from cause
+            raise ConfigurationError(
+                f"--set {text!r}: the value cannot be read. Write a number, true, false, a [list] "
+                "or null."
+            ) from cause
     try:
         return kind.model_validate(wanted)
     except ValidationError as cause:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or kind.__name__}: {e['msg']}" for e in cause.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or kind.__name__}: {e['msg']}" for e in cause.errors()
+        )
         raise ConfigurationError(f"These parameters cannot be used: {problems}.") from cause

@@ -1,4 +1,6 @@
-"""`rlhf reward predict`: which of two completions people would prefer. Knows lines of text and JSON; the answer is the champion's."""
+"""`rlhf reward predict`: which of two completions people would prefer. Knows lines of text and
+JSON; the answer is the champion's.
+"""
 
 import json
 import sys
@@ -20,36 +22,66 @@ AT_ONCE = 512  # pairs between two writes: what was predicted before a kill stay
 
 
 def predict(
-    interactive: Annotated[bool, typer.Option("--interactive", help="Ask for prompt and completions, one pair after another.")] = False,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive", help="Ask for prompt and completions, one pair after another."
+        ),
+    ] = False,
     input: Annotated[
-        Path | None, typer.Option(help="JSONL file, an object with prompt, completion_a and completion_b a line; other fields are kept.")
+        Path | None,
+        typer.Option(
+            help="JSONL file, an object with prompt, completion_a and completion_b a line; other "
+            "fields are kept."
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME@VERSION", help="Which reward model; default the champion.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to append to; default data/predictions.jsonl below RLHF_HOME.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME@VERSION", help="Which reward model; default the champion."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to append to; default data/predictions.jsonl below RLHF_HOME."),
+    ] = None,
 ) -> None:
-    """The chance that people prefer a, raw and calibrated, with all that it rests on; appended to predictions.jsonl."""
+    """The chance that people prefer a, raw and calibrated, with all that it rests on; appended to
+    predictions.jsonl.
+    """
     if interactive == (input is not None):
-        raise ConfigurationError("Say what to predict: either --interactive, or --input FILE.jsonl.")
+        raise ConfigurationError(
+            "Say what to predict: either --interactive, or --input FILE.jsonl."
+        )
     workspace = Workspace.here()
     workspace.require_initialised()
     path = out or TrainingFiles(workspace.settings.home).predictions
-    questions = [] if input is None else read_questions(input)  # before a model is loaded for a file that cannot be read
+    # before a model is loaded for a file that cannot be read
+    questions = [] if input is None else read_questions(input)
     judge = judge_named(workspace, model)
-    n = Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path) if input is None else predict_all(judge, questions, path)
+    n = (
+        Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path)
+        if input is None
+        else predict_all(judge, questions, path)
+    )
     echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
 
 
 def judge_named(workspace: Workspace, label: str | None) -> Judge:
-    """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound, ConfigurationError."""
+    """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound,
+    ConfigurationError.
+    """
     version = None
     if label is not None:
         kind, version = find_version(workspace.registry, label)
         if kind != "reward_model":
-            raise ConfigurationError(f"{label} is a {kind}; predictions are made by reward models. `rlhf models list` shows them.")
+            raise ConfigurationError(
+                f"{label} is a {kind}; predictions are made by reward models. `rlhf models list` "
+                "shows them."
+            )
     judge = workspace.champions.judge(version)
     if judge is None:
         raise ModelNotFound(
-            "There is no champion reward model yet. Fit one: rlhf votes prepare, rlhf reward train, rlhf reward calibrate; or run `learning`."
+            "There is no champion reward model yet. Fit one: rlhf votes prepare, rlhf reward "
+            "train, rlhf reward calibrate; or run `learning`."
         )
     return judge
 
@@ -61,7 +93,10 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
         for name in FIELDS:
             if not isinstance(row.get(name), str):
                 found = "is missing" if name not in row else f"is {row[name]!r:.40}, no text"
-                raise DatasetError(f"{path}, object {number}: {name} {found}. Every line needs {', '.join(FIELDS)}.")
+                raise DatasetError(
+                    f"{path}, object {number}: {name} {found}. Every line needs "
+                    f"{', '.join(FIELDS)}."
+                )
     return rows
 
 
@@ -69,8 +104,12 @@ def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
     with bar(f"predictions of {judge.label}") as progress:
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
-            answers = judge.predict([Question(**{name: row[name] for name in FIELDS}) for row in some])
-            append_lines(path, (line_of(row, answer) for row, answer in zip(some, answers, strict=True)))
+            answers = judge.predict(
+                [Question(**{name: row[name] for name in FIELDS}) for row in some]
+            )
+            append_lines(
+                path, (line_of(row, answer) for row, answer in zip(some, answers, strict=True))
+            )
             progress(start + len(some), len(rows))
     return len(rows)
 
@@ -82,13 +121,18 @@ def line_of(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
 
 
 class Dialogue:
-    """Takes prompt and completions from lines until they end, or a prompt is empty. A line's `\\n` is a line break."""
+    """Takes prompt and completions from lines until they end, or a prompt is empty. A line's `\\n`
+    is a line break.
+    """
 
     def __init__(self, judge: Judge, lines: Iterator[str], out: TextIO):
         self.judge, self.lines, self.out = judge, lines, out
 
     def run(self, path: Path) -> int:
-        self.say(f"{self.judge.label}, {self.judge.calibrator_version}. An empty prompt ends; \\n in a line is a line break.")
+        self.say(
+            f"{self.judge.label}, {self.judge.calibrator_version}. An empty prompt ends; \\n in a "
+            "line is a line break."
+        )
         n = 0
         while (question := self.question()) is not None:
             (answer,) = self.judge.predict([question])
@@ -103,7 +147,11 @@ class Dialogue:
         if not prompt:
             return None
         a, b = self.ask("a> "), self.ask("b> ")
-        return None if a is None or b is None else Question(prompt=prompt, completion_a=a, completion_b=b)
+        return (
+            None
+            if a is None or b is None
+            else Question(prompt=prompt, completion_a=a, completion_b=b)
+        )
 
     def ask(self, what: str) -> str | None:
         echo(what, nl=False, file=self.out)
@@ -125,6 +173,8 @@ def told(answer: PairPrediction) -> str:
     if p == 0.5:
         return "neither is preferred: 50 %"
     side = "a" if p > 0.5 else "b"
-    return f"{side} is preferred with {100 * max(p, 1 - p):.1f} % (raw {100 * (raw if side == 'a' else 1 - raw):.1f} %), margin " + (
-        f"{abs(answer.score_a - answer.score_b):.3f}"
+    return (
+        f"{side} is preferred with {100 * max(p, 1 - p):.1f} % (raw "
+        f"{100 * (raw if side == 'a' else 1 - raw):.1f} %), margin "
+        + (f"{abs(answer.score_a - answer.score_b):.3f}")
     )

@@ -1,4 +1,6 @@
-"""`rlhf reward probe`: the reward model against people, on predictions that were made before their votes. Knows reflections and pictures."""
+"""`rlhf reward probe`: the reward model against people, on predictions that were made before their
+votes. Knows reflections and pictures.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,17 +27,37 @@ CUT = 60  # characters of a text that is listed
 
 def probe(
     model: Annotated[
-        str | None, typer.Option(metavar="NAME@VERSION", help="Whose predictions; default those of the model that made the newest.")
+        str | None,
+        typer.Option(
+            metavar="NAME@VERSION",
+            help="Whose predictions; default those of the model that made the newest.",
+        ),
     ] = None,
     bin: Annotated[
-        float | None, typer.Option(min=0.5, max=1.0, help="List the pairs whose stated confidence lies in the bin of this value.")
+        float | None,
+        typer.Option(
+            min=0.5,
+            max=1.0,
+            help="List the pairs whose stated confidence lies in the bin of this value.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Picture to write; default models/reliability_diagram.png below RLHF_HOME.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to write; default models/reliability_diagram.png below RLHF_HOME."
+        ),
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Accuracy, noise ceiling, ECE and bins, or the pairs of one bin, as JSON.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Accuracy, noise ceiling, ECE and bins, or the pairs of one bin, as JSON.",
+        ),
     ] = False,
 ) -> None:
-    """Stated confidence against the share that was right, with counts and intervals; writes the diagram and meta_reflection_log.jsonl."""
+    """Stated confidence against the share that was right, with counts and intervals; writes the
+    diagram and meta_reflection_log.jsonl.
+    """
     workspace = Workspace.here()
     workspace.store.migrate()
     files = TrainingFiles(workspace.settings.home)
@@ -45,7 +67,10 @@ def probe(
     mine = reflections[reflections["reward_model"] == label]
     if mine["is_error"].isna().all():
         n = mine["comparison_id"].nunique()
-        raise NotEnoughData(f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. Collect votes on them.")
+        raise NotEnoughData(
+            f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. "
+            "Collect votes on them."
+        )
     votes = workspace.store.votes.on(mine["comparison_id"].unique().tolist())
     if bin is not None:
         _list_bin(mine, bin_of(bins_of(mine, votes), bin), workspace.store, as_json=as_json)
@@ -53,7 +78,12 @@ def probe(
     found = probed(mine, votes, passes=passes_so_far(workspace.store, votes))
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
-    write_whole(picture, diagram(found.bins, metrics, ceiling, title=f"{label} against {found.n_votes:,} later votes"))
+    write_whole(
+        picture,
+        diagram(
+            found.bins, metrics, ceiling, title=f"{label} against {found.n_votes:,} later votes"
+        ),
+    )
     if as_json:
         show_json(shown_as_json(label, metrics, ceiling, found.bins))
         return
@@ -61,19 +91,28 @@ def probe(
         [_shown(one) for one in found.bins],
         title=f"{label} against {found.n_votes:,} votes cast after its predictions",
         empty="",
-        caption=f"accuracy {metrics.accuracy} beside a noise ceiling of {ceiling or 'unknown: nothing overlaps or was judged again'}; "
-        f"ECE {metrics.ece_equal_mass}, Brier {metrics.brier}",
+        caption=f"accuracy {metrics.accuracy} beside a noise ceiling of "
+        f"{ceiling or 'unknown: nothing overlaps or was judged again'}; ECE "
+        f"{metrics.ece_equal_mass}, Brier {metrics.brier}",
     )
     echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
     echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
 
 
-def shown_as_json(label: str, metrics: CalibrationMetrics, ceiling: Interval | None, bins: tuple[ReliabilityBin, ...]) -> dict[str, Any]:
+def shown_as_json(
+    label: str,
+    metrics: CalibrationMetrics,
+    ceiling: Interval | None,
+    bins: tuple[ReliabilityBin, ...],
+) -> dict[str, Any]:
     """What the table says, an accuracy beside its ceiling; null where nobody knows it."""
     told = {"accuracy": metrics.accuracy, "noise_ceiling": ceiling, "ece": metrics.ece_equal_mass}
     return {
         "model": label,
-        **{name: None if found is None else found.model_dump(mode="json") for name, found in told.items()},
+        **{
+            name: None if found is None else found.model_dump(mode="json")
+            for name, found in told.items()
+        },
         "bins": [found.model_dump(mode="json") for found in bins],
     }
 
@@ -83,8 +122,9 @@ def all_reflections(store: Store) -> pd.DataFrame:
     predictions = store.predictions.for_days(store.predictions.days())
     if predictions.empty:
         raise NotEnoughData(
-            "No comparison was predicted before its votes yet: that takes a champion reward model and comparisons published since. "
-            "Run the `collection` job, or `rlhf replay` imported days."
+            "No comparison was predicted before its votes yet: that takes a champion reward model "
+            "and comparisons published since. Run the `collection` job, or `rlhf replay` imported "
+            "days."
         )
     parts = [
         reflect(of_model, store.votes.on(of_model["comparison_id"].tolist()), strict=False)
@@ -93,7 +133,13 @@ def all_reflections(store: Store) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling: Interval | None, *, title: str) -> bytes:
+def diagram(
+    bins: tuple[ReliabilityBin, ...],
+    metrics: CalibrationMetrics,
+    ceiling: Interval | None,
+    *,
+    title: str,
+) -> bytes:
     """The reliability diagram as PNG, with counts below and the noise ceiling across."""
     from io import BytesIO
 
@@ -102,7 +148,13 @@ def diagram(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceili
     return png.getvalue()
 
 
-def drawn(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling: Interval | None, *, title: str) -> Any:
+def drawn(
+    bins: tuple[ReliabilityBin, ...],
+    metrics: CalibrationMetrics,
+    ceiling: Interval | None,
+    *,
+    title: str,
+) -> Any:
     """That diagram as a figure."""
     from matplotlib.figure import Figure
 
@@ -110,7 +162,10 @@ def drawn(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     top.plot([0.5, 1], [0.5, 1], color="0.6", linestyle="--", label="perfect")
     x, y = [b.mean_confidence for b in bins], [b.accuracy for b in bins]
-    errors = [[max(0.0, b.accuracy - b.accuracy_low) for b in bins], [max(0.0, b.accuracy_high - b.accuracy) for b in bins]]
+    errors = [
+        [max(0.0, b.accuracy - b.accuracy_low) for b in bins],
+        [max(0.0, b.accuracy_high - b.accuracy) for b in bins],
+    ]
     top.errorbar(x, y, yerr=errors, marker="o", capsize=3, label=f"ECE {metrics.ece_equal_mass}")
     draw_ceiling(top, ceiling)
     top.set(ylabel="share predicted right", ylim=(0, 1.02), title=title)
@@ -118,8 +173,15 @@ def drawn(bins: tuple[ReliabilityBin, ...], metrics: CalibrationMetrics, ceiling
     middles = [(b.low + b.high) / 2 for b in bins]
     bottom.bar(middles, [b.n for b in bins], width=0.04)
     for middle, found in zip(middles, bins, strict=True):
-        bottom.annotate(f"{found.n}", (middle, found.n), ha="center", va="bottom", fontsize="x-small")
-    bottom.set(xlabel="stated confidence", ylabel="votes", xlim=(0.49, 1.01), ylim=(0, 1.25 * max(b.n for b in bins)))
+        bottom.annotate(
+            f"{found.n}", (middle, found.n), ha="center", va="bottom", fontsize="x-small"
+        )
+    bottom.set(
+        xlabel="stated confidence",
+        ylabel="votes",
+        xlim=(0.49, 1.01),
+        ylim=(0, 1.25 * max(b.n for b in bins)),
+    )
     return figure
 
 
@@ -128,8 +190,12 @@ def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:
     if wanted is None:
         return str(known.iloc[-1])
     if wanted not in set(known):
-        counts = ", ".join(f"{name} ({n:,})" for name, n in known.value_counts().sort_index().items())
-        raise ConfigurationError(f"{wanted!r} predicted nothing here. There are predictions of {counts}.")
+        counts = ", ".join(
+            f"{name} ({n:,})" for name, n in known.value_counts().sort_index().items()
+        )
+        raise ConfigurationError(
+            f"{wanted!r} predicted nothing here. There are predictions of {counts}."
+        )
     return wanted
 
 
@@ -146,9 +212,23 @@ def _shown(found: ReliabilityBin) -> dict[str, str]:
 def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
     """The votes of a bin with what they are on, the wrong ones first."""
     inside = pairs_in(mine, wanted)
-    shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index("comparison_id")
-    texts = shown[["prompt", "completion_a", "completion_b"]].loc[inside["comparison_id"]].reset_index(drop=True)
-    listed = pd.concat([inside[["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]], texts], axis=1)
+    shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index(
+        "comparison_id"
+    )
+    texts = (
+        shown[["prompt", "completion_a", "completion_b"]]
+        .loc[inside["comparison_id"]]
+        .reset_index(drop=True)
+    )
+    listed = pd.concat(
+        [
+            inside[
+                ["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]
+            ],
+            texts,
+        ],
+        axis=1,
+    )
     if as_json:
         show_json(listed)
         return
@@ -157,11 +237,17 @@ def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_js
             "comparison": str(row.comparison_id)[:16],
             "P(a)": f"{row.p_calibrated:.3f}",
             "vote": f"{row.choice}{' wrong' if row.wrong else ''}",
-            **{name: _cut(getattr(row, name)) for name in ("prompt", "completion_a", "completion_b")},
+            **{
+                name: _cut(getattr(row, name))
+                for name in ("prompt", "completion_a", "completion_b")
+            },
         }
         for row in listed.itertuples()
     ]
-    title = f"{len(rows)} votes at a confidence of {wanted.low:.2f} to {wanted.high:.2f}, {int(listed['wrong'].sum())} predicted wrong"
+    title = (
+        f"{len(rows)} votes at a confidence of {wanted.low:.2f} to {wanted.high:.2f}, "
+        f"{int(listed['wrong'].sum())} predicted wrong"
+    )
     show(rows, title=title, empty="")
 
 

@@ -1,4 +1,6 @@
-"""`rlhf prompts`: make prompts without running the pipeline. Knows the generators by name; writes files alone."""
+"""`rlhf prompts`: make prompts without running the pipeline. Knows the generators by name; writes
+files alone.
+"""
 
 import contextlib
 import inspect
@@ -36,24 +38,54 @@ SETTABLE = [name for name in PromptParams.model_fields if name not in ("n", "see
 @app.command("generate", epilog=f"Parameters to --set: {', '.join(SETTABLE)}.")
 def generate_prompts(
     num_prompts: Annotated[
-        int, typer.Option("--num-prompts", min=1, max=100_000, help="How many; the file has exactly so many lines.")
+        int,
+        typer.Option(
+            "--num-prompts",
+            min=1,
+            max=100_000,
+            help="How many; the file has exactly so many lines.",
+        ),
     ] = 10,
-    out: Annotated[Path | None, typer.Option(help="File to write; default <RLHF_HOME>/exports/generated_prompts.jsonl.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; default <RLHF_HOME>/exports/generated_prompts.jsonl."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Same seed and day, same prompts.")] = 0,
     day: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="UTC day the prompts are for; default today.")
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="YYYY-MM-DD",
+            help="UTC day the prompts are for; default today.",
+        ),
     ] = None,
-    source: Annotated[str, typer.Option(help="What makes them; `rlhf prompts sources` lists what there is.")] = "templates",
+    source: Annotated[
+        str, typer.Option(help="What makes them; `rlhf prompts sources` lists what there is.")
+    ] = "templates",
     file: Annotated[
-        Path | None, typer.Option(help="What the source reads: a file of rows, a folder of texts, a template library or instructions.")
+        Path | None,
+        typer.Option(
+            help="What the source reads: a file of rows, a folder of texts, a template library or "
+            "instructions."
+        ),
     ] = None,
     written: Annotated[
-        bool, typer.Option("--written", help="The completion backend writes, for freeform and distilabel, and judges too, for evolution.")
+        bool,
+        typer.Option(
+            "--written",
+            help="The completion backend writes, for freeform and distilabel, and judges too, for "
+            "evolution.",
+        ),
     ] = False,
-    rejects: Annotated[Path | None, typer.Option(help="File for what was rejected, a JSON object a line with the reason.")] = None,
+    rejects: Annotated[
+        Path | None,
+        typer.Option(help="File for what was rejected, a JSON object a line with the reason."),
+    ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write prompts as JSONL: from the shipped templates, or any other source. docs/prompts.md says what each does."""
+    """Write prompts as JSONL: from the shipped templates, or any other source. docs/prompts.md says
+    what each does.
+    """
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
     params = parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
@@ -62,7 +94,8 @@ def generate_prompts(
         frame = generate(
             params,
             day=(day or datetime.now(UTC)).date().isoformat(),
-            source_file=file or (settings.prompts_file if source == settings.prompt_source != "templates" else None),
+            source_file=file
+            or (settings.prompts_file if source == settings.prompt_source != "templates" else None),
             text_generator=texts,
             report=report,
             embed=Encoder(settings.encoder).encode if params.topic else None,
@@ -75,9 +108,15 @@ def generate_prompts(
 
 @app.command("sources")
 def sources() -> None:
-    """List what can make prompts: the shipped generators and those that installed packages bring."""
+    """List what can make prompts: the shipped generators and those that installed packages
+    bring.
+    """
     rows = [
-        {"source": name, "from": kind.__module__.partition(".")[0], "what": (inspect.getdoc(kind) or "").partition("\n")[0]}
+        {
+            "source": name,
+            "from": kind.__module__.partition(".")[0],
+            "what": (inspect.getdoc(kind) or "").partition("\n")[0],
+        }
         for name, kind in GENERATORS.items()
     ]
     show(rows, title="prompt sources", empty="There is no source of prompts.")
@@ -88,12 +127,19 @@ def _texts(settings: Settings) -> BackendTexts:
     workspace = Workspace.of(settings)
     workspace.store.migrate()
     backend = workspace.champions.backend(settings)
-    return BackendTexts(backend, ledger=workspace.store.generation, calls=settings_calls(settings), asset="rlhf prompts")
+    return BackendTexts(
+        backend,
+        ledger=workspace.store.generation,
+        calls=settings_calls(settings),
+        asset="rlhf prompts",
+    )
 
 
 @contextlib.contextmanager
 def _failures_told(texts: BackendTexts | None) -> Iterator[None]:
-    """Why the backend wrote nothing, however the command ends: an empty text alone does not say it."""
+    """Why the backend wrote nothing, however the command ends: an empty text alone does not say
+    it.
+    """
     try:
         yield
     finally:
@@ -110,6 +156,10 @@ def _told(rejects: Path | None) -> Iterator[Report]:
     with writing_whole(rejects) as file:
 
         def write(rejection: Rejection) -> None:
-            file.write(f"{json.dumps(asdict(rejection), ensure_ascii=False)}\n".encode(errors="backslashreplace"))
+            file.write(
+                f"{json.dumps(asdict(rejection), ensure_ascii=False)}\n".encode(
+                    errors="backslashreplace"
+                )
+            )
 
         yield Report(sink=write)

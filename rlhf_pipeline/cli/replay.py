@@ -1,4 +1,6 @@
-"""`rlhf replay`: imported days lived through again, each predicted by the model of that day, as if the loop had run then."""
+"""`rlhf replay`: imported days lived through again, each predicted by the model of that day, as if
+the loop had run then.
+"""
 
 import os
 import subprocess
@@ -19,13 +21,24 @@ from rlhf_pipeline.errors import DatasetError
 def replay(
     unfinished: Annotated[
         bool,
-        typer.Option("--unfinished", help="Also days of an import that was killed or failed, with those of their votes that came in."),
+        typer.Option(
+            "--unfinished",
+            help="Also days of an import that was killed or failed, with those of their votes that "
+            "came in.",
+        ),
     ] = False,
     never_asked: Annotated[
-        bool, typer.Option("--never-asked", help="Also imported days for which no replay was asked: those of `import votes --no-replay`.")
+        bool,
+        typer.Option(
+            "--never-asked",
+            help="Also imported days for which no replay was asked: those of `import votes "
+            "--no-replay`.",
+        ),
     ] = False,
 ) -> None:
-    """Replay the imported days that wait, oldest first; after a kill or a failure a second call goes on from there."""
+    """Replay the imported days that wait, oldest first; after a kill or a failure a second call
+    goes on from there.
+    """
     workspace = Workspace.here()
     workspace.require_initialised()
     if unfinished:
@@ -33,19 +46,26 @@ def replay(
     if never_asked:
         days = workspace.store.replays.never_asked()
         workspace.store.replays.ask(days)
-        echo(f"asked for: {len(days)} days from {days[0]} to {days[-1]}" if days else "no imported day was left out")
+        echo(
+            f"asked for: {len(days)} days from {days[0]} to {days[-1]}"
+            if days
+            else "no imported day was left out"
+        )
     sys.exit(replay_pending(workspace))
 
 
 def take_unfinished(workspace: Workspace) -> None:
-    """The user's word that days of unfinished imports are to be replayed as they are. Raises DatasetError while an import runs."""
+    """The user's word that days of unfinished imports are to be replayed as they are. Raises
+    DatasetError while an import runs.
+    """
     lock = import_lock(workspace.settings)
     try:
         with lock:
             taken = workspace.store.imports.take_as_is()
     except Timeout as cause:
         raise DatasetError(
-            f"An import into {workspace.settings.home} is running, so its days are not whole yet. Let it finish, then replay."
+            f"An import into {workspace.settings.home} is running, so its days are not whole yet. "
+            "Let it finish, then replay."
         ) from cause
     for half in taken:
         days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
@@ -62,9 +82,11 @@ def import_lock(settings: Settings) -> FileLock:
 
 
 def replay_pending(workspace: Workspace) -> int:
-    """Replay all days that wait, in a process of the application beside this library; its exit code, 0 where no day waits.
+    """Replay all days that wait, in a process of the application beside this library; its exit
+    code, 0 where no day waits.
 
-    Each day is said in a line. What is left after a kill stays asked for: the sensor or the next call goes on.
+    Each day is said in a line. What is left after a kill stays asked for: the sensor or the next
+    call goes on.
     """
     if not workspace.store.replays.pending():
         echo("No imported day waits for its replay.")
@@ -75,4 +97,6 @@ def replay_pending(workspace: Workspace) -> int:
     # Threads that wait actively cost minutes where other processes want the cores.
     environ = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | settings.environ
     command = [sys.executable, "-m", "replay"]
-    return subprocess.run(command, cwd=checkout(), env=environ, check=False, preexec_fn=bind_to_this_process()).returncode
+    return subprocess.run(
+        command, cwd=checkout(), env=environ, check=False, preexec_fn=bind_to_this_process()
+    ).returncode

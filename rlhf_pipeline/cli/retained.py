@@ -32,7 +32,12 @@ def _add(table: Table, kind: str, items: Sequence[Item]) -> None:
         table.add_row(plain(kind), plain(item.name), f"{item.n:,}", _mb([item]))
     rest = items[NAMES_PER_KIND:]
     if rest:
-        table.add_row(plain(kind), plain(f"and {len(rest):,} more, to {rest[-1].name}"), f"{sum(item.n for item in rest):,}", _mb(rest))
+        table.add_row(
+            plain(kind),
+            plain(f"and {len(rest):,} more, to {rest[-1].name}"),
+            f"{sum(item.n for item in rest):,}",
+            _mb(rest),
+        )
 
 
 def _mb(items: Sequence[Item]) -> str:

@@ -1,4 +1,6 @@
-"""`rlhf reward`: fit, calibrate, ask and probe the reward model by hand, with the functions the assets use. Knows files and the registry."""
+"""`rlhf reward`: fit, calibrate, ask and probe the reward model by hand, with the functions the
+assets use. Knows files and the registry.
+"""
 
 import json
 from functools import partial
@@ -8,7 +10,13 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import CalibrationParams, calibrate_version, calibration_figures, calibration_log, calibration_pictures
+from rlhf_pipeline.calibration import (
+    CalibrationParams,
+    calibrate_version,
+    calibration_figures,
+    calibration_log,
+    calibration_pictures,
+)
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes, parameters
@@ -36,11 +44,18 @@ from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import TasteChanges, judged_ids, shown_ceiling
 
-app = typer.Typer(help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True)
+app = typer.Typer(
+    help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True
+)
 Data = Annotated[
-    Path | None, typer.Option(help="What `rlhf votes prepare` wrote; default data/vote_predictor_training_data.jsonl below RLHF_HOME.")
+    Path | None,
+    typer.Option(
+        help="What `rlhf votes prepare` wrote; default data/vote_predictor_training_data.jsonl "
+        "below RLHF_HOME."
+    ),
 ]
-OF_LOOP = {"weight_before_change", "allow_mixed_annotators", "n_resamples"}  # of RewardModelParams, whatever kind is fitted
+# of RewardModelParams, whatever kind is fitted
+OF_LOOP = {"weight_before_change", "allow_mixed_annotators", "n_resamples"}
 
 
 class CalibrateParams(CalibrationParams, AcceptanceParams):
@@ -60,20 +75,42 @@ app.command("probe")(probe)
 def train(
     data: Data = None,
     kind: Annotated[
-        str, typer.Option(help="embedding (frozen encoder, minutes), transformer (fine-tuned), or an installed one.")
+        str,
+        typer.Option(
+            help="embedding (frozen encoder, minutes), transformer (fine-tuned), or an installed "
+            "one."
+        ),
     ] = "embedding",
     label: Annotated[
-        str | None, typer.Option(help="What is learnt: votes, majority, or annotators, the annotator model's soft labels.")
+        str | None,
+        typer.Option(
+            help="What is learnt: votes, majority, or annotators, the annotator model's soft "
+            "labels."
+        ),
     ] = None,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Start from the champion instead of anew.")] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Start from the champion instead of anew.")
+    ] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="Start from this folder instead.")] = None,
     change_seq: Annotated[
-        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="First vote of one more change of taste, beside those that `rlhf changes list` "
+            "shows.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write; default models/vote_predictor_checkpoint below RLHF_HOME.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write; default models/vote_predictor_checkpoint below RLHF_HOME."
+        ),
+    ] = None,
     changes: Changes = None,
 ) -> None:
-    """Fit on the train split, register as candidate with its lineage. `rlhf reward calibrate` decides whether it becomes champion."""
+    """Fit on the train split, register as candidate with its lineage. `rlhf reward calibrate`
+    decides whether it becomes champion.
+    """
     workspace = _workspace()
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
@@ -82,7 +119,9 @@ def train(
     start, parent = _start(workspace, retrain=retrain, checkpoint=checkpoint)
     encoder = workspace.champions.encoder(start)
     params, model = _unfitted(kind, label, changes, folder, encoder)
-    taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq)
+    taste = TasteChanges.from_log(
+        workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
+    )
     since = said[said["seq"] >= taste.latest_seq] if taste else None
     with bar(f"reward model ({kind})") as progress:
         fitted = fit_reward_model(
@@ -93,7 +132,9 @@ def train(
             ceiling=shown_ceiling(said, passes=passes_so_far(workspace.store, said, seq)),
             ceiling_since_change=None
             if since is None
-            else shown_ceiling(since, passes=passes_so_far(workspace.store, since, seq, since_seq=taste.latest_seq)),
+            else shown_ceiling(
+                since, passes=passes_so_far(workspace.store, since, seq, since_seq=taste.latest_seq)
+            ),
             warm_start=start,
             taste_changes=taste,
             record=opening_recorder(workspace.registry),
@@ -102,7 +143,9 @@ def train(
     report = fitted.report
     fitted.model.save(folder)
     metrics = report.metrics()
-    with workspace.registry.run("rlhf reward train", {"stage": "reward_model", "data_hash": report.data_hash}) as run:
+    with workspace.registry.run(
+        "rlhf reward train", {"stage": "reward_model", "data_hash": report.data_hash}
+    ) as run:
         version = workspace.registry.register(
             "reward_model",
             folder,
@@ -118,36 +161,59 @@ def train(
         )
         run.log_metrics(metrics)
         run.log_text(report.model_dump_json(indent=1), "report.json")
-        run.log_figure(loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"), "loss_curve.png")
+        run.log_figure(
+            loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"),
+            "loss_curve.png",
+        )
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
     echo(f"{version.label} from {parent or 'nothing'} on {report.read}, in {folder}")
     echo(_said(report))
     if report.weight_reason:
-        echo(f"pairs from before the change count {report.weight_before_change:g}: {report.weight_reason}")
+        echo(
+            f"pairs from before the change count {report.weight_before_change:g}: "
+            f"{report.weight_reason}"
+        )
 
 
 @app.command("calibrate")
 def calibrate_model(
     model: Annotated[
-        str | None, typer.Option(metavar="NAME@VERSION", help="Which; default the candidate that was trained last, else the champion.")
+        str | None,
+        typer.Option(
+            metavar="NAME@VERSION",
+            help="Which; default the candidate that was trained last, else the champion.",
+        ),
     ] = None,
     data: Data = None,
     promote: Annotated[
         bool,
-        typer.Option("--promote/--no-promote", help="Make it champion where it predicts no worse; without, nothing that serves changes."),
+        typer.Option(
+            "--promote/--no-promote",
+            help="Make it champion where it predicts no worse; without, nothing that serves "
+            "changes.",
+        ),
     ] = True,
     change_seq: Annotated[
-        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="First vote of one more change of taste, beside those that `rlhf changes list` "
+            "shows.",
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Choose a calibrator on the calib split, or none, measure it on the test split, and append to calibration_log.json."""
+    """Choose a calibrator on the calib split, or none, measure it on the test split, and append to
+    calibration_log.json.
+    """
     workspace = _workspace()
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
     params = parameters(CalibrateParams, changes)
     pairs, version = read_pairs(data or files.training_data), _version(workspace, model)
     said, seq = _votes_of(workspace, pairs)
-    taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq)
+    taste = TasteChanges.from_log(
+        workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
+    )
     judge = champions.judge(version)
     assert judge is not None  # a version was given
     with bar(f"calibration of {version.label}") as progress:
@@ -160,7 +226,9 @@ def calibrate_model(
             params,
             passes=passes_so_far(workspace.store, said, seq),
             # Only where it was asked for: what it is by default was never weighed.
-            weight_before_change=params.weight_before_change if "weight_before_change" in params.model_fields_set else None,
+            weight_before_change=params.weight_before_change
+            if "weight_before_change" in params.model_fields_set
+            else None,
             taste_changes=taste,
             record=opening_recorder(workspace.registry),
             progress=progress,
@@ -178,34 +246,63 @@ def calibrate_model(
             progress=progress,
         )
         report, fitted = settled.report, settled.judge
-        if report.candidates and report.may_serve and champions.reference_window(version.label) is None:
-            p_chosen, embed = fitted.p_chosen(calib, progress=progress), partial(fitted.embed, progress=progress)
-            window = reference_window(calib, p_chosen, model_version=version.label, embed=embed, taste_changes=taste)
+        if (
+            report.candidates
+            and report.may_serve
+            and champions.reference_window(version.label) is None
+        ):
+            p_chosen, embed = (
+                fitted.p_chosen(calib, progress=progress),
+                partial(fitted.embed, progress=progress),
+            )
+            window = reference_window(
+                calib, p_chosen, model_version=version.label, embed=embed, taste_changes=taste
+            )
             champions.save_reference_window(version, window)
-    with workspace.registry.run("rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}) as run:
-        run.log_metrics(calibration_figures(report) | {"is_champion": float(settled.was_champion or settled.takes_over)})
+    with workspace.registry.run(
+        "rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}
+    ) as run:
+        run.log_metrics(
+            calibration_figures(report)
+            | {"is_champion": float(settled.was_champion or settled.takes_over)}
+        )
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
         for name, png in calibration_pictures(report).items():
             run.log_figure(png, f"{name}.png")
     log = calibration_log(workspace.store.calibrations.whole_log())
-    write_whole(files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
+    write_whole(
+        files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode()
+    )
     ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
-    echo(f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of {files.calibration_log}")
+    echo(
+        f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of "
+        f"{files.calibration_log}"
+    )
     echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
     echo(
         f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
     if settled.takes_over:
-        champions.promote("reward_model", version, reason=settled.reason, actor="rlhf reward calibrate")
+        champions.promote(
+            "reward_model", version, reason=settled.reason, actor="rlhf reward calibrate"
+        )
     serves = settled.takes_over or settled.was_champion
     force = "" if report.refusal is None else "--force "
-    echo(settled.told if serves else f'{settled.told}; by hand: rlhf models promote {version.label} {force}--reason "…"')
+    echo(
+        settled.told
+        if serves
+        else f'{settled.told}; by hand: rlhf models promote {version.label} {force}--reason "…"'
+    )
 
 
 @app.command("openings")
-def show_openings(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
-    """Every look at the test split: when, for which model, why, with which code and at how many pairs."""
+def show_openings(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Every look at the test split: when, for which model, why, with which code and at how many
+    pairs.
+    """
     workspace = _workspace()
     found = openings(workspace.registry)
     if as_json:
@@ -221,18 +318,28 @@ def show_openings(as_json: Annotated[bool, typer.Option("--json", help="As JSON,
         }
         for row in found.itertuples()
     ]
-    show(rows, title=f"{len(found)} openings of the test split", empty="Nobody has opened the test split yet: no reward model was judged.")
+    show(
+        rows,
+        title=f"{len(found)} openings of the test split",
+        empty="Nobody has opened the test split yet: no reward model was judged.",
+    )
 
 
 def _unfitted(
     kind: str, label: str | None, changes: list[str] | None, folder: Path, encoder: Encoder
 ) -> tuple[RewardModelParams, RewardModel | None]:
-    """Parameters of the fit and, for a kind that has its own, the model with them. Raises ConfigurationError naming the kinds."""
+    """Parameters of the fit and, for a kind that has its own, the model with them. Raises
+    ConfigurationError naming the kinds.
+    """
     if kind not in REWARD_MODELS:
-        raise ConfigurationError(f"No reward model of kind {kind!r}. Known: {', '.join(REWARD_MODELS)}.")
+        raise ConfigurationError(
+            f"No reward model of kind {kind!r}. Known: {', '.join(REWARD_MODELS)}."
+        )
     for change in changes or ():
         if change.partition("=")[0] == "kind":
-            raise ConfigurationError(f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}.")
+            raise ConfigurationError(
+                f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}."
+            )
     if kind == "embedding":
         return parameters(RewardModelParams, changes, label=label), None
     shared = [change for change in changes or () if change.partition("=")[0] in OF_LOOP]
@@ -240,24 +347,41 @@ def _unfitted(
     params = parameters(RewardModelParams, shared, label=label)
     if kind != "transformer":
         if own:
-            raise ConfigurationError(f"--set {own[0]!r}: the parameters of the installed kind {kind!r} are not known here. Leave them out.")
+            raise ConfigurationError(
+                f"--set {own[0]!r}: the parameters of the installed kind {kind!r} are not known "
+                "here. Leave them out."
+            )
         return params, REWARD_MODELS[kind]()
     wanted = parameters(TransformerParams, own, label=label)
-    return params, TransformerRewardModel(wanted, encoder, checkpoints=folder.with_name(f"{folder.name}.training"))
+    return params, TransformerRewardModel(
+        wanted, encoder, checkpoints=folder.with_name(f"{folder.name}.training")
+    )
 
 
 def _told(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any]:
-    """What it was fitted with: of a kind with parameters of its own those, and what is of the loop."""
+    """What it was fitted with: of a kind with parameters of its own those, and what is of the
+    loop.
+    """
     if model is None:
         return params.told()
     own: Any = getattr(model, "params", None)
-    return params.model_dump(mode="json", include=OF_LOOP) | ({} if own is None else own.model_dump(mode="json"))
+    return params.model_dump(mode="json", include=OF_LOOP) | (
+        {} if own is None else own.model_dump(mode="json")
+    )
 
 
-def _start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> tuple[RewardModel | None, str | None]:
-    """What a fit starts from, and the label of its parent: that of the version whose files these are, or a hash of them."""
+def _start(
+    workspace: Workspace, *, retrain: bool, checkpoint: Path | None
+) -> tuple[RewardModel | None, str | None]:
+    """What a fit starts from, and the label of its parent: that of the version whose files these
+    are, or a hash of them.
+    """
     if checkpoint is not None:
-        same = [v for v in workspace.registry.history("reward_model") if v.content_hash == folder_hash(checkpoint)]
+        same = [
+            v
+            for v in workspace.registry.history("reward_model")
+            if v.content_hash == folder_hash(checkpoint)
+        ]
         try:
             started = workspace.champions.load(checkpoint, str(checkpoint))
         except ModelHashMismatch as cause:
@@ -265,22 +389,26 @@ def _start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> t
             if used is None:
                 raise
             raise ModelHashMismatch(
-                f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that encoder, RLHF_ENCODER={used}, or as what to go "
-                f"on with, after a comma."
+                f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that "
+                f"encoder, RLHF_ENCODER={used}, or as what to go on with, after a comma."
             ) from cause
         return started, same[-1].label if same else f"weights {started.weights_hash[:12]}"
     if not retrain:
         return None, None
     champion = workspace.champions.judge()
     if champion is None:
-        raise ModelNotFound("There is no champion to retrain yet. Train the first reward model without --retrain.")
+        raise ModelNotFound(
+            "There is no champion to retrain yet. Train the first reward model without --retrain."
+        )
     if champion.lost is not None:
         raise champion.lost
     return champion.reward_model, champion.label
 
 
 def _votes_of(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Those that were there when these pairs were made, for the ceiling to set beside what is measured on them, and the last one's seq."""
+    """Those that were there when these pairs were made, for the ceiling to set beside what is
+    measured on them, and the last one's seq.
+    """
     seq = int(pairs["max_seq"].max())
     return votes_so_far(workspace.store, seq), seq
 
@@ -289,10 +417,15 @@ def _said(report: RewardModelReport) -> str:
     test = report.test
     if test is None:
         return "no test pairs yet: nothing says how good it is"
-    ceiling = "unknown, nothing overlaps or was judged again" if test.ceiling is None else str(test.ceiling)
+    ceiling = (
+        "unknown, nothing overlaps or was judged again"
+        if test.ceiling is None
+        else str(test.ceiling)
+    )
     return (
-        f"{test.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy {test.accuracy} on the majorities of {test.n} unseen "
-        f"pairs, longer wins {test.longer_wins}"
+        f"{test.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
+        f"{test.accuracy} on the majorities of {test.n} unseen pairs, longer wins "
+        f"{test.longer_wins}"
     )
 
 
@@ -300,11 +433,17 @@ def _version(workspace: Workspace, label: str | None) -> ModelVersion:
     if label is not None:
         kind, version = find_version(workspace.registry, label)
         if kind != "reward_model":
-            raise ConfigurationError(f"{label} is a {kind}; calibrated are reward models. `rlhf models list` shows them.")
+            raise ConfigurationError(
+                f"{label} is a {kind}; calibrated are reward models. `rlhf models list` shows them."
+            )
         return version
-    found = workspace.registry.get("reward_model", CANDIDATE) or workspace.registry.get("reward_model", "champion")
+    found = workspace.registry.get("reward_model", CANDIDATE) or workspace.registry.get(
+        "reward_model", "champion"
+    )
     if found is None:
-        raise ModelNotFound("There is no reward model to calibrate yet. Train one: rlhf reward train.")
+        raise ModelNotFound(
+            "There is no reward model to calibrate yet. Train one: rlhf reward train."
+        )
     return found
 
 

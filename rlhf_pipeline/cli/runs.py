@@ -8,7 +8,9 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.showing import show
 
 
-def runs(limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20) -> None:
+def runs(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20,
+) -> None:
     """The latest materialisations with their numbers and the Dagster run each belongs to."""
     workspace = Workspace.here()
     workspace.require_initialised()

@@ -1,4 +1,6 @@
-"""`rlhf serve`: the web app where people vote, and its API. Knows how it is started and what runs beside it; the app is rlhf_pipeline/web."""
+"""`rlhf serve`: the web app where people vote, and its API. Knows how it is started and what runs
+beside it; the app is rlhf_pipeline/web.
+"""
 
 import signal
 import socket
@@ -19,13 +21,22 @@ ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor 
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on. Beyond loopback put a proxy with TLS before it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")] = 8080,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on. Beyond loopback put a proxy with TLS before it."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")
+    ] = 8080,
 ) -> None:
-    """Start the web app and its API; the first start makes an admin and prints a link that logs its first visitor in, once."""
+    """Start the web app and its API; the first start makes an admin and prints a link that logs its
+    first visitor in, once.
+    """
     found = free_port(host, port)
     if found is None:
-        raise ConfigurationError(f"Port {port} on {host} is taken, or not to be had. Choose another with --port.")
+        raise ConfigurationError(
+            f"Port {port} on {host} is taken, or not to be had. Choose another with --port."
+        )
     workspace = Workspace.here()
     prepare(workspace)
     settings = workspace.settings
@@ -36,9 +47,12 @@ def serve(
     if link is not None:
         echo(f"log in as the first admin, once, within 24 hours: {link}")
     ended = threading.Event()
-    anchoring = threading.Thread(target=_drop_anchors, args=(workspace, ended), name="anchors", daemon=True)
+    anchoring = threading.Thread(
+        target=_drop_anchors, args=(workspace, ended), name="anchors", daemon=True
+    )
     anchoring.start()
-    # A service manager's stop is a Ctrl-C: the server ends in order either way, and so must what stands beside it.
+    # A service manager's stop is a Ctrl-C: the server ends in order either way, and so must what
+    # stands beside it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(settings.home, settings.web_url):
@@ -71,7 +85,9 @@ def _address(host: str, port: int) -> str:
 
 
 def _drop_anchors(workspace: Workspace, ended: threading.Event) -> None:
-    """One a day, as long as the server runs; what keeps one from being written is said, and keeps nobody from voting."""
+    """One a day, as long as the server runs; what keeps one from being written is said, and keeps
+    nobody from voting.
+    """
     while True:
         try:
             drop(workspace)

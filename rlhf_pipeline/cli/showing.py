@@ -1,4 +1,5 @@
-"""The one place where commands print: lines, tables that a pipe does not squeeze, JSON for programs, bars for what takes long.
+"""The one place where commands print: lines, tables that a pipe does not squeeze, JSON for
+programs, bars for what takes long.
 
 Stored text may hold escape sequences and rich's markup: it is shown and never obeyed.
 """
@@ -25,8 +26,17 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160)
 
 
-def echo(message: object = "", *, err: bool = False, nl: bool = True, fg: str | None = None, file: IO[str] | None = None) -> None:
-    """`typer.secho` of a text whose control characters are escaped; `file` instead of standard output, flushed."""
+def echo(
+    message: object = "",
+    *,
+    err: bool = False,
+    nl: bool = True,
+    fg: str | None = None,
+    file: IO[str] | None = None,
+) -> None:
+    """`typer.secho` of a text whose control characters are escaped; `file` instead of standard
+    output, flushed.
+    """
     typer.secho(escape_controls(str(message)), file=file, err=err, nl=nl, fg=fg)
 
 
@@ -35,8 +45,12 @@ def plain(text: str, style: str = "") -> Text:
     return Text(escape_controls(text), style)
 
 
-def show(rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: str | None = None) -> None:
-    """A table of texts; without rows, the sentence that says why there are none and what makes some."""
+def show(
+    rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: str | None = None
+) -> None:
+    """A table of texts; without rows, the sentence that says why there are none and what makes
+    some.
+    """
     if not rows:
         echo(empty)
         return
@@ -51,7 +65,15 @@ def show(rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: 
 def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
     """One JSON array, or one object; missing values as null, times in ISO 8601."""
     if isinstance(rows, pd.DataFrame):
-        rows = json.loads(rows.to_json(orient="records", date_format="iso", date_unit="us", double_precision=15, force_ascii=False))
+        rows = json.loads(
+            rows.to_json(
+                orient="records",
+                date_format="iso",
+                date_unit="us",
+                double_precision=15,
+                force_ascii=False,
+            )
+        )
     echo(json.dumps(rows, ensure_ascii=False, indent=1))
 
 
@@ -62,10 +84,18 @@ def interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
 
 @contextmanager
 def bar(what: str) -> Iterator[protocols.Progress]:
-    """A Progress that draws itself on standard error where somebody watches, and nothing elsewhere."""
+    """A Progress that draws itself on standard error where somebody watches, and nothing
+    elsewhere.
+    """
     watched = Console(stderr=True)
-    columns = (TextColumn(escape_markup(what)), *Progress.get_default_columns()[1:], TextColumn("{task.description}"))
-    with Progress(*columns, console=watched, transient=True, disable=not watched.is_terminal) as drawn:
+    columns = (
+        TextColumn(escape_markup(what)),
+        *Progress.get_default_columns()[1:],
+        TextColumn("{task.description}"),
+    )
+    with Progress(
+        *columns, console=watched, transient=True, disable=not watched.is_terminal
+    ) as drawn:
         task = drawn.add_task("", total=None)
 
         def progress(done: int, total: int, note: str = "") -> None:

@@ -1,4 +1,6 @@
-"""The files that the commands of a vote predictor leave below RLHF_HOME, under their predecessors' names. Knows paths and lines; no model."""
+"""The files that the commands of a vote predictor leave below RLHF_HOME, under their predecessors'
+names. Knows paths and lines; no model.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -63,23 +65,32 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
-    """The objects of a JSONL file. Raises NotEnoughData where there is none or nothing in it, DatasetError naming the line."""
+    """The objects of a JSONL file. Raises NotEnoughData where there is none or nothing in it,
+    DatasetError naming the line.
+    """
     if not path.is_file():
         raise NotEnoughData(f"There is no {what} at {path}. {cure}")
     rows: list[dict[str, Any]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as cause:
-        raise DatasetError(f"{path} cannot be read: {cause}. Give a JSONL file in UTF-8.") from cause
+        raise DatasetError(
+            f"{path} cannot be read: {cause}. Give a JSONL file in UTF-8."
+        ) from cause
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = parse_json(line)
         except ValueError as cause:
-            raise DatasetError(f"{path}, line {number}: no JSON ({cause}). Write one object a line.") from cause
+            raise DatasetError(
+                f"{path}, line {number}: no JSON ({cause}). Write one object a line."
+            ) from cause
         if not isinstance(row, dict):
-            raise DatasetError(f"{path}, line {number}: a {type(row).__name__}, no object. Write one object a line.")
+            raise DatasetError(
+                f"{path}, line {number}: a {type(row).__name__}, no object. Write one object a "
+                "line."
+            )
         rows.append(row)
     if not rows:
         raise NotEnoughData(f"{path} is empty. {cure}")
@@ -87,5 +98,10 @@ def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
 
 
 def read_pairs(path: Path) -> pd.DataFrame:
-    """PREFERENCE_PAIRS as `rlhf votes prepare` wrote them. Raises NotEnoughData, DatasetError, FrameError."""
-    return check_frame(pd.DataFrame(read_lines(path, "training data", "Run `rlhf votes prepare`.")), PREFERENCE_PAIRS)
+    """PREFERENCE_PAIRS as `rlhf votes prepare` wrote them. Raises NotEnoughData, DatasetError,
+    FrameError.
+    """
+    return check_frame(
+        pd.DataFrame(read_lines(path, "training data", "Run `rlhf votes prepare`.")),
+        PREFERENCE_PAIRS,
+    )

@@ -1,4 +1,6 @@
-"""`rlhf users`: who may log in, as what, with which tokens. Knows the store's users; passwords are set on the page."""
+"""`rlhf users`: who may log in, as what, with which tokens. Knows the store's users; passwords are
+set on the page.
+"""
 
 from datetime import timedelta
 from typing import Annotated
@@ -17,9 +19,15 @@ LOGIN_LINK_LASTS = timedelta(hours=24)
 
 app = typer.Typer(help="People and services that may log in.", no_args_is_help=True)
 Organisation = Annotated[
-    bool, typer.Option("--organisation", help="In every project of the organisation that this store holds, not in this one alone.")
+    bool,
+    typer.Option(
+        "--organisation",
+        help="In every project of the organisation that this store holds, not in this one alone.",
+    ),
 ]
-Email = Annotated[str, typer.Argument(help="The e-mail address, which is the login.", show_default=False)]
+Email = Annotated[
+    str, typer.Argument(help="The e-mail address, which is the login.", show_default=False)
+]
 
 
 @app.callback()
@@ -31,15 +39,29 @@ def group() -> None:
 def add(
     email: Email,
     name: Annotated[str, typer.Option(help="Shown to admins; default the address.")] = "",
-    role: Annotated[list[Role] | None, typer.Option(help="May be repeated; default annotator.")] = None,
-    service: Annotated[bool, typer.Option("--service", help="A program, not a person: it gets no login link, only tokens.")] = False,
+    role: Annotated[
+        list[Role] | None, typer.Option(help="May be repeated; default annotator.")
+    ] = None,
+    service: Annotated[
+        bool,
+        typer.Option(
+            "--service", help="A program, not a person: it gets no login link, only tokens."
+        ),
+    ] = False,
     organisation: Organisation = False,
 ) -> None:
     """Add somebody and print a link that logs its first visitor in, once, within a day."""
     workspace = _ready()
-    here, everywhere = ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
+    here, everywhere = (
+        ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
+    )
     user = workspace.store.users.add(
-        email=email, name=name, roles=here, organization_roles=everywhere, kind="service" if service else "person", actor=ACTOR
+        email=email,
+        name=name,
+        roles=here,
+        organization_roles=everywhere,
+        kind="service" if service else "person",
+        actor=ACTOR,
     )
     echo(f"added {_told(user)}")
     if service:
@@ -59,11 +81,18 @@ def list_users() -> None:
             "user id": user.user_id,
             "kind": user.kind,
             "roles": _roles(user) or "none",
-            "login": "disabled" if user.disabled_at else "password" if user.has_password else "by link",
+            "login": "disabled"
+            if user.disabled_at
+            else "password"
+            if user.has_password
+            else "by link",
         }
         for user in workspace.store.users.all()
     ]
-    empty = f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or `rlhf users add`."
+    empty = (
+        f"No users yet in {workspace.settings.home}. `rlhf serve` makes the first admin, or "
+        "`rlhf users add`."
+    )
     show(rows, title=f"users of {workspace.settings.project}", empty=empty)
 
 
@@ -71,13 +100,22 @@ def list_users() -> None:
 def roles(
     email: Email,
     role: Annotated[
-        list[Role] | None, typer.Argument(help="Exactly these from now on; none with --organisation takes them all.", show_default=False)
+        list[Role] | None,
+        typer.Argument(
+            help="Exactly these from now on; none with --organisation takes them all.",
+            show_default=False,
+        ),
     ] = None,
     organisation: Organisation = False,
 ) -> None:
-    """Say which roles somebody has in this project, or in all of the organisation; those that are not named are taken away there."""
+    """Say which roles somebody has in this project, or in all of the organisation; those that are
+    not named are taken away there.
+    """
     if not role and not organisation:
-        raise ConfigurationError("Which roles? Name at least one, or `rlhf users disable` for somebody who may do nothing any more.")
+        raise ConfigurationError(
+            "Which roles? Name at least one, or `rlhf users disable` for somebody who may do "
+            "nothing any more."
+        )
     workspace = _ready()
     before, users = _found(workspace, email), workspace.store.users
     change = users.set_organization_roles if organisation else users.set_roles
@@ -92,9 +130,14 @@ def roles(
 @app.command("token")
 def token(
     email: Email,
-    name: Annotated[str, typer.Option(help="What it is for; shown in the list of tokens.")] = "command line",
+    name: Annotated[
+        str, typer.Option(help="What it is for; shown in the list of tokens.")
+    ] = "command line",
     scope: Annotated[
-        list[Permission] | None, typer.Option(help="Permission it carries; may be repeated. Default: all that its owner has.")
+        list[Permission] | None,
+        typer.Option(
+            help="Permission it carries; may be repeated. Default: all that its owner has."
+        ),
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=366, help="Until it ends.")] = 90,
 ) -> None:
@@ -103,26 +146,41 @@ def token(
     user = _found(workspace, email)
     beyond = sorted(set(scope or ()) - permissions_of(user.all_roles))
     if beyond:
-        raise ConfigurationError(f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give them a role first.")
+        raise ConfigurationError(
+            f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give "
+            "them a role first."
+        )
     secret, made = workspace.store.tokens.issue(
-        user.user_id, kind="api", lifetime=timedelta(days=days), actor=ACTOR, name=name, scopes=None if scope is None else [*scope]
+        user.user_id,
+        kind="api",
+        lifetime=timedelta(days=days),
+        actor=ACTOR,
+        name=name,
+        scopes=None if scope is None else [*scope],
     )
     echo(secret)
-    echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)  # not into what is piped onwards
+    # not into what is piped onwards
+    echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)
 
 
 @app.command("disable")
 def disable(email: Email) -> None:
     """No login and no token of theirs works from now on; their votes stay."""
     workspace = _ready()
-    echo(f"disabled {_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}")
+    echo(
+        "disabled "
+        f"{_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}"
+    )
 
 
 @app.command("enable")
 def enable(email: Email) -> None:
     """Let somebody in again who was disabled; tokens that were taken stay so."""
     workspace = _ready()
-    echo(f"enabled {_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}")
+    echo(
+        "enabled "
+        f"{_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}"
+    )
 
 
 @app.command("login-link")
@@ -141,13 +199,21 @@ def _ready() -> Workspace:
 def _found(workspace: Workspace, email: str) -> User:
     user = workspace.store.users.with_email(email)
     if user is None:
-        raise NotFound(f"There is no user with e-mail {email!r} in project {workspace.settings.project!r}. `rlhf users list` names them.")
+        raise NotFound(
+            f"There is no user with e-mail {email!r} in project {workspace.settings.project!r}. "
+            "`rlhf users list` names them."
+        )
     return user
 
 
 def _tell_link(workspace: Workspace, user: User) -> None:
-    secret, _ = workspace.store.tokens.issue(user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR)
-    echo(f"login link, once, within 24 hours: {web_address(workspace.settings).rstrip('/')}/login?token={secret}")
+    secret, _ = workspace.store.tokens.issue(
+        user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR
+    )
+    echo(
+        "login link, once, within 24 hours: "
+        f"{web_address(workspace.settings).rstrip('/')}/login?token={secret}"
+    )
 
 
 def _told(user: User) -> str:
@@ -155,4 +221,6 @@ def _told(user: User) -> str:
 
 
 def _roles(user: User) -> str:
-    return ", ".join([*user.roles, *(f"{role} in every project" for role in user.organization_roles)])
+    return ", ".join(
+        [*user.roles, *(f"{role} in every project" for role in user.organization_roles)]
+    )

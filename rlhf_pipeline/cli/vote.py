@@ -1,6 +1,8 @@
-"""`rlhf vote`: the annotate page for a terminal or a pipe. Deals, checks and casts as the page does; knows lines, no screen.
+"""`rlhf vote`: the annotate page for a terminal or a pipe. Deals, checks and casts as the page
+does; knows lines, no screen.
 
-A line is a key, and after a blank what it needs: `7 the left one dodges the question` votes and gives the reason.
+A line is a key, and after a blank what it needs: `7 the left one dodges the question` votes and
+gives the reason.
 """
 
 import secrets
@@ -65,13 +67,17 @@ class Booth:
     cast: list[tuple[str, Card]] = field(default_factory=list)  # (vote, card), newest last
 
     def run(self, most: int | None) -> int:
-        """Deal and cast until there is nothing left, the lines end, `q`, or `most` votes; how many were cast."""
+        """Deal and cast until there is nothing left, the lines end, `q`, or `most` votes; how many
+        were cast.
+        """
         n = 0
         while most is None or n < most:
             rules = self.site.store.rules.latest()[1]
             cards = self.site.cards.deal(self.principal.user_id, 1, rules)
             if not cards:
-                self.say("Nothing to judge for you now. `rlhf comparisons offer` asks people about more.")
+                self.say(
+                    "Nothing to judge for you now. `rlhf comparisons offer` asks people about more."
+                )
                 return n
             step = self.judge(cards[0], n)
             if step is None:
@@ -81,8 +87,14 @@ class Booth:
         return n
 
     def judge(self, card: Card, n: int) -> int | None:
-        """Show a card and take lines until it is judged (1), one before it was taken back (-1), or somebody leaves (None)."""
-        self.say(f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── right (6-9) ──\n{card.right}\n")
+        """Show a card and take lines until it is judged (1), one before it was taken back (-1), or
+        somebody leaves (None).
+        """
+        self.say(
+            f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── "
+            "right "
+            f"(6-9) ──\n{card.right}\n"
+        )
         if card.names_maker:
             self.say("(a completion names its maker: judge the text, not the name)")
         remarks, shown_at = Remarks(), time.monotonic()
@@ -105,13 +117,24 @@ class Booth:
 
     def vote(self, card: Card, key: str, reason: str, remarks: Remarks, seconds: float) -> None:
         choice, strength = CHOICES[key]
-        fields: dict[str, Any] = {"choice": choice, "strength": strength, "reason": reason or None, "duration_s": round(seconds, 2)}
-        fields |= {"stated_confidence": remarks.confidence, "dimensions": remarks.dimensions, "flags": ["pii"] if remarks.has_pii else []}
+        fields: dict[str, Any] = {
+            "choice": choice,
+            "strength": strength,
+            "reason": reason or None,
+            "duration_s": round(seconds, 2),
+        }
+        fields |= {
+            "stated_confidence": remarks.confidence,
+            "dimensions": remarks.dimensions,
+            "flags": ["pii"] if remarks.has_pii else [],
+        }
         vote_id = self.send(card, fields)
         self.cast.append((vote_id, card))
 
     def undo(self) -> bool:
-        """Take back the newest vote of this sitting, as a vote that supersedes it; its card comes again."""
+        """Take back the newest vote of this sitting, as a vote that supersedes it; its card comes
+        again.
+        """
         if not self.cast:
             self.say("nothing to undo in this sitting")
             return False
@@ -126,7 +149,9 @@ class Booth:
         try:
             sent = VoteFields(assignment_id=card.assignment.assignment_id, **fields)
         except ValidationError as cause:
-            raise ConfigurationError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())) from cause
+            raise ConfigurationError(
+                "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
+            ) from cause
         new, _ = prepared(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
 
@@ -137,7 +162,9 @@ class Booth:
             remarks.has_pii = not remarks.has_pii
             self.say("flagged: personal data" if remarks.has_pii else "not flagged")
         elif key == "d":
-            remarks.dimensions |= dict(_dimension(part, self.site.terms().rules.dimensions) for part in rest.split())
+            remarks.dimensions |= dict(
+                _dimension(part, self.site.terms().rules.dimensions) for part in rest.split()
+            )
         elif key == "g":
             latest = self.site.store.guidelines.latest()
             self.say(latest.text if latest else "There are no guidelines yet.")
@@ -151,20 +178,37 @@ class Booth:
 
 
 def vote(
-    annotator: Annotated[str, typer.Option(help="Your e-mail address, as `rlhf users add` knows it.", show_default=False)],
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Stop after so many votes; default when nothing is left.")] = None,
+    annotator: Annotated[
+        str,
+        typer.Option(help="Your e-mail address, as `rlhf users add` knows it.", show_default=False),
+    ],
+    n: Annotated[
+        int | None,
+        typer.Option("--n", min=1, help="Stop after so many votes; default when nothing is left."),
+    ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Afterwards write all votes of the project there, such as votes.jsonl, in the preference format.")
+        Path | None,
+        typer.Option(
+            help="Afterwards write all votes of the project there, such as votes.jsonl, in the "
+            "preference format."
+        ),
     ] = None,
 ) -> None:
-    """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the page. `?` shows the keys."""
+    """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the
+    page. `?` shows the keys.
+    """
     workspace = Workspace.here()
     workspace.store.migrate()
     user = voter(workspace, annotator)
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
         echo(KEYS)
-    booth = Booth(Site(workspace.settings, workspace.store), _principal(user), iter(sys.stdin.readline, ""), sys.stdout)
+    booth = Booth(
+        Site(workspace.settings, workspace.store),
+        _principal(user),
+        iter(sys.stdin.readline, ""),
+        sys.stdout,
+    )
     try:
         cast = booth.run(n)
     except KeyboardInterrupt:
@@ -178,9 +222,15 @@ def voter(workspace: Workspace, email: str) -> User:
     """Raises ConfigurationError for somebody who may not vote."""
     user = workspace.store.users.with_email(email)
     if user is None or user.disabled_at is not None:
-        raise ConfigurationError(f"Nobody with e-mail {email!r} may vote here. Add them: rlhf users add {email} --role annotator.")
+        raise ConfigurationError(
+            f"Nobody with e-mail {email!r} may vote here. Add them: rlhf users add {email} --role "
+            "annotator."
+        )
     if Permission.VOTES_CAST not in permissions_of(user.all_roles):
-        raise ConfigurationError(f"{user.email} has no role that votes. Give them one: rlhf users roles {user.email} annotator.")
+        raise ConfigurationError(
+            f"{user.email} has no role that votes. Give them one: rlhf users roles {user.email} "
+            "annotator."
+        )
     return user
 
 
@@ -188,9 +238,16 @@ def _principal(user: User) -> Principal:
     """Who may run commands on this home needs no token; what the roles allow holds all the same."""
     now = utc_now()
     token = Token(
-        token_id="rlhf vote", user_id=user.user_id, kind="api", name=None, scopes=None, created_at=now, expires_at=now, last_used_at=None,
+        token_id="rlhf vote",
+        user_id=user.user_id,
+        kind="api",
+        name=None,
+        scopes=None,
+        created_at=now,
+        expires_at=now,
+        last_used_at=None,
         revoked_at=None,
-    )  # fmt: skip
+    )
     return Principal(user, token, permissions_of(user.all_roles))
 
 
@@ -207,7 +264,11 @@ def _percent(said: str) -> float:
 def _dimension(said: str, known: Sequence[str]) -> tuple[str, str]:
     name, equals, side = said.partition("=")
     if name not in known:
-        raise ConfigurationError(f"{name!r} is no dimension of this project. It has {', '.join(known) or 'none'}.")
+        raise ConfigurationError(
+            f"{name!r} is no dimension of this project. It has {', '.join(known) or 'none'}."
+        )
     if not equals or side not in ("a", "b", "tie"):
-        raise ConfigurationError(f"{said!r} says nothing of a dimension. Write d helpful=a, or =b (right) or =tie.")
+        raise ConfigurationError(
+            f"{said!r} says nothing of a dimension. Write d helpful=a, or =b (right) or =tie."
+        )
     return name, side

@@ -1,4 +1,6 @@
-"""`rlhf votes`: who judges what, what their votes teach, and how far each annotator can be relied on. Knows the rules' parameters."""
+"""`rlhf votes`: who judges what, what their votes teach, and how far each annotator can be relied
+on. Knows the rules' parameters.
+"""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -48,57 +50,96 @@ def group() -> None:
 @app.command("route")
 def route_day(
     day: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="UTC day of the comparisons; default today.")
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            metavar="YYYY-MM-DD",
+            help="UTC day of the comparisons; default today.",
+        ),
     ] = None,
-    human_feedback_ratio: Annotated[float, typer.Option(min=0, max=1, help=FIELDS["human_feedback_ratio"].description)] = 1.0,
-    confidence_threshold: Annotated[float, typer.Option(min=0.5, max=1, help=FIELDS["confidence_threshold"].description)] = 0.8,
+    human_feedback_ratio: Annotated[
+        float, typer.Option(min=0, max=1, help=FIELDS["human_feedback_ratio"].description)
+    ] = 1.0,
+    confidence_threshold: Annotated[
+        float, typer.Option(min=0.5, max=1, help=FIELDS["confidence_threshold"].description)
+    ] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help=FIELDS["routing_seed"].description)] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where they would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say where they would go.")
+    ] = False,
 ) -> None:
-    """Offer people their share of a day, least confident first; let the reward model answer what it is sure of; list what stays open."""
+    """Offer people their share of a day, least confident first; let the reward model answer what it
+    is sure of; list what stays open.
+    """
     workspace = Workspace.here()
     store = workspace.store
     store.migrate()
     name = (day or datetime.now(UTC)).date().isoformat()
     published = store.comparisons.for_days([name])
     if published.empty:
-        raise NotEnoughData(f"No comparisons were made for {name}. Run the `collection` job for that day, or name another with --day.")
-    params = RoutingParams(human_feedback_ratio=human_feedback_ratio, confidence_threshold=confidence_threshold, routing_seed=seed)
+        raise NotEnoughData(
+            f"No comparisons were made for {name}. Run the `collection` job for that day, or name "
+            "another with --day."
+        )
+    params = RoutingParams(
+        human_feedback_ratio=human_feedback_ratio,
+        confidence_threshold=confidence_threshold,
+        routing_seed=seed,
+    )
     routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
     overlap = store.rules.latest()[1].overlap
-    told = counts(routes) if dry_run else send(routes, store.assignments, store.votes, overlap=overlap)
+    told = (
+        counts(routes) if dry_run else send(routes, store.assignments, store.votes, overlap=overlap)
+    )
     echo(
-        f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, {told.n_checks} checks), "
-        f"{told.n_machine} answered by the reward model, {told.n_open} open"
+        f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, "
+        f"{told.n_checks} checks), {told.n_machine} answered by the reward model, {told.n_open} "
+        "open"
     )
     if not dry_run:
         echo(f"{told.n_slots} new judgements wanted, {told.n_machine_votes} new machine votes")
-    for comparison_id, confidence in routes.loc[routes["route"] == "open", ["comparison_id", "confidence"]].itertuples(index=False):
+    for comparison_id, confidence in routes.loc[
+        routes["route"] == "open", ["comparison_id", "confidence"]
+    ].itertuples(index=False):
         echo(f"open  {comparison_id}  confidence {confidence:.3f}")
 
 
-UpTo = Annotated[int | None, typer.Option(min=0, help="Highest vote seq to learn from; default all votes there are.")]
+UpTo = Annotated[
+    int | None,
+    typer.Option(min=0, help="Highest vote seq to learn from; default all votes there are."),
+]
 
 
 @app.command("prepare")
 def prepare(
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default data/vote_predictor_training_data.jsonl below RLHF_HOME.")
+        Path | None,
+        typer.Option(
+            help="File to write; default data/vote_predictor_training_data.jsonl below RLHF_HOME."
+        ),
     ] = None,
     up_to_seq: UpTo = None,
     soft_labels: Annotated[
         bool,
         typer.Option(
             "--soft-labels/--no-soft-labels",
-            help="With the annotator model's P(chosen preferred), which knows who voted; not for pairs of the test split, nor from their votes.",
+            help="With the annotator model's P(chosen preferred), which knows who voted; not for "
+            "pairs of the test split, nor from their votes.",
         ),
     ] = True,
     change_seq: Annotated[
-        int | None, typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="First vote of one more change of taste, beside those that `rlhf changes list` "
+            "shows.",
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each pair, one JSON object a line."""
+    """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each
+    pair, one JSON object a line.
+    """
     workspace = Workspace.here()
     workspace.store.migrate()
     params = parameters(PairParams, changes)
@@ -106,32 +147,54 @@ def prepare(
         votes = votes_so_far(workspace.store, up_to_seq)
         progress(1, 3, f"{len(votes):,} votes")
         comparisons = workspace.store.comparisons.with_ids(judged_ids(votes))
-        pairs, dropped = preference_pairs(votes, comparisons, params), count_pairs(votes, comparisons, params)
+        pairs, dropped = (
+            preference_pairs(votes, comparisons, params),
+            count_pairs(votes, comparisons, params),
+        )
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
-            taste = TasteChanges.from_log(workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq)
-            pairs = with_soft_labels(pairs, training_labels(votes, apart(comparisons, votes, taste)))
+            taste = TasteChanges.from_log(
+                workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
+            )
+            pairs = with_soft_labels(
+                pairs, training_labels(votes, apart(comparisons, votes, taste))
+            )
     if pairs.empty:
         raise NotEnoughData(
-            f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: {dropped.n_only_ties} have only ties, "
-            f"{dropped.n_without_majority} no majority. Collect more votes, or lower min_votes and min_agreement with --set."
+            f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: "
+            f"{dropped.n_only_ties} have only ties, {dropped.n_without_majority} no majority. "
+            "Collect more votes, or lower min_votes and min_agreement with --set."
         )
     path = out or TrainingFiles(workspace.settings.home).training_data
     n = write_lines(path, training_rows(pairs))
-    splits = ", ".join(f"{name} {count:,}" for name, count in pairs["split"].value_counts().sort_index().items())
+    splits = ", ".join(
+        f"{name} {count:,}" for name, count in pairs["split"].value_counts().sort_index().items()
+    )
     echo(
-        f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: {dropped.n_only_ties} comparisons with only ties, "
-        f"{dropped.n_without_majority} without a majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
+        f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: "
+        f"{dropped.n_only_ties} comparisons with only ties, {dropped.n_without_majority} without a "
+        f"majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
     )
     if divided := divided_prompts(pairs):
         echo(
-            f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is learnt of them is judged on them too",
+            f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is "
+            "learnt of them is judged on them too",
             err=True,
         )
 
 
-Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and later.")]
-Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and earlier.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and later."
+    ),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option(
+        formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and earlier."
+    ),
+]
 
 
 @app.command("annotators")
@@ -140,39 +203,82 @@ def annotators(
     since: Since = None,
     until: Until = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Of every two who judged the same: how far they agree, and Cohen's kappa.")
+        bool,
+        typer.Option(
+            "--pairs",
+            help="Of every two who judged the same: how far they agree, and Cohen's kappa.",
+        ),
     ] = False,
     over_time: Annotated[
-        bool, typer.Option("--over-time", help="By window: kappa, gold, speed, side, consistency and confidence of each; alpha of all.")
+        bool,
+        typer.Option(
+            "--over-time",
+            help="By window: kappa, gold, speed, side, consistency and confidence of each; alpha "
+            "of all.",
+        ),
     ] = False,
-    window_days: Annotated[int, typer.Option(min=1, max=366, help=WINDOW.description)] = WINDOW.default,
+    window_days: Annotated[
+        int, typer.Option(min=1, max=366, help=WINDOW.description)
+    ] = WINDOW.default,
     change_seq: Annotated[
         int | None,
-        typer.Option(min=1, help="First vote of one more change of taste, beside those that `rlhf changes list` shows."),
+        typer.Option(
+            min=1,
+            help="First vote of one more change of taste, beside those that `rlhf changes list` "
+            "shows.",
+        ),
     ] = None,
     publish: Annotated[
-        bool, typer.Option("--publish", help="Leave what the model says of each comparison for the consensus page, as the asset does.")
+        bool,
+        typer.Option(
+            "--publish",
+            help="Leave what the model says of each comparison for the consensus page, as the "
+            "asset does.",
+        ),
     ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="File to write all figures to.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All figures as JSON, for programs.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show, the least reliable first; --json has all.")] = 50,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All figures as JSON, for programs.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="How many to show, the least reliable first; --json has all.")
+    ] = 50,
 ) -> None:
-    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with intervals; a dash where nothing tells.
+    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with
+    intervals; a dash where nothing tells.
 
-    With --since and --until only votes cast on these days count, also those that were changed on a later one.
+    With --since and --until only votes cast on these days count, also those that were changed on a
+    later one.
     """
     if publish and (over_time or since or until):
-        raise typer.BadParameter("--publish leaves what all votes say: leave --over-time, --since and --until out.", param_hint="--publish")
+        raise typer.BadParameter(
+            "--publish leaves what all votes say: leave --over-time, --since and --until out.",
+            param_hint="--publish",
+        )
     if over_time and change_seq is not None:
-        raise typer.BadParameter("--over-time fits no model that a change of taste would mislead: leave it out.", param_hint="--change-seq")
+        raise typer.BadParameter(
+            "--over-time fits no model that a change of taste would mislead: leave it out.",
+            param_hint="--change-seq",
+        )
     if over_time and pairs:
-        raise typer.BadParameter("--pairs are of all votes at once: leave --over-time out, or --pairs.", param_hint="--pairs")
+        raise typer.BadParameter(
+            "--pairs are of all votes at once: leave --over-time out, or --pairs.",
+            param_hint="--pairs",
+        )
     workspace = Workspace.here()
     store = workspace.store
     store.migrate()
     days = _days(since, until)
     if over_time:
-        _over_time(store, up_to_seq, days, WindowParams(window_days=window_days), csv=csv, as_json=as_json, limit=limit)
+        _over_time(
+            store,
+            up_to_seq,
+            days,
+            WindowParams(window_days=window_days),
+            csv=csv,
+            as_json=as_json,
+            limit=limit,
+        )
         return
     votes = votes_so_far(store, up_to_seq) if days is None else _votes_of(store, up_to_seq, days)
     try:
@@ -182,7 +288,9 @@ def annotators(
                 apart(
                     store.comparisons.with_ids(judged_ids(votes)),
                     votes,
-                    TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq),
+                    TasteChanges.from_log(
+                        store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
+                    ),
                 ),
                 efforts=store.votes.efforts(up_to_seq=up_to_seq),
                 passes=passes_so_far(store, votes, up_to_seq),
@@ -197,9 +305,15 @@ def annotators(
         labels = learnt.model.labels
         kept = leave(workspace.files, labels, newest_seq=store.votes.max_seq())
         if kept is None:
-            echo(f"{len(labels):,} comparisons for the consensus page, by votes up to {known_up_to(labels):,}", err=True)
+            echo(
+                f"{len(labels):,} comparisons for the consensus page, by votes up to "
+                f"{known_up_to(labels):,}",
+                err=True,
+            )
         else:
-            echo(f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True)
+            echo(
+                f"The consensus page keeps what votes up to {kept:,} say: these are older", err=True
+            )
     told = learnt.kappas if pairs else learnt.figures
     if csv is not None:
         write_whole(csv, told.to_csv(index=False).encode())
@@ -210,7 +324,9 @@ def annotators(
         least = learnt.kappas.sort_values("kappa").head(limit)
         show(
             [_pair(row) for _, row in least.iterrows()],
-            title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in common, those who agree least first",
+            title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in "
+            "common, "
+            "those who agree least first",
             empty="No two annotators have 10 comparisons in common.",
         )
         return
@@ -219,8 +335,10 @@ def annotators(
         [_figures(row) for _, row in learnt.figures.head(limit).iterrows()],
         title=f"{len(learnt.figures)} annotators, the least reliable first",
         empty="",
-        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets the majority of the others "
-        f"{agreed or '-'}; {'converged' if learnt.model.is_converged else 'NOT converged'} after {learnt.model.n_iterations} iterations",
+        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets "
+        f"the majority of the others {agreed or '-'}; "
+        f"{'converged' if learnt.model.is_converged else 'NOT converged'} after "
+        f"{learnt.model.n_iterations} iterations",
     )
 
 
@@ -240,12 +358,21 @@ def _cast(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFram
 
 
 def _votes_of(store: Store, up_to_seq: int | None, days: Days) -> pd.DataFrame:
-    """VOTES cast on some days, one of an annotator on a comparison: what was changed on a later day was said on these all the same."""
+    """VOTES cast on some days, one of an annotator on a comparison: what was changed on a later day
+    was said on these all the same.
+    """
     return last_words(_cast(store, up_to_seq, days)[list(VOTES.columns)])
 
 
 def _over_time(
-    store: Store, up_to_seq: int | None, days: Days | None, params: WindowParams, *, csv: Path | None, as_json: bool, limit: int
+    store: Store,
+    up_to_seq: int | None,
+    days: Days | None,
+    params: WindowParams,
+    *,
+    csv: Path | None,
+    as_json: bool,
+    limit: int,
 ) -> None:
     with bar("windows"):
         said = _cast(store, up_to_seq, days)
@@ -254,12 +381,19 @@ def _over_time(
     if csv is not None:
         write_whole(csv, figures.to_csv(index=False).encode())
     if as_json:
-        show_json({"window_days": params.window_days, "annotators": records(figures), "together": records(together)})
+        show_json(
+            {
+                "window_days": params.window_days,
+                "annotators": records(figures),
+                "together": records(together),
+            }
+        )
         return
     latest = figures.sort_values(["first_day", "annotator_id"], ascending=[False, True]).head(limit)
     show(
         [_in_window(row) for _, row in latest.iterrows()],
-        title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of {params.window_days} days, the latest first",
+        title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of "
+        f"{params.window_days} days, the latest first",
         empty="Nobody judged anything on these days." if days else "Nobody judged anything yet.",
     )
     if len(together):
@@ -267,7 +401,8 @@ def _over_time(
             [_of_all(row) for _, row in together.iloc[::-1].head(limit).iterrows()],
             title="Everybody together",
             empty="",
-            caption="Votes count in the window in which they were cast, and are compared with those of the same window.",
+            caption="Votes count in the window in which they were cast, and are compared with "
+            "those of the same window.",
         )
 
 
@@ -277,9 +412,15 @@ def votes_so_far(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
     return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
 
 
-def passes_so_far(store: Store, votes: pd.DataFrame, up_to_seq: int | None = None, *, since_seq: int | None = None) -> pd.DataFrame:
-    """What those who cast VOTES had said of the same comparisons before, as `agreement` takes it; with `since_seq` not before that vote."""
-    passes = store.votes.repeat_passes(votes["day"].unique().tolist(), up_to_seq=up_to_seq, since_seq=since_seq)
+def passes_so_far(
+    store: Store, votes: pd.DataFrame, up_to_seq: int | None = None, *, since_seq: int | None = None
+) -> pd.DataFrame:
+    """What those who cast VOTES had said of the same comparisons before, as `agreement` takes it;
+    with `since_seq` not before that vote.
+    """
+    passes = store.votes.repeat_passes(
+        votes["day"].unique().tolist(), up_to_seq=up_to_seq, since_seq=since_seq
+    )
     return passes[passes["comparison_id"].isin(votes["comparison_id"])]
 
 

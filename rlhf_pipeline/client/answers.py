@@ -5,7 +5,16 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, Highlight, Interval, Record, ReliabilityBin, Role
+from rlhf_pipeline.records import (
+    AnnotationRules,
+    AnnotatorKind,
+    Choice,
+    Highlight,
+    Interval,
+    Record,
+    ReliabilityBin,
+    Role,
+)
 
 T = TypeVar("T")
 
@@ -74,7 +83,12 @@ class Lease(Answer):
     rules: RulesShown
     guideline_version: int | None
     remaining: int
-    reason_empty: Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"] | None
+    reason_empty: (
+        Literal[
+            "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
+        ]
+        | None
+    )
 
 
 class VoteReceipt(Answer):
@@ -292,7 +306,8 @@ class UserRow(Answer):
     created_at: datetime
     disabled_at: datetime | None
     login_link: str | None = None  # of `add_user` in a session; a token is told none
-    etag: str | None = None  # of an answer about one user, none in lists: what `change_user` was made of
+    # of an answer about one user, none in lists: what `change_user` was made of
+    etag: str | None = None
 
 
 class TokenRow(Answer):

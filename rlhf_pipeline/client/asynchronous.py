@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """`Client` for a program that waits for other things meanwhile: the same calls, awaited; lists are asynchronous iterators."""
+    """`Client` for a program that waits for other things meanwhile: the same calls, awaited; lists
+    are asynchronous iterators.
+    """
 
     def __init__(
         self,
@@ -32,12 +34,18 @@ class AsyncClient:
         self._longest_wait_s = longest_wait_s
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(
-            base_url=exchange.base_url(url), headers=headers, timeout=timeout_s, transport=transport, trust_env=False
+            base_url=exchange.base_url(url),
+            headers=headers,
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
         )
         self._random = random.Random()
 
     async def send(self, call: Call[T]) -> T:
-        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises anything."""
+        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises
+        anything.
+        """
         pauses = exchange.pauses(self._random, self._longest_wait_s)
         while True:
             try:
@@ -82,7 +90,9 @@ class AsyncClient:
         return await self.send(calls.extend())
 
     async def vote(self, choice: Choice | str, **more: Unpack[VoteOptions]) -> answers.VoteReceipt:
-        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a `comparison_id`."""
+        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a
+        `comparison_id`.
+        """
         return await self.send(calls.vote({**more, "choice": choice}))
 
     async def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[answers.BatchResult, ...]:
@@ -90,11 +100,20 @@ class AsyncClient:
         return await self.send(calls.vote_batch(votes))
 
     def votes(
-        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None,
+        self,
+        *,
+        annotator_id: str | None = None,
+        day: date | None = None,
+        comparison_id: str | None = None,
+        q: str | None = None,
         mark: str | None = None,
-    ) -> AsyncIterator[answers.CastVote]:  # fmt: skip
+    ) -> AsyncIterator[answers.CastVote]:
         """Newest first; `mark` is one of those that `quality` counts."""
-        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark))
+        return self.each(
+            calls.votes(
+                annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark
+            )
+        )
 
     def comparisons(self, *, category: str | None = None) -> AsyncIterator[answers.Comparison]:
         return self.each(calls.comparisons(category=category))
@@ -103,21 +122,38 @@ class AsyncClient:
         return await self.send(calls.comparison(comparison_id))
 
     async def offer(
-        self, *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None,
-        priority: int = 0, annotator_id: str | None = None,
-    ) -> answers.Offered:  # fmt: skip
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        day: date | None = None,
+        all_unvoted: bool = False,
+        overlap: int | None = None,
+        priority: int = 0,
+        annotator_id: str | None = None,
+    ) -> answers.Offered:
         """Ask people about comparisons, or the one person named."""
-        asked = calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority, annotator_id=annotator_id)
+        asked = calls.offer(
+            ids=ids,
+            day=day,
+            all_unvoted=all_unvoted,
+            overlap=overlap,
+            priority=priority,
+            annotator_id=annotator_id,
+        )
         return await self.send(asked)
 
     async def withdraw(self, ids: Sequence[str]) -> int | None:
         return await self.send(calls.withdraw(ids))
 
-    def consensus(self, *, state: str | None = None, method: str = "majority") -> AsyncIterator[answers.Agreed]:
+    def consensus(
+        self, *, state: str | None = None, method: str = "majority"
+    ) -> AsyncIterator[answers.Agreed]:
         return self.each(calls.consensus(state=state, method=method))
 
     async def predict(self, *pairs: answers.PairToPredict) -> answers.Predictions:
-        """Which of two completions people would prefer, by the champion reward model: of one pair, or of up to fifty."""
+        """Which of two completions people would prefer, by the champion reward model: of one pair,
+        or of up to fifty.
+        """
         return await self.send(calls.predict(pairs))
 
     def guidelines(self) -> AsyncIterator[answers.GuidelineVersion]:
@@ -137,22 +173,48 @@ class AsyncClient:
         return self.each(calls.users())
 
     async def add_user(
-        self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), organization_roles: Sequence[Role | str] = (),
+        self,
+        email: str,
+        *,
+        name: str = "",
+        roles: Sequence[Role | str] = (),
+        organization_roles: Sequence[Role | str] = (),
         kind: str = "person",
-    ) -> answers.UserRow:  # fmt: skip
-        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf users login-link`: no token makes one."""
-        return await self.send(calls.add_user(email, name=name, roles=roles, organization_roles=organization_roles, kind=kind))
+    ) -> answers.UserRow:
+        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf
+        users login-link`: no token makes one.
+        """
+        return await self.send(
+            calls.add_user(
+                email, name=name, roles=roles, organization_roles=organization_roles, kind=kind
+            )
+        )
 
     async def user(self, user_id: str) -> answers.UserRow:
         return await self.send(calls.user(user_id))
 
     async def change_user(
-        self, user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
-        organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
-    ) -> answers.UserRow:  # fmt: skip
-        """What is None stays. `etag` is that of the user as they were read; where somebody was faster, ConflictingRequest is raised."""
+        self,
+        user_id: str,
+        *,
+        etag: str,
+        name: str | None = None,
+        roles: Sequence[Role | str] | None = None,
+        organization_roles: Sequence[Role | str] | None = None,
+        disabled: bool | None = None,
+    ) -> answers.UserRow:
+        """What is None stays. `etag` is that of the user as they were read; where somebody was
+        faster, ConflictingRequest is raised.
+        """
         return await self.send(
-            calls.change_user(user_id, etag=etag, name=name, roles=roles, organization_roles=organization_roles, disabled=disabled)
+            calls.change_user(
+                user_id,
+                etag=etag,
+                name=name,
+                roles=roles,
+                organization_roles=organization_roles,
+                disabled=disabled,
+            )
         )
 
     def tokens(self) -> AsyncIterator[answers.TokenRow]:
@@ -166,15 +228,25 @@ class AsyncClient:
     async def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
         return await self.send(calls.calibration(reward_model, version))
 
-    async def calibration_probe(self, *, reward_model: str | None = None, calibrator: str | None = None) -> answers.CalibrationProbe:
-        """The reliability diagram of predictions that were made before their votes; of the model that predicted last, unless told."""
-        return await self.send(calls.calibration_probe(reward_model=reward_model, calibrator=calibrator))
+    async def calibration_probe(
+        self, *, reward_model: str | None = None, calibrator: str | None = None
+    ) -> answers.CalibrationProbe:
+        """The reliability diagram of predictions that were made before their votes; of the model
+        that predicted last, unless told.
+        """
+        return await self.send(
+            calls.calibration_probe(reward_model=reward_model, calibrator=calibrator)
+        )
 
     def calibration_pairs(
         self, confidence: float, *, reward_model: str | None = None, calibrator: str | None = None
     ) -> AsyncIterator[answers.ProbedPair]:
-        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly predicted first."""
-        return self.each(calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator))
+        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly
+        predicted first.
+        """
+        return self.each(
+            calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator)
+        )
 
     async def progress(self) -> answers.Progress:
         return await self.send(calls.progress())
@@ -182,13 +254,17 @@ class AsyncClient:
     async def progress_events(self) -> AsyncIterator[answers.Progress]:
         """Progress as it changes, until the caller stops or the server ends."""
         try:
-            async with self._http.stream("GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)) as response:
+            async with self._http.stream(
+                "GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)
+            ) as response:
                 if not response.is_success:
                     await response.aread()
                     raise exchange.error_of(response)
                 async for line in response.aiter_lines():
                     if line.startswith("data:"):
-                        yield answers.Progress.model_validate(json.loads(line.removeprefix("data:")))
+                        yield answers.Progress.model_validate(
+                            json.loads(line.removeprefix("data:"))
+                        )
         except httpx.TransportError as cause:
             raise exchange.unreachable(self._http.base_url, cause) from cause
 
@@ -199,11 +275,17 @@ class AsyncClient:
     async def metrics(self) -> answers.Metrics:
         return await self.send(calls.metrics())
 
-    async def send_feedback(self, feedback: NewFeedback, *, idempotency_key: str | None = None) -> Feedback:
-        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the corrected text."""
+    async def send_feedback(
+        self, feedback: NewFeedback, *, idempotency_key: str | None = None
+    ) -> Feedback:
+        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the
+        corrected text.
+        """
         return await self.send(calls.send_feedback(feedback, idempotency_key=idempotency_key))
 
-    def feedback(self, *, kind: str | None = None, session_id: str | None = None) -> AsyncIterator[Feedback]:
+    def feedback(
+        self, *, kind: str | None = None, session_id: str | None = None
+    ) -> AsyncIterator[Feedback]:
         return self.each(calls.feedback(kind=kind, session_id=session_id))
 
     def audit(
@@ -220,5 +302,10 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()

@@ -1,4 +1,5 @@
-"""Every call of the API, as data: where it goes, what it says, how its answer is read. Knows no transport.
+"""Every call of the API, as data: where it goes, what it says, how its answer is read. Knows no
+transport.
 
 One function per action; both clients send what these return, so that they cannot drift apart.
 """
@@ -44,7 +45,8 @@ class VoteBody(VoteOptions):
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """`key` is the idempotency key of a POST: kept while a call is repeated, so that it is done once.
+    """`key` is the idempotency key of a POST: kept while a call is repeated, so that it is done
+    once.
 
     `if_match` is the ETag of what an edit was made of: where somebody was faster, it is refused.
     """
@@ -93,15 +95,32 @@ def vote(body: VoteBody) -> Call[answers.VoteReceipt]:
 
 def vote_batch(bodies: Sequence[VoteBody]) -> Call[tuple[answers.BatchResult, ...]]:
     votes = [{"idempotency_key": _new_key()} | _plain(body) for body in bodies]
-    read: Callable[[Any], tuple[answers.BatchResult, ...]] = lambda a: tuple(answers.BatchResult.model_validate(r) for r in a["results"])  # noqa: E731
+
+    def read(answer: Any) -> tuple[answers.BatchResult, ...]:
+        return tuple(answers.BatchResult.model_validate(result) for result in answer["results"])
+
     return Call("POST", "votes:batch", read, body={"votes": votes}, key=_new_key())
 
 
 def votes(
-    *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None,
-    mark: str | None = None, limit: int = 100,
-) -> Call[Page[answers.CastVote]]:  # fmt: skip
-    return _list("votes", answers.CastVote, annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark, limit=limit)
+    *,
+    annotator_id: str | None = None,
+    day: date | None = None,
+    comparison_id: str | None = None,
+    q: str | None = None,
+    mark: str | None = None,
+    limit: int = 100,
+) -> Call[Page[answers.CastVote]]:
+    return _list(
+        "votes",
+        answers.CastVote,
+        annotator_id=annotator_id,
+        day=day,
+        comparison_id=comparison_id,
+        q=q,
+        mark=mark,
+        limit=limit,
+    )
 
 
 def comparisons(*, category: str | None = None, limit: int = 100) -> Call[Page[answers.Comparison]]:
@@ -113,24 +132,39 @@ def comparison(comparison_id: str) -> Call[answers.Comparison]:
 
 
 def offer(
-    *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None, priority: int = 0,
+    *,
+    ids: Sequence[str] | None = None,
+    day: date | None = None,
+    all_unvoted: bool = False,
+    overlap: int | None = None,
+    priority: int = 0,
     annotator_id: str | None = None,
-) -> Call[answers.Offered]:  # fmt: skip
+) -> Call[answers.Offered]:
     which = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted}
     how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
     return _post("comparisons:offer", answers.Offered, _plain(which | how))
 
 
 def withdraw(ids: Sequence[str]) -> Call[int | None]:
-    return Call("POST", "comparisons:withdraw", lambda answer: answer["n_slots"], body={"ids": list(ids)}, key=_new_key())
+    return Call(
+        "POST",
+        "comparisons:withdraw",
+        lambda answer: answer["n_slots"],
+        body={"ids": list(ids)},
+        key=_new_key(),
+    )
 
 
-def consensus(*, state: str | None = None, method: str = "majority", limit: int = 100) -> Call[Page[answers.Agreed]]:
+def consensus(
+    *, state: str | None = None, method: str = "majority", limit: int = 100
+) -> Call[Page[answers.Agreed]]:
     return _list("consensus", answers.Agreed, state=state, method=method, limit=limit)
 
 
 def predict(pairs: Sequence[answers.PairToPredict]) -> Call[answers.Predictions]:
-    return _post("predictions", answers.Predictions, {"pairs": [pair.model_dump() for pair in pairs]})
+    return _post(
+        "predictions", answers.Predictions, {"pairs": [pair.model_dump() for pair in pairs]}
+    )
 
 
 def guidelines() -> Call[Page[answers.GuidelineVersion]]:
@@ -138,7 +172,9 @@ def guidelines() -> Call[Page[answers.GuidelineVersion]]:
 
 
 def add_guideline(text: str, *, version: int) -> Call[answers.GuidelineVersion]:
-    return replace(_post("guidelines", answers.GuidelineVersion, {"text": text}), if_match=_etag_of(version))
+    return replace(
+        _post("guidelines", answers.GuidelineVersion, {"text": text}), if_match=_etag_of(version)
+    )
 
 
 def rules() -> Call[answers.RulesVersion]:
@@ -146,8 +182,11 @@ def rules() -> Call[answers.RulesVersion]:
 
 
 def put_rules(new: AnnotationRules, *, version: int) -> Call[answers.RulesVersion]:
-    said = new.model_dump(mode="json", exclude={"seed"} if new.seed is None else None)  # one that is not told stays as it is
-    return Call("PUT", "rules", answers.RulesVersion.model_validate, body=said, if_match=_etag_of(version))
+    # one that is not told stays as it is
+    said = new.model_dump(mode="json", exclude={"seed"} if new.seed is None else None)
+    return Call(
+        "PUT", "rules", answers.RulesVersion.model_validate, body=said, if_match=_etag_of(version)
+    )
 
 
 def users(*, limit: int = 100) -> Call[Page[answers.UserRow]]:
@@ -159,7 +198,12 @@ def user(user_id: str) -> Call[answers.UserRow]:
 
 
 def add_user(
-    email: str, *, name: str = "", roles: Sequence[Role | str] = (), organization_roles: Sequence[Role | str] = (), kind: str = "person"
+    email: str,
+    *,
+    name: str = "",
+    roles: Sequence[Role | str] = (),
+    organization_roles: Sequence[Role | str] = (),
+    kind: str = "person",
 ) -> Call[answers.UserRow]:
     given = {"roles": _words(roles), "organization_roles": _words(organization_roles)}
     return _post("users", answers.UserRow, {"email": email, "name": name, "kind": kind, **given})
@@ -169,8 +213,19 @@ def change_user(
     user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
     organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
 ) -> Call[answers.UserRow]:  # fmt: skip
-    said = {"name": name, "roles": _words(roles), "organization_roles": _words(organization_roles), "disabled": disabled}
-    return Call("PATCH", f"users/{_id(user_id)}", answers.UserRow.model_validate, body=_plain(said), if_match=etag)
+    said = {
+        "name": name,
+        "roles": _words(roles),
+        "organization_roles": _words(organization_roles),
+        "disabled": disabled,
+    }
+    return Call(
+        "PATCH",
+        f"users/{_id(user_id)}",
+        answers.UserRow.model_validate,
+        body=_plain(said),
+        if_match=etag,
+    )
 
 
 def tokens(*, limit: int = 100) -> Call[Page[answers.TokenRow]]:
@@ -185,15 +240,26 @@ def calibration(reward_model: str, version: int) -> Call[answers.CalibrationDeta
     return _get(f"calibrations/{_id(reward_model)}/{version}", answers.CalibrationDetail)
 
 
-def calibration_probe(*, reward_model: str | None = None, calibrator: str | None = None) -> Call[answers.CalibrationProbe]:
+def calibration_probe(
+    *, reward_model: str | None = None, calibrator: str | None = None
+) -> Call[answers.CalibrationProbe]:
     params = _plain({"reward_model": reward_model, "calibrator": calibrator})
     return replace(_get("calibrations/probe", answers.CalibrationProbe), params=params)
 
 
 def calibration_pairs(
-    confidence: float, *, reward_model: str | None = None, calibrator: str | None = None, limit: int = 100
+    confidence: float,
+    *,
+    reward_model: str | None = None,
+    calibrator: str | None = None,
+    limit: int = 100,
 ) -> Call[Page[answers.ProbedPair]]:
-    filters = {"bin": confidence, "reward_model": reward_model, "calibrator": calibrator, "limit": limit}
+    filters = {
+        "bin": confidence,
+        "reward_model": reward_model,
+        "calibrator": calibrator,
+        "limit": limit,
+    }
     return _list("calibrations/probe/pairs", answers.ProbedPair, **filters)
 
 
@@ -210,17 +276,27 @@ def metrics() -> Call[answers.Metrics]:
 
 
 def send_feedback(new: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:
-    return _post("feedback", Feedback, new.model_dump(mode="json", exclude_none=True), key=idempotency_key)
+    return _post(
+        "feedback", Feedback, new.model_dump(mode="json", exclude_none=True), key=idempotency_key
+    )
 
 
-def feedback(*, kind: str | None = None, session_id: str | None = None, limit: int = 100) -> Call[Page[Feedback]]:
+def feedback(
+    *, kind: str | None = None, session_id: str | None = None, limit: int = 100
+) -> Call[Page[Feedback]]:
     return _list("feedback", Feedback, kind=kind, session_id=session_id, limit=limit)
 
 
 def audit(
-    *, actor: str | None = None, action: str | None = None, object_id: str | None = None, limit: int = 100
+    *,
+    actor: str | None = None,
+    action: str | None = None,
+    object_id: str | None = None,
+    limit: int = 100,
 ) -> Call[Page[answers.LinkOfAudit]]:
-    return _list("audit", answers.LinkOfAudit, actor=actor, action=action, object_id=object_id, limit=limit)
+    return _list(
+        "audit", answers.LinkOfAudit, actor=actor, action=action, object_id=object_id, limit=limit
+    )
 
 
 def verify_audit() -> Call[answers.Verification]:
@@ -236,17 +312,27 @@ def _post(path: str, kind: type[A], body: JsonObject, *, key: str | None = None)
 
 
 def _list(path: str, item: type[A], /, **filters: object) -> Call[Page[A]]:
-    params = {name: value.isoformat() if isinstance(value, date) else str(value) for name, value in filters.items() if value is not None}
+    params = {
+        name: value.isoformat() if isinstance(value, date) else str(value)
+        for name, value in filters.items()
+        if value is not None
+    }
 
     def read(answer: Any) -> Page[A]:
-        return Page(items=tuple(item.model_validate(one) for one in answer["items"]), next=answer["next"])
+        return Page(
+            items=tuple(item.model_validate(one) for one in answer["items"]), next=answer["next"]
+        )
 
     return Call("GET", path, read, params)
 
 
 def _plain(said: Mapping[str, Any]) -> JsonObject:
     """Without what is not said; moments and days as ISO 8601."""
-    return {name: value.isoformat() if isinstance(value, date) else value for name, value in said.items() if value is not None}
+    return {
+        name: value.isoformat() if isinstance(value, date) else value
+        for name, value in said.items()
+        if value is not None
+    }
 
 
 def _words(roles: Sequence[Role | str] | None) -> list[str] | None:

@@ -1,4 +1,6 @@
-"""What both clients do around a request: the address, the token, when to ask again, which error an answer is. Knows no transport's waiting."""
+"""What both clients do around a request: the address, the token, when to ask again, which error an
+answer is. Knows no transport's waiting.
+"""
 
 import random
 from collections.abc import Iterator
@@ -46,7 +48,9 @@ def base_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url.rstrip("/") + API)
     except httpx.InvalidURL as cause:
-        raise ConfigurationError(f"{url!r} is no address of a server: {cause}. Write http://127.0.0.1:8080.") from cause
+        raise ConfigurationError(
+            f"{url!r} is no address of a server: {cause}. Write http://127.0.0.1:8080."
+        ) from cause
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigurationError(f"{url!r} is no address of a server. Write http://127.0.0.1:8080.")
     return parsed
@@ -54,7 +58,9 @@ def base_url(url: str) -> httpx.URL:
 
 def request_of(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
     path = f"/{call.path}"  # without the slash `votes:batch` would be a URL of scheme `votes`
-    return client.build_request(call.method, path, params=dict(call.params), json=call.body, headers=call.headers())
+    return client.build_request(
+        call.method, path, params=dict(call.params), json=call.body, headers=call.headers()
+    )
 
 
 def may_repeat(call: Call[Any]) -> bool:
@@ -62,8 +68,12 @@ def may_repeat(call: Call[Any]) -> bool:
     return call.method == "GET" or call.key is not None
 
 
-def wait_before_repeating(call: Call[Any], response: httpx.Response, longest_s: float = LONGEST_WAIT_S) -> float | None:
-    """Seconds after which to send the same again, under the same key; None where the answer stands."""
+def wait_before_repeating(
+    call: Call[Any], response: httpx.Response, longest_s: float = LONGEST_WAIT_S
+) -> float | None:
+    """Seconds after which to send the same again, under the same key; None where the answer
+    stands.
+    """
     if not may_repeat(call):
         return None
     asked = response.headers.get("retry-after")
@@ -91,8 +101,8 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
         return call.read(_document(response))
     except (ValueError, KeyError, TypeError, ValidationError) as cause:
         raise ServerUnavailable(
-            f"{call.method} {call.path}: the answer is not of this API ({type(cause).__name__}: {cause}). Is the address that of `rlhf serve`, "
-            "and the client of its version?",
+            f"{call.method} {call.path}: the answer is not of this API ({type(cause).__name__}: "
+            f"{cause}). Is the address that of `rlhf serve`, and the client of its version?",
             status=response.status_code,
         ) from cause
 
@@ -101,7 +111,9 @@ def _document(response: httpx.Response) -> Any:
     """The answer's JSON, its ETag among its fields."""
     document = response.json() if response.content else None
     etag = response.headers.get("etag")
-    return document if etag is None or not isinstance(document, dict) else {**document, "etag": etag}
+    return (
+        document if etag is None or not isinstance(document, dict) else {**document, "etag": etag}
+    )
 
 
 def error_of(response: httpx.Response) -> ApiError:
@@ -109,15 +121,23 @@ def error_of(response: httpx.Response) -> ApiError:
         problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
         problem = ProblemDocument(detail=response.text[:300])
-    kind = ERRORS.get(response.status_code, ServerUnavailable if response.status_code >= 500 else ApiError)
+    kind = ERRORS.get(
+        response.status_code, ServerUnavailable if response.status_code >= 500 else ApiError
+    )
     fields = tuple((field.path, field.message) for field in problem.errors)
     said = problem.detail or problem.title or response.reason_phrase
     name = problem.type.removeprefix("urn:rlhf:problem:")
-    return kind(f"{response.status_code}: {said}", status=response.status_code, kind=None if name == "about:blank" else name, fields=fields)
+    return kind(
+        f"{response.status_code}: {said}",
+        status=response.status_code,
+        kind=None if name == "about:blank" else name,
+        fields=fields,
+    )
 
 
 def unreachable(url: httpx.URL, cause: Exception) -> ServerUnavailable:
     where = f"{url.scheme}://{url.netloc.decode()}"
     return ServerUnavailable(
-        f"{where} does not answer: {cause or type(cause).__name__}. Start it with `rlhf serve`, or correct the address."
+        f"{where} does not answer: {cause or type(cause).__name__}. Start it with `rlhf serve`, or "
+        "correct the address."
     )

@@ -18,10 +18,12 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server and a token. Every POST carries an idempotency key: what a broken connection leaves unclear is asked again, done once.
+    """A server and a token. Every POST carries an idempotency key: what a broken connection leaves
+    unclear is asked again, done once.
 
-    Raises the ApiError that fits: NotAuthorised, MissingResource, ConflictingRequest, InvalidRequest, TooManyRequests, and
-    ServerUnavailable once a server has not answered several tries.
+    Raises the ApiError that fits: NotAuthorised, MissingResource, ConflictingRequest,
+    InvalidRequest, TooManyRequests, and ServerUnavailable once a server has not answered several
+    tries.
     """
 
     def __init__(
@@ -35,11 +37,19 @@ class Client:
     ):
         self._longest_wait_s = longest_wait_s
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=exchange.base_url(url), headers=headers, timeout=timeout_s, transport=transport, trust_env=False)
+        self._http = httpx.Client(
+            base_url=exchange.base_url(url),
+            headers=headers,
+            timeout=timeout_s,
+            transport=transport,
+            trust_env=False,
+        )
         self._random = random.Random()
 
     def send(self, call: Call[T]) -> T:
-        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises anything."""
+        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises
+        anything.
+        """
         pauses = exchange.pauses(self._random, self._longest_wait_s)
         while True:
             try:
@@ -82,7 +92,9 @@ class Client:
         return self.send(calls.extend())
 
     def vote(self, choice: Choice | str, **more: Unpack[VoteOptions]) -> answers.VoteReceipt:
-        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a `comparison_id`."""
+        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a
+        `comparison_id`.
+        """
         return self.send(calls.vote({**more, "choice": choice}))
 
     def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[answers.BatchResult, ...]:
@@ -90,11 +102,20 @@ class Client:
         return self.send(calls.vote_batch(votes))
 
     def votes(
-        self, *, annotator_id: str | None = None, day: date | None = None, comparison_id: str | None = None, q: str | None = None,
+        self,
+        *,
+        annotator_id: str | None = None,
+        day: date | None = None,
+        comparison_id: str | None = None,
+        q: str | None = None,
         mark: str | None = None,
-    ) -> Iterator[answers.CastVote]:  # fmt: skip
+    ) -> Iterator[answers.CastVote]:
         """Newest first; `mark` is one of those that `quality` counts."""
-        return self.each(calls.votes(annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark))
+        return self.each(
+            calls.votes(
+                annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark
+            )
+        )
 
     def comparisons(self, *, category: str | None = None) -> Iterator[answers.Comparison]:
         return self.each(calls.comparisons(category=category))
@@ -103,21 +124,38 @@ class Client:
         return self.send(calls.comparison(comparison_id))
 
     def offer(
-        self, *, ids: Sequence[str] | None = None, day: date | None = None, all_unvoted: bool = False, overlap: int | None = None,
-        priority: int = 0, annotator_id: str | None = None,
-    ) -> answers.Offered:  # fmt: skip
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        day: date | None = None,
+        all_unvoted: bool = False,
+        overlap: int | None = None,
+        priority: int = 0,
+        annotator_id: str | None = None,
+    ) -> answers.Offered:
         """Ask people about comparisons, or the one person named."""
-        asked = calls.offer(ids=ids, day=day, all_unvoted=all_unvoted, overlap=overlap, priority=priority, annotator_id=annotator_id)
+        asked = calls.offer(
+            ids=ids,
+            day=day,
+            all_unvoted=all_unvoted,
+            overlap=overlap,
+            priority=priority,
+            annotator_id=annotator_id,
+        )
         return self.send(asked)
 
     def withdraw(self, ids: Sequence[str]) -> int | None:
         return self.send(calls.withdraw(ids))
 
-    def consensus(self, *, state: str | None = None, method: str = "majority") -> Iterator[answers.Agreed]:
+    def consensus(
+        self, *, state: str | None = None, method: str = "majority"
+    ) -> Iterator[answers.Agreed]:
         return self.each(calls.consensus(state=state, method=method))
 
     def predict(self, *pairs: answers.PairToPredict) -> answers.Predictions:
-        """Which of two completions people would prefer, by the champion reward model: of one pair, or of up to fifty."""
+        """Which of two completions people would prefer, by the champion reward model: of one pair,
+        or of up to fifty.
+        """
         return self.send(calls.predict(pairs))
 
     def guidelines(self) -> Iterator[answers.GuidelineVersion]:
@@ -137,22 +175,48 @@ class Client:
         return self.each(calls.users())
 
     def add_user(
-        self, email: str, *, name: str = "", roles: Sequence[Role | str] = (), organization_roles: Sequence[Role | str] = (),
+        self,
+        email: str,
+        *,
+        name: str = "",
+        roles: Sequence[Role | str] = (),
+        organization_roles: Sequence[Role | str] = (),
         kind: str = "person",
-    ) -> answers.UserRow:  # fmt: skip
-        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf users login-link`: no token makes one."""
-        return self.send(calls.add_user(email, name=name, roles=roles, organization_roles=organization_roles, kind=kind))
+    ) -> answers.UserRow:
+        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf
+        users login-link`: no token makes one.
+        """
+        return self.send(
+            calls.add_user(
+                email, name=name, roles=roles, organization_roles=organization_roles, kind=kind
+            )
+        )
 
     def user(self, user_id: str) -> answers.UserRow:
         return self.send(calls.user(user_id))
 
     def change_user(
-        self, user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
-        organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
-    ) -> answers.UserRow:  # fmt: skip
-        """What is None stays. `etag` is that of the user as they were read; where somebody was faster, ConflictingRequest is raised."""
+        self,
+        user_id: str,
+        *,
+        etag: str,
+        name: str | None = None,
+        roles: Sequence[Role | str] | None = None,
+        organization_roles: Sequence[Role | str] | None = None,
+        disabled: bool | None = None,
+    ) -> answers.UserRow:
+        """What is None stays. `etag` is that of the user as they were read; where somebody was
+        faster, ConflictingRequest is raised.
+        """
         return self.send(
-            calls.change_user(user_id, etag=etag, name=name, roles=roles, organization_roles=organization_roles, disabled=disabled)
+            calls.change_user(
+                user_id,
+                etag=etag,
+                name=name,
+                roles=roles,
+                organization_roles=organization_roles,
+                disabled=disabled,
+            )
         )
 
     def tokens(self) -> Iterator[answers.TokenRow]:
@@ -166,15 +230,23 @@ class Client:
     def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
         return self.send(calls.calibration(reward_model, version))
 
-    def calibration_probe(self, *, reward_model: str | None = None, calibrator: str | None = None) -> answers.CalibrationProbe:
-        """The reliability diagram of predictions that were made before their votes; of the model that predicted last, unless told."""
+    def calibration_probe(
+        self, *, reward_model: str | None = None, calibrator: str | None = None
+    ) -> answers.CalibrationProbe:
+        """The reliability diagram of predictions that were made before their votes; of the model
+        that predicted last, unless told.
+        """
         return self.send(calls.calibration_probe(reward_model=reward_model, calibrator=calibrator))
 
     def calibration_pairs(
         self, confidence: float, *, reward_model: str | None = None, calibrator: str | None = None
     ) -> Iterator[answers.ProbedPair]:
-        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly predicted first."""
-        return self.each(calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator))
+        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly
+        predicted first.
+        """
+        return self.each(
+            calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator)
+        )
 
     def progress(self) -> answers.Progress:
         return self.send(calls.progress())
@@ -182,13 +254,17 @@ class Client:
     def progress_events(self) -> Iterator[answers.Progress]:
         """Progress as it changes, until the caller stops or the server ends."""
         try:
-            with self._http.stream("GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)) as response:
+            with self._http.stream(
+                "GET", "/progress/events", timeout=httpx.Timeout(exchange.TIMEOUT_S, read=None)
+            ) as response:
                 if not response.is_success:
                     response.read()
                     raise exchange.error_of(response)
                 for line in response.iter_lines():
                     if line.startswith("data:"):
-                        yield answers.Progress.model_validate(json.loads(line.removeprefix("data:")))
+                        yield answers.Progress.model_validate(
+                            json.loads(line.removeprefix("data:"))
+                        )
         except httpx.TransportError as cause:
             raise exchange.unreachable(self._http.base_url, cause) from cause
 
@@ -199,14 +275,22 @@ class Client:
     def metrics(self) -> answers.Metrics:
         return self.send(calls.metrics())
 
-    def send_feedback(self, feedback: NewFeedback, *, idempotency_key: str | None = None) -> Feedback:
-        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the corrected text."""
+    def send_feedback(
+        self, feedback: NewFeedback, *, idempotency_key: str | None = None
+    ) -> Feedback:
+        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the
+        corrected text.
+        """
         return self.send(calls.send_feedback(feedback, idempotency_key=idempotency_key))
 
-    def feedback(self, *, kind: str | None = None, session_id: str | None = None) -> Iterator[Feedback]:
+    def feedback(
+        self, *, kind: str | None = None, session_id: str | None = None
+    ) -> Iterator[Feedback]:
         return self.each(calls.feedback(kind=kind, session_id=session_id))
 
-    def audit(self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None) -> Iterator[answers.LinkOfAudit]:
+    def audit(
+        self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None
+    ) -> Iterator[answers.LinkOfAudit]:
         return self.each(calls.audit(actor=actor, action=action, object_id=object_id))
 
     def verify_audit(self) -> answers.Verification:
@@ -218,5 +302,10 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

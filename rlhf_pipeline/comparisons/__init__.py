@@ -1,4 +1,6 @@
-"""Which two completions are judged against each other, shown how, and by whom. Knows completions and predictions; knows no votes."""
+"""Which two completions are judged against each other, shown how, and by whom. Knows completions
+and predictions; knows no votes.
+"""
 
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions
 from rlhf_pipeline.comparisons.routing import RoutingParams

@@ -1,4 +1,6 @@
-"""Comparisons of a day from its completions: which pairs, in which order, on which sides. Knows frames; knows no votes."""
+"""Comparisons of a day from its completions: which pairs, in which order, on which sides. Knows
+frames; knows no votes.
+"""
 
 from collections.abc import Iterator
 from itertools import combinations, groupby
@@ -20,12 +22,24 @@ class PairingParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    pairs_per_prompt: int = Field(default=2, ge=1, le=100, description="Comparisons per prompt, where its completions allow that many")
-    repeat_share: float = Field(
-        default=0.1, ge=0, le=1, description="Repeats with sides swapped, as a share of the day's other comparisons"
+    pairs_per_prompt: int = Field(
+        default=2,
+        ge=1,
+        le=100,
+        description="Comparisons per prompt, where its completions allow that many",
     )
-    seed: int = Field(default=0, ge=0, description="Of the choice of pairs, their sides and their order")
-    demand_different_parameters: bool = Field(default=False, description="Pair only completions sampled with another temperature or top_p")
+    repeat_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Repeats with sides swapped, as a share of the day's other comparisons",
+    )
+    seed: int = Field(
+        default=0, ge=0, description="Of the choice of pairs, their sides and their order"
+    )
+    demand_different_parameters: bool = Field(
+        default=False, description="Pair only completions sampled with another temperature or top_p"
+    )
 
 
 class Completion(NamedTuple):
@@ -51,51 +65,74 @@ def pair_completions(
 ) -> pd.DataFrame:
     """The COMPARISONS of `day` from COMPLETIONS of PROMPTS, in the order in which they are shown.
 
-    Completions of the same text, without text or with an error are never paired; the same two texts at most once.
-    Pairs use as many different completions as possible. Side and order are drawn from `params.seed` and the content,
-    so that the order of rows does not matter. Repeats are of `earlier` COMPARISONS, as far as those reach, and then
-    of the day's own, at its end. A prompt with fewer than two different texts gives no comparison.
+    Completions of the same text, without text or with an error are never paired; the same two texts
+    at most once. Pairs use as many different completions as possible. Side and order are drawn from
+    `params.seed` and the content, so that the order of rows does not matter. Repeats are of
+    `earlier` COMPARISONS, as far as those reach, and then of the day's own, at its end. A prompt
+    with fewer than two different texts gives no comparison.
 
     Raises FrameError naming a completion whose prompt is not in `prompts`.
     """
     prompts, completions = check_frame(prompts, PROMPTS), check_frame(completions, COMPLETIONS)
     earlier = COMPARISONS.empty() if earlier is None else check_frame(earlier, COMPARISONS)
-    known = {p: (text, category) for p, text, category in zip(prompts["prompt_id"], prompts["text"], prompts["category"], strict=True)}
+    known = {
+        p: (text, category)
+        for p, text, category in zip(
+            prompts["prompt_id"], prompts["text"], prompts["category"], strict=True
+        )
+    }
     orphans = completions[~completions["prompt_id"].isin(list(known))]
     if len(orphans):
         completion_id, prompt_id = orphans.iloc[0][["completion_id", "prompt_id"]]
         raise FrameError(
-            f"Completion {completion_id} is of prompt {prompt_id}, which is not among the prompts. Pass the prompts it was made from."
+            f"Completion {completion_id} is of prompt {prompt_id}, which is not among the prompts. "
+            "Pass the prompts it was made from."
         )
     rows = [
         _row(day, params.seed, prompt_id, *known[prompt_id], pair)
         for prompt_id, candidates in _by_prompt(completions)
-        for pair in _choose(candidates, params, np.random.default_rng(_seed(params.seed, day, prompt_id)))
+        for pair in _choose(
+            candidates, params, np.random.default_rng(_seed(params.seed, day, prompt_id))
+        )
     ]
     fresh = in_seeded_order(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), params.seed)
-    again = repeats(fresh, earlier, round(params.repeat_share * len(fresh)), day=day, seed=params.seed)
+    again = repeats(
+        fresh, earlier, round(params.repeat_share * len(fresh)), day=day, seed=params.seed
+    )
     # Repeats of earlier days may come at any time, those of this day only after all of it.
     own = again["repeat_of"].isin(fresh["comparison_id"])
-    shown = pd.concat([in_seeded_order(pd.concat([fresh, again[~own]], ignore_index=True), params.seed), again[own]], ignore_index=True)
+    shown = pd.concat(
+        [
+            in_seeded_order(pd.concat([fresh, again[~own]], ignore_index=True), params.seed),
+            again[own],
+        ],
+        ignore_index=True,
+    )
     return check_frame(shown.assign(position=range(len(shown))), COMPARISONS)
 
 
 def _by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Completion]]]:
     """The completions that can be judged, by prompt, both in the order of their ids."""
-    usable = completions[completions["error"].isna() & completions["text"].str.strip().ne("")].sort_values(["prompt_id", "completion_id"])
+    usable = completions[
+        completions["error"].isna() & completions["text"].str.strip().ne("")
+    ].sort_values(["prompt_id", "completion_id"])
     rows = usable[["prompt_id", *Completion._fields]].itertuples(index=False, name=None)
     for prompt_id, group in groupby(rows, key=itemgetter(0)):
         yield prompt_id, [Completion(*row[1:]) for row in group]
 
 
-def _choose(candidates: list[Completion], params: PairingParams, rng: np.random.Generator) -> list[Pair]:
+def _choose(
+    candidates: list[Completion], params: PairingParams, rng: np.random.Generator
+) -> list[Pair]:
     """Up to `params.pairs_per_prompt` pairs, each as drawn: first member is side a."""
     pairs = _possible(candidates, params.demand_different_parameters)
     shuffled = [pairs[i] for i in rng.permutation(len(pairs))]
     chosen: list[Pair] = []
     uses = dict.fromkeys((c.completion_id for c in candidates), 0)
     while shuffled and len(chosen) < params.pairs_per_prompt:
-        a, b = min(shuffled, key=lambda pair: uses[pair[0].completion_id] + uses[pair[1].completion_id])
+        a, b = min(
+            shuffled, key=lambda pair: uses[pair[0].completion_id] + uses[pair[1].completion_id]
+        )
         texts = {a.text.strip(), b.text.strip()}
         shuffled = [(c, d) for c, d in shuffled if {c.text.strip(), d.text.strip()} != texts]
         uses[a.completion_id] += 1
@@ -108,11 +145,14 @@ def _possible(candidates: list[Completion], different_parameters: bool) -> list[
     return [
         (a, b)
         for a, b in combinations(candidates, 2)
-        if a.text.strip() != b.text.strip() and not (different_parameters and (a.temperature, a.top_p) == (b.temperature, b.top_p))
+        if a.text.strip() != b.text.strip()
+        and not (different_parameters and (a.temperature, a.top_p) == (b.temperature, b.top_p))
     ]
 
 
-def _row(day: str, seed: int, prompt_id: str, prompt: str, category: str, pair: Pair) -> dict[str, object]:
+def _row(
+    day: str, seed: int, prompt_id: str, prompt: str, category: str, pair: Pair
+) -> dict[str, object]:
     a, b = pair
     return {
         "day": day,

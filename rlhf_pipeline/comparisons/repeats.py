@@ -1,7 +1,8 @@
-"""Repeats: the same pair again with sides swapped, by which an annotator can be held against himself. Knows comparisons alone.
+"""Repeats: the same pair again with sides swapped, by which an annotator can be held against
+himself. Knows comparisons alone.
 
-Comparing the first judgement of a pair with its repeat gives self-consistency without telling the annotator that he
-is tested; swapping sides takes the position out of it.
+Comparing the first judgement of a pair with its repeat gives self-consistency without telling the
+annotator that he is tested; swapping sides takes the position out of it.
 """
 
 import pandas as pd
@@ -16,32 +17,61 @@ SWAPPED = {
 }
 
 
-def comparison_id(day: str, prompt_id: str, completion_a_id: str, completion_b_id: str, repeat_of: str | None = None) -> str:
-    """The same pair on the same day has one id as itself and another as the repeat of each comparison it repeats."""
+def comparison_id(
+    day: str,
+    prompt_id: str,
+    completion_a_id: str,
+    completion_b_id: str,
+    repeat_of: str | None = None,
+) -> str:
+    """The same pair on the same day has one id as itself and another as the repeat of each
+    comparison it repeats.
+    """
     return content_id("comparison", day, prompt_id, completion_a_id, completion_b_id, repeat_of)
 
 
 def in_seeded_order(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """The rows in an order drawn by `seed` that depends on each row's own id alone, not on where the row stood."""
-    order = comparisons["comparison_id"].map(lambda c: content_hash("position", seed, c)).sort_values().index
+    """The rows in an order drawn by `seed` that depends on each row's own id alone, not on where
+    the row stood.
+    """
+    order = (
+        comparisons["comparison_id"]
+        .map(lambda c: content_hash("position", seed, c))
+        .sort_values()
+        .index
+    )
     return comparisons.loc[order].reset_index(drop=True)
 
 
-def repeats(fresh: pd.DataFrame, earlier: pd.DataFrame, n: int, *, day: str, seed: int) -> pd.DataFrame:
-    """Up to `n` repeats: of `earlier` comparisons first, as far as they reach, then of the first ones of `fresh`.
+def repeats(
+    fresh: pd.DataFrame, earlier: pd.DataFrame, n: int, *, day: str, seed: int
+) -> pd.DataFrame:
+    """Up to `n` repeats: of `earlier` comparisons first, as far as they reach, then of the first
+    ones of `fresh`.
 
-    `fresh` is in the order of the day; its repeats come after all of it, so that half a day lies between a pair and
-    its repeat as long as at most half of the day is repeated. No repeat is repeated, and none twice.
+    `fresh` is in the order of the day; its repeats come after all of it, so that half a day lies
+    between a pair and its repeat as long as at most half of the day is repeated. No repeat is
+    repeated, and none twice.
     """
     done = set(earlier["repeat_of"].dropna())
-    open_ = earlier[(earlier["day"] < day) & earlier["repeat_of"].isna() & ~earlier["comparison_id"].isin(done)]
+    open_ = earlier[
+        (earlier["day"] < day) & earlier["repeat_of"].isna() & ~earlier["comparison_id"].isin(done)
+    ]
     old = in_seeded_order(open_, seed)[:n]
-    return pd.concat([_swapped(old, day, seed), _swapped(fresh[: n - len(old)], day, seed)], ignore_index=True)
+    return pd.concat(
+        [_swapped(old, day, seed), _swapped(fresh[: n - len(old)], day, seed)], ignore_index=True
+    )
 
 
 def _swapped(comparisons: pd.DataFrame, day: str, seed: int) -> pd.DataFrame:
     renaming = SWAPPED | {b: a for a, b in SWAPPED.items()}
     again = comparisons.rename(columns=renaming)[list(COMPARISONS.columns)].reset_index(drop=True)
     again = again.assign(day=day, seed=seed, repeat_of=comparisons["comparison_id"].to_numpy())
-    named = zip(again["prompt_id"], again["completion_a_id"], again["completion_b_id"], again["repeat_of"], strict=True)
+    named = zip(
+        again["prompt_id"],
+        again["completion_a_id"],
+        again["completion_b_id"],
+        again["repeat_of"],
+        strict=True,
+    )
     return again.assign(comparison_id=[comparison_id(day, *row) for row in named])

@@ -1,16 +1,20 @@
-"""Which comparisons people judge, and which the calibrated reward model answers. Knows frames; the store is handed in.
+"""Which comparisons people judge, and which the calibrated reward model answers. Knows frames; the
+store is handed in.
 
 The rule, for the n comparisons it is asked about at once (a day's):
 
 1. People get exactly ceil(`human_feedback_ratio` · n) of them.
-2. Confidence is max(p, 1 − p) of the calibrated P(a preferred) that was written first, when the comparison was published; without a
-   prediction it is 0.5. `unsure` are those below `confidence_threshold`.
+2. Confidence is max(p, 1 − p) of the calibrated P(a preferred) that was written first, when the
+  comparison was published; without a prediction it is 0.5. `unsure` are those below
+  `confidence_threshold`.
 3. The places go to the unsure ones first, least confident first (of equal ones by a seeded draw).
-4. Places that are left are drawn by seed among the confident ones, so that the model goes on being checked where it feels sure.
-5. The reward model answers the other confident ones. Unsure ones beyond the places stay open: nobody answers them, and they are listed.
+4. Places that are left are drawn by seed among the confident ones, so that the model goes on being
+  checked where it feels sure.
+5. The reward model answers the other confident ones. Unsure ones beyond the places stay open:
+  nobody answers them, and they are listed.
 
-So the share is exact, no unsure comparison is ever left to the model, and the same comparisons, predictions and parameters give the
-same routes in any order of rows.
+So the share is exact, no unsure comparison is ever left to the model, and the same comparisons,
+predictions and parameters give the same routes in any order of rows.
 """
 
 from collections.abc import Sequence
@@ -22,7 +26,15 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, FrameSchema, check_frame, number, text, time
+from rlhf_pipeline.frames import (
+    COMPARISONS,
+    PREDICTIONS,
+    FrameSchema,
+    check_frame,
+    number,
+    text,
+    time,
+)
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, content_hash, content_id
 
 Route = Literal["people", "machine", "open"]
@@ -32,9 +44,19 @@ ROUTES = FrameSchema(
     "routes",
     {
         "comparison_id": text("what was routed"),
-        "route": text("who judges it: people, machine, or nobody (open)", values=("people", "machine", "open")),
-        "reason": text("unsure: below the threshold; check: drawn among the confident; confident; beyond_places", values=REASONS),
-        "confidence": number("max(p, 1 - p) of the calibrated P(a preferred), 0.5 without a prediction", low=0.5, high=1.0),
+        "route": text(
+            "who judges it: people, machine, or nobody (open)", values=("people", "machine", "open")
+        ),
+        "reason": text(
+            "unsure: below the threshold; check: drawn among the confident; confident; "
+            "beyond_places",
+            values=REASONS,
+        ),
+        "confidence": number(
+            "max(p, 1 - p) of the calibrated P(a preferred), 0.5 without a prediction",
+            low=0.5,
+            high=1.0,
+        ),
         "p_calibrated": number("calibrated P(a preferred)", nullable=True, low=0.0, high=1.0),
         "reward_model": text("model whose prediction this is", nullable=True),
         "predicted_at": time("when it was made", nullable=True),
@@ -48,15 +70,30 @@ class RoutingParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    human_feedback_ratio: float = Field(default=1.0, ge=0, le=1, description="Share of a day's comparisons that people judge, rounded up")
-    confidence_threshold: float = Field(
-        default=0.8, ge=0.5, le=1, description="Calibrated confidence from which on the reward model may answer what people do not get"
+    human_feedback_ratio: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of a day's comparisons that people judge, rounded up",
     )
-    routing_seed: int = Field(default=0, ge=0, description="Of the draw among comparisons the reward model is confident of")
+    confidence_threshold: float = Field(
+        default=0.8,
+        ge=0.5,
+        le=1,
+        description="Calibrated confidence from which on the reward model may answer what people "
+        "do not get",
+    )
+    routing_seed: int = Field(
+        default=0,
+        ge=0,
+        description="Of the draw among comparisons the reward model is confident of",
+    )
 
 
 class RoutingCounts(Record):
-    """Where the comparisons went. `n_slots` and `n_machine_votes` are new ones: sending the same routes again adds none."""
+    """Where the comparisons went. `n_slots` and `n_machine_votes` are new ones: sending the same
+    routes again adds none.
+    """
 
     n: int
     n_people: int
@@ -71,7 +108,14 @@ class RoutingCounts(Record):
 class Desk(Protocol):
     """Where people find work: `store.assignments`."""
 
-    def offer(self, comparison_ids: Sequence[str], *, overlap: int, priority: int = 0, actor: str = "pipeline") -> int: ...
+    def offer(
+        self,
+        comparison_ids: Sequence[str],
+        *,
+        overlap: int,
+        priority: int = 0,
+        actor: str = "pipeline",
+    ) -> int: ...
 
 
 class BallotBox(Protocol):
@@ -80,22 +124,32 @@ class BallotBox(Protocol):
     def cast_all(self, new_votes: Any) -> Any: ...
 
 
-def route(comparisons: pd.DataFrame, predictions: pd.DataFrame, params: RoutingParams | None = None) -> pd.DataFrame:
+def route(
+    comparisons: pd.DataFrame, predictions: pd.DataFrame, params: RoutingParams | None = None
+) -> pd.DataFrame:
     """ROUTES of COMPARISONS by their PREDICTIONS, people's first; see the module's words.
 
-    Repeats and flagged comparisons are nobody's new work and have no route. Raises FrameError for a prediction of another comparison.
+    Repeats and flagged comparisons are nobody's new work and have no route. Raises FrameError for a
+    prediction of another comparison.
     """
     params = params or RoutingParams()
     checked, predicted = check_frame(comparisons, COMPARISONS), _first_made(predictions)
-    strays = predicted.loc[~predicted["comparison_id"].isin(checked["comparison_id"]), "comparison_id"]
+    strays = predicted.loc[
+        ~predicted["comparison_id"].isin(checked["comparison_id"]), "comparison_id"
+    ]
     if len(strays):
-        raise FrameError(f"{len(strays)} predictions are of comparisons that are not given, first {strays.iloc[0]}. Hand in those as well.")
+        raise FrameError(
+            f"{len(strays)} predictions are of comparisons that are not given, first "
+            f"{strays.iloc[0]}. Hand in those as well."
+        )
     asked = checked[checked["repeat_of"].isna() & checked["flag"].isna()]
     rows = asked[["comparison_id"]].merge(predicted, on="comparison_id", how="left")
     p = rows["p_calibrated"].fillna(0.5)
     draw = [content_hash("routing", params.routing_seed, c) for c in rows["comparison_id"]]
     rows = rows.assign(confidence=p.where(p >= 0.5, 1 - p), draw=draw)
-    unsure = rows[rows["confidence"] < params.confidence_threshold].sort_values(["confidence", "draw"])
+    unsure = rows[rows["confidence"] < params.confidence_threshold].sort_values(
+        ["confidence", "draw"]
+    )
     confident = rows[rows["confidence"] >= params.confidence_threshold].sort_values("draw")
     places = n_places(params.human_feedback_ratio, len(rows))
     n_checks = max(0, places - len(unsure))
@@ -109,7 +163,8 @@ def route(comparisons: pd.DataFrame, predictions: pd.DataFrame, params: RoutingP
 
 
 def n_places(ratio: float, n: int) -> int:
-    """ceil(ratio · n), of the ratio as it is written: 0.07 of 100 is 7, though 0.07 * 100 is above 7.
+    """ceil(ratio · n), of the ratio as it is written: 0.07 of 100 is 7, though 0.07 * 100 is above
+    7.
 
     >>> n_places(0.3, 10), n_places(0.07, 100), n_places(0.3, 11), n_places(0.0, 5), n_places(1.0, 5)
     (3, 7, 4, 0, 5)
@@ -118,9 +173,11 @@ def n_places(ratio: float, n: int) -> int:
 
 
 def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
-    """The reward model's answers, one for each comparison it was routed to: the likelier side, at the moment of the prediction.
+    """The reward model's answers, one for each comparison it was routed to: the likelier side, at
+    the moment of the prediction.
 
-    The key is of model and comparison and the moment is stored, so that the same routes are the same votes whenever they are sent.
+    The key is of model and comparison and the moment is stored, so that the same routes are the
+    same votes whenever they are sent.
     """
     answered = check_frame(routes, ROUTES).query("route == 'machine'")
     return [
@@ -139,10 +196,17 @@ def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
 
 
 def send(routes: pd.DataFrame, desk: Desk, ballots: BallotBox, *, overlap: int) -> RoutingCounts:
-    """Offer people theirs, `overlap` judgements each, and cast the reward model's votes. Sent again, the same routes change nothing."""
+    """Offer people theirs, `overlap` judgements each, and cast the reward model's votes. Sent
+    again, the same routes change nothing.
+    """
     people = routes.loc[routes["route"] == "people", "comparison_id"].tolist()
     n_slots = desk.offer(people, overlap=overlap) if people else 0
-    return counts(routes).model_copy(update={"n_slots": n_slots, "n_machine_votes": ballots.cast_all(machine_votes(routes)).n_new})
+    return counts(routes).model_copy(
+        update={
+            "n_slots": n_slots,
+            "n_machine_votes": ballots.cast_all(machine_votes(routes)).n_new,
+        }
+    )
 
 
 def counts(routes: pd.DataFrame) -> RoutingCounts:
@@ -165,6 +229,10 @@ def _likelier(p: float) -> Choice:
 
 
 def _first_made(predictions: pd.DataFrame) -> pd.DataFrame:
-    """One prediction per comparison: the first, which was there when the comparison was published."""
+    """One prediction per comparison: the first, which was there when the comparison was
+    published.
+    """
     ordered = check_frame(predictions, PREDICTIONS).sort_values(["predicted_at", "reward_model"])
-    return ordered.drop_duplicates("comparison_id")[["comparison_id", "p_calibrated", "reward_model", "predicted_at"]]
+    return ordered.drop_duplicates("comparison_id")[
+        ["comparison_id", "p_calibrated", "reward_model", "predicted_at"]
+    ]

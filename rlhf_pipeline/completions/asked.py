@@ -1,4 +1,6 @@
-"""What is asked of backends: parameters, and every request and item of them, made when it is needed. Knows no ledger and calls nobody."""
+"""What is asked of backends: parameters, and every request and item of them, made when it is
+needed. Knows no ledger and calls nobody.
+"""
 
 import json
 from collections import Counter
@@ -28,38 +30,79 @@ class CompletionParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     k: int = Field(default=4, ge=1, le=64, description="Completions per prompt and model")
-    temperatures: list[float] = Field(default=[0.7, 1.0], min_length=1, description="Sampling temperatures, 0 to 2; 0 is greedy")
-    top_ps: list[float] = Field(default=[1.0, 0.9], min_length=1, description="Nucleus masses, above 0 and up to 1")
-    max_new_tokens: int = Field(default=48, ge=1, le=32768, description="Tokens after which a completion is cut off")
-    seed: int = Field(default=0, ge=0, description="Every sample's own seed is derived from it, the day and the prompt")
-    batch_size: int = Field(default=64, ge=1, le=4096, description="Requests handed at once to a backend on this machine")
-    system: str | None = Field(default=None, description="System prompt, for providers; empty = none")
+    temperatures: list[float] = Field(
+        default=[0.7, 1.0], min_length=1, description="Sampling temperatures, 0 to 2; 0 is greedy"
+    )
+    top_ps: list[float] = Field(
+        default=[1.0, 0.9], min_length=1, description="Nucleus masses, above 0 and up to 1"
+    )
+    max_new_tokens: int = Field(
+        default=48, ge=1, le=32768, description="Tokens after which a completion is cut off"
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="Every sample's own seed is derived from it, the day and the prompt",
+    )
+    batch_size: int = Field(
+        default=64,
+        ge=1,
+        le=4096,
+        description="Requests handed at once to a backend on this machine",
+    )
+    system: str | None = Field(
+        default=None, description="System prompt, for providers; empty = none"
+    )
     least_per_prompt: int = Field(
         default=1,
         ge=1,
         le=64,
-        description="Once fewer completions of a prompt than this can still succeed, a provider is not asked for its others; a pair needs 2",
+        description="Once fewer completions of a prompt than this can still succeed, a provider is "
+        "not asked for its others; a pair needs 2",
     )
 
 
 def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:
     """(temperature, top_p) of samples 0 to k-1."""
-    bad = [t for t in params.temperatures if not 0 <= t <= 2] + [p for p in params.top_ps if not 0 < p <= 1]
+    bad = [t for t in params.temperatures if not 0 <= t <= 2] + [
+        p for p in params.top_ps if not 0 < p <= 1
+    ]
     if bad:
-        raise ConfigurationError(f"{bad} cannot be sampled with. Temperatures go from 0 to 2, top_ps from above 0 to 1.")
+        raise ConfigurationError(
+            f"{bad} cannot be sampled with. Temperatures go from 0 to 2, top_ps from above 0 to 1."
+        )
     grid = list(product(params.temperatures, params.top_ps))
     return [grid[i % len(grid)] for i in range(params.k)]
 
 
 def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
-    """What decides the text, and nothing else: no prompt's id, batch, key, timeout or run, nor whether it is streamed."""
-    whose = (backend.name, getattr(backend, "provider", ""), getattr(backend, "model", ""), backend.model_version)
-    sampling = (request.temperature, request.top_p, request.seed, request.sample_index, request.max_tokens)
+    """What decides the text, and nothing else: no prompt's id, batch, key, timeout or run, nor
+    whether it is streamed.
+    """
+    whose = (
+        backend.name,
+        getattr(backend, "provider", ""),
+        getattr(backend, "model", ""),
+        backend.model_version,
+    )
+    sampling = (
+        request.temperature,
+        request.top_p,
+        request.seed,
+        request.sample_index,
+        request.max_tokens,
+    )
     return content_hash("completion", KEY_VERSION, whose, request.system, request.prompt, sampling)
 
 
 def item_of(
-    backend: CompletionBackend, request: CompletionRequest, calls: CallParams, *, item_no: int, position: int, key: str
+    backend: CompletionBackend,
+    request: CompletionRequest,
+    calls: CallParams,
+    *,
+    item_no: int,
+    position: int,
+    key: str,
 ) -> WorkItem:
     """A request as the ledger keeps it."""
     provider, model = lane_of(backend)
@@ -80,29 +123,54 @@ def item_of(
 
 def sampling_of(request: CompletionRequest) -> str:
     """How it is sampled, as the ledger keeps it."""
-    return json.dumps({"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed, "max_tokens": request.max_tokens})
+    return json.dumps(
+        {
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "seed": request.seed,
+            "max_tokens": request.max_tokens,
+        }
+    )
 
 
 class Asked:
-    """Everything asked for, by item number. What can be made again from the prompts is: of a hundred thousand, items would fill a gigabyte."""
+    """Everything asked for, by item number. What can be made again from the prompts is: of a
+    hundred thousand, items would fill a gigabyte.
+    """
 
-    def __init__(self, prompts: pd.DataFrame, backends: Sequence[CompletionBackend], params: CompletionParams, calls: CallParams) -> None:
+    def __init__(
+        self,
+        prompts: pd.DataFrame,
+        backends: Sequence[CompletionBackend],
+        params: CompletionParams,
+        calls: CallParams,
+    ) -> None:
         if not backends:
             raise ConfigurationError("No completion backend was given: name one at least.")
-        self._days, self._ids, self._texts = (prompts[name].array for name in ("day", "prompt_id", "text"))
+        self._days, self._ids, self._texts = (
+            prompts[name].array for name in ("day", "prompt_id", "text")
+        )
         self._grid = parameter_grid(params)
         self._backends = backends
         self._params = params
         self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
         # Two providers of one model may well write the same text: two completions all the same.
-        self._makers = [f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name for b in backends]
+        self._makers = [
+            f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name
+            for b in backends
+        ]
         self.n_of_prompt = len(self._grid) * len(backends)  # items, side by side
         self.least = min(params.least_per_prompt, self.n_of_prompt)
         self.requests = _Made(len(self._ids) * self.n_of_prompt, self._request)
-        made = (cache_key(self.backend(item_no), request) for item_no, request in enumerate(self.requests))
+        made = (
+            cache_key(self.backend(item_no), request)
+            for item_no, request in enumerate(self.requests)
+        )
         self._keys = b"".join(map(bytes.fromhex, made))  # a third of the texts' size
-        self.keys = _Made(len(self.requests), lambda n: self._keys[n * KEY_BYTES : (n + 1) * KEY_BYTES].hex())
+        self.keys = _Made(
+            len(self.requests), lambda n: self._keys[n * KEY_BYTES : (n + 1) * KEY_BYTES].hex()
+        )
         self.items = _Made(len(self.requests), self._item)
 
     def day(self, item_no: int) -> str:
@@ -122,8 +190,11 @@ class Asked:
 
     def _request(self, item_no: int) -> CompletionRequest:
         row, index, _ = self._place(item_no)
-        # By day too: a prompt that comes again another day gets other completions, with ids of their own.
-        first_seed = int(content_hash("seed", self._params.seed, self._days[row], self._ids[row])[:12], 16)
+        # By day too: a prompt that comes again another day gets other completions, with ids of
+        # their own.
+        first_seed = int(
+            content_hash("seed", self._params.seed, self._days[row], self._ids[row])[:12], 16
+        )
         temperature, top_p = self._grid[index]
         return CompletionRequest(
             prompt_id=self._ids[row],
@@ -139,12 +210,22 @@ class Asked:
     def _item(self, item_no: int) -> WorkItem:
         backend, request = self.backend(item_no), self._request(item_no)
         position = self._position(item_no, backend, request)
-        return item_of(backend, request, self._calls, item_no=item_no, position=position, key=self.keys[item_no])
+        return item_of(
+            backend,
+            request,
+            self._calls,
+            item_no=item_no,
+            position=position,
+            key=self.keys[item_no],
+        )
 
-    def _position(self, item_no: int, backend: CompletionBackend, request: CompletionRequest) -> int:
+    def _position(
+        self, item_no: int, backend: CompletionBackend, request: CompletionRequest
+    ) -> int:
         if getattr(backend, "likes_equal_lengths", False):
             return len(request.prompt)  # rows of like length share a batch where padding costs
-        if self.least > 1:  # first samples first: what becomes of them says which others are worth their price
+        # first samples first: what becomes of them says which others are worth their price
+        if self.least > 1:
             return request.sample_index * len(self._ids) + self._place(item_no)[0]
         return item_no
 
@@ -175,4 +256,8 @@ class _Made(Sequence[T]):
 
 def lane_of(backend: CompletionBackend) -> Lane:
     """Whose limits a backend's calls share; one on this machine shares none."""
-    return (backend.provider, backend.model) if isinstance(backend, HostedBackend) else (backend.name, backend.model_version)
+    return (
+        (backend.provider, backend.model)
+        if isinstance(backend, HostedBackend)
+        else (backend.name, backend.model_version)
+    )

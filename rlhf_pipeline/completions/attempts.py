@@ -1,4 +1,6 @@
-"""What a call came to, as the ledger notes it, and what becomes of its item. Knows replies and results; asks nobody."""
+"""What a call came to, as the ledger notes it, and what becomes of its item. Knows replies and
+results; asks nobody.
+"""
 
 import random
 from datetime import datetime, timedelta
@@ -34,7 +36,8 @@ def attempt_of(
     is_over = not is_done and reply.kind != "cancelled" and is_last(claim, reply, params)
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
-        # Where the provider said how long to wait, the whole lane does; who waited there comes back a little spread.
+        # Where the provider said how long to wait, the whole lane does; who waited there comes back
+        # a little spread.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
@@ -63,8 +66,12 @@ def attempt_of(
     )
 
 
-def attempt_unread(item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float) -> Attempt:
-    """Of a call whose reply could not be taken: it was made, and is counted at its worst. What came of it is asked for again."""
+def attempt_unread(
+    item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float
+) -> Attempt:
+    """Of a call whose reply could not be taken: it was made, and is counted at its worst. What came
+    of it is asked for again.
+    """
     return Attempt(
         item_no=item.item_no,
         provider=item.provider,
@@ -79,7 +86,8 @@ def attempt_unread(item: WorkItem, reply: Reply, started_at: datetime, latency_m
         billing="none" if reply.billing == "none" else "unknown",
         status=reply.status,
         cost=0 if reply.billing == "none" else item.reserve,
-        error=f"This side could not take the reply ({reply.kind}), and the run was ended; what it costs is not known.",
+        error=f"This side could not take the reply ({reply.kind}), and the run was ended; what it "
+        "costs is not known.",
     )
 
 
@@ -109,14 +117,18 @@ def attempt_here(item: WorkItem, result: CompletionResult, started_at: datetime)
 def _judged(result: CompletionResult) -> CompletionResult:
     """Nothing to read is a failure: nobody could judge it."""
     if result.error is None and not (result.text or "").strip():
-        return result.model_copy(update={"error": f"The completion is empty (finish reason {result.finish_reason})."})
+        return result.model_copy(
+            update={"error": f"The completion is empty (finish reason {result.finish_reason})."}
+        )
     return result
 
 
 def _kind(result: CompletionResult) -> str:
     if result.finish_reason == "content_filter":
         return "content_filter"
-    return "empty" if (result.error or "").startswith("The completion is empty") else "backend_error"
+    return (
+        "empty" if (result.error or "").startswith("The completion is empty") else "backend_error"
+    )
 
 
 def _result(reply: Reply, latency_ms: float) -> str:
@@ -131,4 +143,8 @@ def _result(reply: Reply, latency_ms: float) -> str:
 
 def _storable(text: str | None) -> str | None:
     """Without NUL and half characters, which no database keeps."""
-    return None if text is None else text[:PARTIAL].replace("\x00", "").encode("utf-8", "replace").decode()
+    return (
+        None
+        if text is None
+        else text[:PARTIAL].replace("\x00", "").encode("utf-8", "replace").decode()
+    )

@@ -1,4 +1,6 @@
-"""What a completion backend is. Knows requests, results and calls; knows no model, no provider and no DataFrame."""
+"""What a completion backend is. Knows requests, results and calls; knows no model, no provider and
+no DataFrame.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,38 +13,54 @@ from rlhf_pipeline.records import Record
 
 
 class CompletionRequest(Record):
-    """One completion asked for. `seed` belongs to this sample alone; no two requests of one call share `(prompt_id, sample_index)`."""
+    """One completion asked for. `seed` belongs to this sample alone; no two requests of one call
+    share `(prompt_id, sample_index)`.
+    """
 
     prompt_id: str
     prompt: str
-    temperature: float = Field(ge=0, description="0 asks for the most likely completion, whatever the seed")
+    temperature: float = Field(
+        ge=0, description="0 asks for the most likely completion, whatever the seed"
+    )
     top_p: float = Field(gt=0, le=1)
     sample_index: int = Field(ge=0)
-    seed: int = Field(ge=0, lt=2**63, description="below 2**31 for a provider; on this machine torch takes more")
+    seed: int = Field(
+        ge=0, lt=2**63, description="below 2**31 for a provider; on this machine torch takes more"
+    )
     max_tokens: int = Field(ge=1)
-    system: str | None = Field(default=None, description="what a provider is told before the prompt")
+    system: str | None = Field(
+        default=None, description="what a provider is told before the prompt"
+    )
 
 
 class CompletionResult(Record):
-    """What became of one request: `text`, or `error` with the reason in words. JSON of it is what the cache keeps."""
+    """What became of one request: `text`, or `error` with the reason in words. JSON of it is what
+    the cache keeps.
+    """
 
     text: str | None = None
     n_prompt_tokens: int = Field(default=0, ge=0)
     n_tokens: int = Field(default=0, ge=0)
-    latency_ms: float = Field(default=0.0, ge=0, description="wall time of the call, or this row's share of a batch")
+    latency_ms: float = Field(
+        default=0.0, ge=0, description="wall time of the call, or this row's share of a batch"
+    )
     finish_reason: str = Field(default="stop", description="stop, length, content_filter or error")
     error: str | None = None
 
     @classmethod
-    def failed(cls, error: str, *, latency_ms: float = 0.0, finish_reason: str = "error") -> "CompletionResult":
+    def failed(
+        cls, error: str, *, latency_ms: float = 0.0, finish_reason: str = "error"
+    ) -> "CompletionResult":
         return cls(error=error, latency_ms=latency_ms, finish_reason=finish_reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one call to a provider came to, told apart by `kind` (see `faults.KINDS`); no retry is in it.
+    """What one call to a provider came to, told apart by `kind` (see `faults.KINDS`); no retry is
+    in it.
 
-    `wait_s` is how long the provider asked to be left alone; with `closes` every further request would be refused too.
+    `wait_s` is how long the provider asked to be left alone; with `closes` every further request
+    would be refused too.
     """
 
     outcome: Outcome
@@ -64,14 +82,18 @@ OnText = Callable[[str], None]  # told each piece of a streamed text
 
 
 class CompletionBackend(Protocol):
-    """Something that completes prompts. To add one: a file in this folder, one class, one line in `BACKENDS`.
+    """Something that completes prompts. To add one: a file in this folder, one class, one line in
+    `BACKENDS`.
 
     Attributes:
-        name: the backend's name in `BACKENDS` and in the frame's `backend` column.
-        model_version: what made the text, as `name@version` of the registry or the provider's name of the model. It
-            is part of the completion's id and of the cache key, so two different models must never share it.
+        name: the backend's name in `BACKENDS` and in the frame's `backend` column. model_version:
+        what made the text, as `name@version` of the registry or the provider's name of the model.
+        It
+            is part of the completion's id and of the cache key, so two different models must never
+            share it.
 
-    A constructor stores its arguments and is cheap; models and clients are loaded at the first `complete`.
+    A constructor stores its arguments and is cheap; models and clients are loaded at the first
+    `complete`.
 
     >>> class Echo:
     ...     name, model_version = "echo", "echo-1"
@@ -87,14 +109,16 @@ class CompletionBackend(Protocol):
     model_version: str
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        """Exactly one result per request, in the order of the requests, each as soon as it and those before it are ready.
+        """Exactly one result per request, in the order of the requests, each as soon as it and
+        those before it are ready.
 
-        Same request, same text, whatever else is in `requests` (as far as a provider keeps its seeds). One request
-        that cannot be completed is `CompletionResult.failed` with the reason; it does not stop the others. No secret
-        ever stands in an error or in `repr`.
+        Same request, same text, whatever else is in `requests` (as far as a provider keeps its
+        seeds). One request that cannot be completed is `CompletionResult.failed` with the reason;
+        it does not stop the others. No secret ever stands in an error or in `repr`.
 
         Raises:
-            BackendUnavailable: nothing can be completed at all: no such model, no such address, credentials refused.
+            BackendUnavailable: nothing can be completed at all: no such model, no such address,
+            credentials refused.
                 The message names the setting to mend.
         """
         ...
@@ -104,19 +128,24 @@ class CompletionBackend(Protocol):
 class WatchableBackend(Protocol):
     """A backend on this machine that tells of texts while it makes them."""
 
-    def stream(self, requests: Sequence[CompletionRequest], on_text: Callable[[int, str], None] | None) -> Iterator[CompletionResult]:
-        """`complete`; `on_text` is told the number of a request and the next piece of its text, which joined are the completion's."""
+    def stream(
+        self, requests: Sequence[CompletionRequest], on_text: Callable[[int, str], None] | None
+    ) -> Iterator[CompletionResult]:
+        """`complete`; `on_text` is told the number of a request and the next piece of its text,
+        which joined are the completion's.
+        """
         ...
 
 
 @runtime_checkable
 class HostedBackend(Protocol):
-    """A backend whose model is elsewhere, behind limits and a bill. The engine asks it one call at a time.
+    """A backend whose model is elsewhere, behind limits and a bill. The engine asks it one call at
+    a time.
 
     Attributes:
-        provider: whose limits and bill these are: host and port of the address.
-        model: the provider's name of the model; with `provider` it names what shares a limit.
-        has_answered: whether anything that is a completion ever came; before that, the address may be wrong.
+        provider: whose limits and bill these are: host and port of the address. model: the
+        provider's name of the model; with `provider` it names what shares a limit. has_answered:
+        whether anything that is a completion ever came; before that, the address may be wrong.
     """
 
     name: str
@@ -130,7 +159,9 @@ class HostedBackend(Protocol):
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]: ...
 
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
-        """One call, no retry: whatever the provider does is a Reply, never an error. With `on_text` the answer is streamed to it."""
+        """One call, no retry: whatever the provider does is a Reply, never an error. With `on_text`
+        the answer is streamed to it.
+        """
         ...
 
     async def close(self) -> None:

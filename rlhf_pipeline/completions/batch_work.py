@@ -1,8 +1,10 @@
-"""Work of a ledger done by a provider's batches: submitted, waited for, noted. Knows ledgers and batches; knows no HTTP.
+"""Work of a ledger done by a provider's batches: submitted, waited for, noted. Knows ledgers and
+batches; knows no HTTP.
 
-Nobody holds a claim while a batch is waited for: whoever goes on, this process or the next, claims what is open, finds the batches
-that were submitted for this run and asks for nothing that stands in one of them. A claim is no call here: whoever is killed while
-holding some has made, and may be billed for, nothing that is not found again.
+Nobody holds a claim while a batch is waited for: whoever goes on, this process or the next, claims
+what is open, finds the batches that were submitted for this run and asks for nothing that stands in
+one of them. A claim is no call here: whoever is killed while holding some has made, and may be
+billed for, nothing that is not found again.
 """
 
 import asyncio
@@ -27,15 +29,16 @@ from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
 T = TypeVar("T")
-Named = dict[str, Claim]  # by its name in batches: an attempt that failed is asked for under another than the one before it
+# by its name in batches: an attempt that failed is asked for under another than the one before it
+Named = dict[str, Claim]
 AT_ONCE = 500  # claimed or noted in one transaction: votes wait for the same lock
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is of a lane: batches, the names in those that are not over, and names in those that are over which others have to note.
-    `most` is how many requests another batch may hold."""
+    """What there is of a lane: batches, the names in those that are not over, and names in those
+    that are over which others have to note. `most` is how many requests another batch may hold."""
 
     batch_ids: set[str]
     under_way: set[str]
@@ -44,9 +47,17 @@ class Seen:
 
 
 class BatchWork:
-    """Everything of `work` in one lane. `closed` says why the provider was given up, where it was."""
+    """Everything of `work` in one lane. `closed` says why the provider was given up, where it
+    was.
+    """
 
-    def __init__(self, work: Work, lane: Lane, backend: OpenAICompatibleBackend, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        lane: Lane,
+        backend: OpenAICompatibleBackend,
+        rng: random.Random | None = None,
+    ) -> None:
         if not work.owner.endswith(LOOKS):
             work.owner += LOOKS
         self.work = work
@@ -57,12 +68,15 @@ class BatchWork:
         self._rng = rng or random.Random()
         self._read: set[str] = set()  # batches whose replies are noted
         self._names: dict[str, set[str]] = {}  # what is asked for in those under way
-        self._made: list[str] = []  # batches of this process, which it follows by their ids where the list does not show them
+        # batches of this process, which it follows by their ids where the list does not show them
+        self._made: list[str] = []
         self._astray: str | None = None  # why no other process would find those again
         self._park_s: float | None = None  # until when the lane is left alone, where it is
 
     async def run(self) -> None:
-        """Until nothing is left, the provider is given up, or more than `max_pause_s` would have to be waited: then it is parked."""
+        """Until nothing is left, the provider is given up, or more than `max_pause_s` would have to
+        be waited: then it is parked.
+        """
         began = monotonic()
         params = self.work.params
         try:
@@ -78,7 +92,9 @@ class BatchWork:
                     return
                 if self.closed is None and is_waiting:
                     if monotonic() - began + params.batch_poll_s > params.max_pause_s:
-                        self._park_awhile(f"{self._lane[0]} works on a batch, which may take a day.")
+                        self._park_awhile(
+                            f"{self._lane[0]} works on a batch, which may take a day."
+                        )
                     else:
                         await asyncio.sleep(params.batch_poll_s)
             if self.closed is not None:
@@ -96,11 +112,15 @@ class BatchWork:
         self._park(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
 
     def _give_up(self, why: Reply) -> None:
-        """Leave what is open for another time, or fail it; and say so of what stands in batches that nobody would find again."""
+        """Leave what is open for another time, or fail it; and say so of what stands in batches
+        that nobody would find again.
+        """
         if self._astray is not None:
             if self._park_s is not None:  # whoever went on would ask for all of it once more
                 self.closed = why = fault("unavailable", self._astray)
-            names = set[str]().union(*(self._names[batch_id] for batch_id in self._made if batch_id not in self._read))
+            names = set[str]().union(
+                *(self._names[batch_id] for batch_id in self._made if batch_id not in self._read)
+            )
             claims, _ = self._claimed(NOTHING)
             lost = fault("cancelled", f"Whether it is billed is not known: {self._astray}")
             self._note({claim: lost for name, claim in claims.items() if name in names})
@@ -112,10 +132,13 @@ class BatchWork:
             self.work.stop(self._lane, "unavailable", f"Not called: {why.error}")
 
     async def _looked_after(self, batches: OpenAIBatches) -> tuple[bool, bool]:
-        """Note what has come and submit what stands in no batch; whether any batch is under way, and whether nothing is left to do."""
+        """Note what has come and submit what stands in no batch; whether any batch is under way,
+        and whether nothing is left to do.
+        """
         n_tries = 0
         while True:
-            # Listed before each try: a reply that was lost on the way says nothing of whether a batch was made.
+            # Listed before each try: a reply that was lost on the way says nothing of whether a
+            # batch was made.
             seen = await self._noted(batches)
             if seen is None:
                 return False, False
@@ -132,14 +155,18 @@ class BatchWork:
             if self._astray is not None:
                 self.closed = fault("unavailable", self._astray)
                 return False, False
-            # Again, now that these are claimed: who had them before may have submitted some since the list was read.
+            # Again, now that these are claimed: who had them before may have submitted some since
+            # the list was read.
             listed = await self._listed(batches)
             if listed is None:
                 return False, False
             if any(batch.batch_id not in seen.batch_ids for batch in listed):
                 self.work.ledger.release(self.work.run_id, self.work.owner)
                 continue
-            named = {name: self.work.requests[claim.item_no] for name, claim in islice(left.items(), seen.most)}
+            named = {
+                name: self.work.requests[claim.item_no]
+                for name, claim in islice(left.items(), seen.most)
+            }
             try:
                 self._submitted(await batches.submit(named, self.work.run_id), named)
                 return True, False
@@ -162,8 +189,9 @@ class BatchWork:
     def _is_astray(self, batch: Batch) -> None:
         if self._astray is None:
             self._astray = (
-                f"{self._lane[0]} does not keep the metadata of a batch, the only thing by which another process finds it again. What "
-                f"{batch.batch_id} makes beyond this run is lost, and paid again when it is asked for again. Set batch to false."
+                f"{self._lane[0]} does not keep the metadata of a batch, the only thing by which "
+                f"another process finds it again. What {batch.batch_id} makes beyond this run is "
+                "lost, and paid again when it is asked for again. Set batch to false."
             )
             logger.warning("%s", self._astray)  # at once: who is killed now cannot say it later
 
@@ -181,8 +209,9 @@ class BatchWork:
                 if self._park_s is None:
                     cause = self.closed.error if self.closed is not None else ""
                     self._astray = (
-                        f"{self._lane[0]} shows the batch {batch_id} that it made neither in its list nor by its id ({cause}). What it makes is "
-                        "lost, and paid again when it is asked for again. Set batch to false."
+                        f"{self._lane[0]} shows the batch {batch_id} that it made neither in its "
+                        f"list nor by its id ({cause}). What it makes is lost, and paid again when "
+                        "it is asked for again. Set batch to false."
                     )
                     self.closed = fault("unavailable", self._astray)
                 return None
@@ -193,7 +222,9 @@ class BatchWork:
         return sorted(known, key=lambda batch: -(batch.created_at or 0))
 
     async def _noted(self, batches: OpenAIBatches) -> Seen | None:
-        """Note what came of batches that are over, and say what there is beside that; None where nothing can be learnt."""
+        """Note what came of batches that are over, and say what there is beside that; None where
+        nothing can be learnt.
+        """
         known = await self._listed(batches)
         if known is None:
             return None
@@ -209,14 +240,24 @@ class BatchWork:
                 names = await self._names_of(batches, batch)
                 if names is None:
                     return None
-                # Of one that was noted before, the provider may have deleted the files. Whom one concerns whose own is gone, what came of it says.
+                # Of one that was noted before, the provider may have deleted the files. Whom one
+                # concerns whose own is gone, what came of it says.
                 if not names or not names.isdisjoint(claims):
                     replies = await self._replies(batches, batch, claims)
                     if replies is None:
                         return None
-                    self._note({claims.pop(name): reply for name, reply in replies.items() if name in claims})
-                    names = names or {name for name in replies if name.partition("-")[0].isdecimal()}
-                # Which may come back open, if who holds them is killed: then what stands in this one is all there is of them.
+                    self._note(
+                        {
+                            claims.pop(name): reply
+                            for name, reply in replies.items()
+                            if name in claims
+                        }
+                    )
+                    names = names or {
+                        name for name in replies if name.partition("-")[0].isdecimal()
+                    }
+                # Which may come back open, if who holds them is killed: then what stands in this
+                # one is all there is of them.
                 if theirs := {name for name in names if _item(name) in others}:
                     unread |= theirs
                     continue
@@ -229,13 +270,20 @@ class BatchWork:
                 if names is None:
                     return None
                 if not names:
-                    self._park_awhile(f"The file that says what {batch.batch_id} asks for is gone: what it makes is read once it is over.")
+                    self._park_awhile(
+                        f"The file that says what {batch.batch_id} asks for is gone: what it makes "
+                        "is read once it is over."
+                    )
                     return None
                 under_way |= names
         left = self._left()
         under_way = {name for name in under_way if _item(name) in left}
         most = await self._room(batches, known, is_alone=not under_way)
-        return None if most is None else Seen({batch.batch_id for batch in known}, under_way, unread, most)
+        return (
+            None
+            if most is None
+            else Seen({batch.batch_id for batch in known}, under_way, unread, most)
+        )
 
     def _unsettled(self) -> set[int]:
         """What is left by the ledger: other processes settle some too."""
@@ -247,9 +295,12 @@ class BatchWork:
                 self.work.settle(one.item_no, failed=one.state == "failed")
         return unsettled
 
-    async def _room(self, batches: OpenAIBatches, known: Sequence[Batch], *, is_alone: bool) -> int | None:
-        """How many requests the next batch may hold. Once the provider's queue had no room for one, they go one after the other: half as many
-        as the last, where that found no room either, else twice as many. Read off the list, so that whoever goes on does not begin anew."""
+    async def _room(
+        self, batches: OpenAIBatches, known: Sequence[Batch], *, is_alone: bool
+    ) -> int | None:
+        """How many requests the next batch may hold. Once the provider's queue had no room for one,
+        they go one after the other: half as many as the last, where that found no room either, else
+        twice as many. Read off the list, so that whoever goes on does not begin anew."""
         if not any(batch.is_crowded for batch in known):
             return MOST_REQUESTS
         if not is_alone:
@@ -259,22 +310,32 @@ class BatchWork:
             if names is None:
                 return None
             if names and self._is_mine(next(iter(names))):
-                return max(1, len(names) // 2) if batch.is_crowded else min(MOST_REQUESTS, 2 * len(names))
+                return (
+                    max(1, len(names) // 2)
+                    if batch.is_crowded
+                    else min(MOST_REQUESTS, 2 * len(names))
+                )
         return MOST_REQUESTS
 
     def _is_mine(self, name: str) -> bool:
         item = self.work.items[_item(name)]
         return (item.provider, item.model) == self._lane
 
-    async def _replies(self, batches: OpenAIBatches, batch: Batch, claims: Mapping[str, Claim]) -> Mapping[str, Reply] | None:
-        """What came of a batch; one that was refused as a whole is the failure of each that stood in it, and of nobody else."""
+    async def _replies(
+        self, batches: OpenAIBatches, batch: Batch, claims: Mapping[str, Claim]
+    ) -> Mapping[str, Reply] | None:
+        """What came of a batch; one that was refused as a whole is the failure of each that stood
+        in it, and of nobody else.
+        """
         names = await self._names_of(batches, batch)
         if names is None:
             return None
         asked, looks = names, count(1)
 
         async def read() -> dict[str, Reply]:
-            return await batches.replies(batch, asked, is_last=next(looks) >= self.work.params.max_attempts)
+            return await batches.replies(
+                batch, asked, is_last=next(looks) >= self.work.params.max_attempts
+            )
 
         replies = await self._read_patiently(batch, read)
         if replies is None or batch.error is None:
@@ -296,31 +357,43 @@ class BatchWork:
         return self._names[batch.batch_id]
 
     def _affordable(self, seen: Seen) -> tuple[Named, int]:
-        """What stands in no batch and the budget bears beside those, and how many items others hold or wait for."""
+        """What stands in no batch and the budget bears beside those, and how many items others hold
+        or wait for.
+        """
         asked = seen.under_way | seen.unread
         claims, n_others = self._claimed(self.work.params.budget, asked)
         return {name: claim for name, claim in claims.items() if name not in asked}, n_others
 
     def _claimed(self, budget: Budget, asked: set[str] | None = None) -> tuple[Named, int]:
-        """All that may be claimed, a few at a time, and how many others hold. What is `asked` for already is given up for no budget."""
+        """All that may be claimed, a few at a time, and how many others hold. What is `asked` for
+        already is given up for no budget.
+        """
         claims: Named = {}
         work, most = self.work, min(len(self._left()), MOST_REQUESTS)
         while True:
             n = min(AT_ONCE, most - len(claims))
-            turn = work.ledger.turn(work.run_id, work.owner, [], {self._lane: n}, budget, is_dead=is_dead)
+            turn = work.ledger.turn(
+                work.run_id, work.owner, [], {self._lane: n}, budget, is_dead=is_dead
+            )
             work.settle_all([], turn)
-            claims |= {f"{claim.item_no}-{claim.n_attempts}": claim for claim in turn.claimed[self._lane]}
+            claims |= {
+                f"{claim.item_no}-{claim.n_attempts}": claim for claim in turn.claimed[self._lane]
+            }
             if not turn.claimed[self._lane] or len(claims) >= most:
                 break
         if turn.over_budget:
-            work.stop_over(turn.over_budget, sorted(self._left() - {_item(name) for name in asked or ()}))
+            work.stop_over(
+                turn.over_budget, sorted(self._left() - {_item(name) for name in asked or ()})
+            )
         return claims, (turn.n_leased or 0) + (turn.n_open or 0)
 
     def _note(self, replies: Mapping[Claim, Reply]) -> None:
         attempts: list[Attempt] = []
         for claim, reply in replies.items():
             item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
-            attempt = attempt_of(item, claim, request, reply, self.work.params, utc_now(), 0.0, self._rng)
+            attempt = attempt_of(
+                item, claim, request, reply, self.work.params, utc_now(), 0.0, self._rng
+            )
             attempts.append(replace(attempt, not_before=None))
             if reply.closes:
                 self.closed = self.closed or reply
@@ -330,7 +403,17 @@ class BatchWork:
     def _settle(self, attempts: Sequence[Attempt]) -> None:
         ledger = self.work.ledger
         self.work.settle_all(
-            attempts, persistently(self.work, ledger.turn, self.work.run_id, self.work.owner, attempts, {}, NOTHING, is_dead=is_dead)
+            attempts,
+            persistently(
+                self.work,
+                ledger.turn,
+                self.work.run_id,
+                self.work.owner,
+                attempts,
+                {},
+                NOTHING,
+                is_dead=is_dead,
+            ),
         )
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
@@ -348,21 +431,39 @@ class BatchWork:
         return None
 
     async def _read_patiently(self, batch: Batch, read: Callable[[], Awaitable[T]]) -> T | None:
-        """Of a batch that was submitted, and may be paid for: what cannot be read of it yet is left for later, not asked for anew."""
+        """Of a batch that was submitted, and may be paid for: what cannot be read of it yet is left
+        for later, not asked for anew.
+        """
         found = await self._patiently(read)
         why = self.closed
-        if found is None and why is not None and why.kind != "long_wait" and why.outcome == "retryable" and not batch.is_old:
-            self._park_awhile(f"{batch.batch_id} cannot be read yet: {why.error}. It is read later, and nothing in it asked for anew.")
+        if (
+            found is None
+            and why is not None
+            and why.kind != "long_wait"
+            and why.outcome == "retryable"
+            and not batch.is_old
+        ):
+            self._park_awhile(
+                f"{batch.batch_id} cannot be read yet: {why.error}. It is read later, and nothing "
+                "in it asked for anew."
+            )
         return found
 
     async def _waited(self, reply: Reply, n_tries: int) -> bool:
-        """Before the next try, unless the provider asks for more than a run waits: then the lane is parked."""
+        """Before the next try, unless the provider asks for more than a run waits: then the lane is
+        parked.
+        """
         params = self.work.params
         if reply.wait_s is not None and reply.wait_s > params.max_pause_s:
-            why = f"{self._lane[0]} asks to be left alone for {reply.wait_s:,.0f} s; a run waits {params.max_pause_s:,.0f} s at most (max_pause_s)."
+            why = (
+                f"{self._lane[0]} asks to be left alone for {reply.wait_s:,.0f} s; a run waits "
+                f"{params.max_pause_s:,.0f} s at most (max_pause_s)."
+            )
             self._park(reply.wait_s, why)
             return False
-        await asyncio.sleep(reply.wait_s if reply.wait_s is not None else params.backoff(n_tries, self._rng))
+        await asyncio.sleep(
+            reply.wait_s if reply.wait_s is not None else params.backoff(n_tries, self._rng)
+        )
         return True
 
 

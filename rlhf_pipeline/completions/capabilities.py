@@ -1,4 +1,6 @@
-"""What providers can do and how they want it said: a table, so that no backend asks who it is talking to. Knows names; asks nobody."""
+"""What providers can do and how they want it said: a table, so that no backend asks who it is
+talking to. Knows names; asks nobody.
+"""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
@@ -6,7 +8,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Of one provider. `max_tokens` is the field that limits a completion, `seed` whether it takes one."""
+    """Of one provider. `max_tokens` is the field that limits a completion, `seed` whether it takes
+    one.
+    """
 
     max_tokens: str = "max_tokens"
     seed: bool = True
@@ -22,7 +26,8 @@ CAPABILITIES: dict[str, Capabilities] = {
 
 
 def provider_of(base_url: str) -> str:
-    """Host and port: whose limits and bill it is, and what a cache must tell apart. No user, password, path or question of the URL.
+    """Host and port: whose limits and bill it is, and what a cache must tell apart. No user,
+    password, path or question of the URL.
 
     >>> provider_of("https://me:secret@api.openai.com/v1?key=x"), provider_of("http://127.0.0.1:8000/v1")
     ('api.openai.com', '127.0.0.1:8000')
@@ -32,7 +37,8 @@ def provider_of(base_url: str) -> str:
 
 
 def address_of(base_url: str) -> str:
-    """What a message may say of an address: no user, password or question of it, each of which may be a secret.
+    """What a message may say of an address: no user, password or question of it, each of which may
+    be a secret.
 
     >>> address_of("https://me:secret@api.example.org/v1?key=x")
     'https://api.example.org/v1'

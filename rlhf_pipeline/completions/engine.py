@@ -1,4 +1,6 @@
-"""k completions of every prompt over a grid of parameters. Knows backends, ledgers and the cache by protocol; knows no model and no store."""
+"""k completions of every prompt over a grid of parameters. Knows backends, ledgers and the cache by
+protocol; knows no model and no store.
+"""
 
 import json
 import random
@@ -21,9 +23,22 @@ from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.results import failure_of, in_rounds, unsettled_of
 from rlhf_pipeline.completions.watching import OnItem, Watcher
 from rlhf_pipeline.completions.workers import Work, complete_in_batches, in_a_loop, run_hosted
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked
+from rlhf_pipeline.errors import (
+    BackendUnavailable,
+    CompletionError,
+    ConfigurationError,
+    ProviderParked,
+)
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
-from rlhf_pipeline.protocols import CompletionCache, Lane, Progress, Settled, Spending, WorkLedger, silent
+from rlhf_pipeline.protocols import (
+    CompletionCache,
+    Lane,
+    Progress,
+    Settled,
+    Spending,
+    WorkLedger,
+    silent,
+)
 from rlhf_pipeline.records import content_id
 
 ROWS_AT_ONCE = 2_000
@@ -31,9 +46,11 @@ ROWS_AT_ONCE = 2_000
 
 @dataclass(frozen=True)
 class Generation:
-    """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed by reason.
+    """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed
+    by reason.
 
-    `unheard` is the error of whoever was told of the texts while they were made, who heard no more from then on.
+    `unheard` is the error of whoever was told of the texts while they were made, who heard no more
+    from then on.
     """
 
     run_id: str
@@ -69,9 +86,11 @@ def complete_prompts(
     cache: CompletionCache | None = None,
     progress: Progress = silent,
 ) -> pd.DataFrame:
-    """`params.k` completions of each row of `prompts` (PROMPTS), as COMPLETIONS in the order of the prompts, with no ledger but this call's.
+    """`params.k` completions of each row of `prompts` (PROMPTS), as COMPLETIONS in the order of the
+    prompts, with no ledger but this call's.
 
-    What `cache` holds is not generated again, and what is made goes there at once. See `generate`, also for what is raised.
+    What `cache` holds is not generated again, and what is made goes there at once. See `generate`,
+    also for what is raised.
     """
     return generate(prompts, [backend], params, ledger=MemoryLedger(cache), progress=progress).frame
 
@@ -89,16 +108,20 @@ def generate(
     on_text: OnItem | None = None,
     rng: random.Random | None = None,
 ) -> Generation:
-    """`params.k` completions of each row of `prompts` (PROMPTS) by each backend; every one of them is an item of `ledger`.
+    """`params.k` completions of each row of `prompts` (PROMPTS) by each backend; every one of them
+    is an item of `ledger`.
 
-    The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that depends on neither the batch nor the
-    order of the prompts. The same prompts, backends and parameters are the same run: one that was cut off goes on where it was, one
-    that ended calls for nothing but what had failed. A request that failed for good is a row with an empty text and its `error`.
+    The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that
+    depends on neither the batch nor the order of the prompts. The same prompts, backends and
+    parameters are the same run: one that was cut off goes on where it was, one that ended calls for
+    nothing but what had failed. A request that failed for good is a row with an empty text and its
+    `error`.
 
-    Raises ConfigurationError for parameters out of range, BackendUnavailable when no backend can work at all, ProviderParked when one
-    asks for more patience than a run has (what is missing stays open, for the next run of `origin`'s job), CompletionError when every
-    single request failed or some are neither made nor failed in the end, StoreError where the ledger cannot be written. An error of
-    `on_text` ends nothing: it is in the result.
+    Raises ConfigurationError for parameters out of range, BackendUnavailable when no backend can
+    work at all, ProviderParked when one asks for more patience than a run has (what is missing
+    stays open, for the next run of `origin`'s job), CompletionError when every single request
+    failed or some are neither made nor failed in the end, StoreError where the ledger cannot be
+    written. An error of `on_text` ends nothing: it is in the result.
     """
     calls = calls or CallParams()
     asked = Asked(check_frame(prompts, PROMPTS), backends, params, calls)
@@ -121,7 +144,9 @@ def generate(
             elif one.state == "failed":
                 lost[one.item_no // asked.n_of_prompt] += 1
         if left:
-            _work(run_id, asked, backends, params, calls, ledger, left, lost, progress, watcher, rng)
+            _work(
+                run_id, asked, backends, params, calls, ledger, left, lost, progress, watcher, rng
+            )
         else:
             progress(n, n, "made before")
 
@@ -129,7 +154,9 @@ def generate(
     ledger.end(run_id)
     if n and made.kinds.total() == n:
         named = ", ".join(f"{backend.name} ({backend.model_version})" for backend in backends)
-        raise CompletionError(f"All {n} completions by {named} failed; the first: {made.first_error}")
+        raise CompletionError(
+            f"All {n} completions by {named} failed; the first: {made.first_error}"
+        )
     return Generation(
         run_id=run_id,
         frame=made.frame,
@@ -156,10 +183,17 @@ def _work(
     rng: random.Random | None,
 ) -> None:
     """All that is left, providers first. Raises BackendUnavailable where every backend is."""
-    hosted = {lane_of(backend): backend for backend in backends if isinstance(backend, HostedBackend)}
-    local = {lane_of(backend): backend for backend in backends if not isinstance(backend, HostedBackend)}
+    hosted = {
+        lane_of(backend): backend for backend in backends if isinstance(backend, HostedBackend)
+    }
+    local = {
+        lane_of(backend): backend for backend in backends if not isinstance(backend, HostedBackend)
+    }
     if len(hosted) + len(local) < len(backends):
-        raise ConfigurationError("Two backends are the same provider and model: their completions could not be told apart. Name each once.")
+        raise ConfigurationError(
+            "Two backends are the same provider and model: their completions could not be told "
+            "apart. Name each once."
+        )
     total, n_before, began = len(asked.items), len(left), perf_counter()
     parts = {lane: _part(run_id, asked, calls, ledger, left, {lane}) for lane in local}
     network = _part(run_id, asked, calls, ledger, left, set(hosted))
@@ -168,8 +202,15 @@ def _work(
 
     def told() -> None:
         works = [network, *parts.values()]
-        n_left, n_failed = sum(len(work.left) + len(work.parked) for work in works), sum(work.n_failed for work in works)
-        progress(total - n_left, total, _note(n_before - n_left, n_failed, perf_counter() - began, network if hosted else None))
+        n_left, n_failed = (
+            sum(len(work.left) + len(work.parked) for work in works),
+            sum(work.n_failed for work in works),
+        )
+        progress(
+            total - n_left,
+            total,
+            _note(n_before - n_left, n_failed, perf_counter() - began, network if hosted else None),
+        )
 
     unavailable: dict[Lane, str] = {}
     for work in (network, *parts.values()):
@@ -177,15 +218,20 @@ def _work(
     if network.left and calls.batch:
         unavailable |= _by_batches(network, hosted, rng)
     elif network.left:
-        unavailable |= {lane: str(reply.error) for lane, reply in run_hosted(network, hosted, rng=rng, on_text=on_text).items()}
+        unavailable |= {
+            lane: str(reply.error)
+            for lane, reply in run_hosted(network, hosted, rng=rng, on_text=on_text).items()
+        }
     for lane, backend in local.items():
         complete_in_batches(parts[lane], backend, lane, params.batch_size, on_text)
     if network.parked_until is not None:
         why = _said(unavailable)
         ledger.park(run_id, network.parked_until, why)
         raise ProviderParked(
-            f"{why} {len(network.parked):,} of {total:,} completions wait until {network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are "
-            "kept. The sensor `parked` runs the asset again then; other runs go on where they were when they are started again."
+            f"{why} {len(network.parked):,} of {total:,} completions wait until "
+            f"{network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor "
+            "`parked` runs the asset again then; other runs go on where they were when they are "
+            "started again."
         )
     if unavailable and len(unavailable) == len(backends):
         if not unsettled_of(ledger, run_id):
@@ -198,12 +244,17 @@ def _said(unavailable: Mapping[Lane, str]) -> str:
     return " ".join(dict.fromkeys(unavailable.values()))
 
 
-def _by_batches(network: Work, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None) -> dict[Lane, str]:
+def _by_batches(
+    network: Work, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None
+) -> dict[Lane, str]:
     """One provider after the other; those that were given up or parked, and why."""
     closed: dict[Lane, str] = {}
     for lane, backend in hosted.items():
         if not isinstance(backend, OpenAICompatibleBackend):
-            raise ConfigurationError(f"The backend {backend.name} has no Batch API here. Set batch to false, or use openai_compatible.")
+            raise ConfigurationError(
+                f"The backend {backend.name} has no Batch API here. Set batch to false, or use "
+                "openai_compatible."
+            )
         batched = BatchWork(network, lane, backend, rng)
         in_a_loop(batched.run)
         if batched.closed is not None:
@@ -211,7 +262,14 @@ def _by_batches(network: Work, hosted: Mapping[Lane, HostedBackend], rng: random
     return closed
 
 
-def _part(run_id: str, asked: Asked, calls: CallParams, ledger: WorkLedger, left: set[int], lanes: set[Lane]) -> Work:
+def _part(
+    run_id: str,
+    asked: Asked,
+    calls: CallParams,
+    ledger: WorkLedger,
+    left: set[int],
+    lanes: set[Lane],
+) -> Work:
     """What is left of some lanes."""
     mine = {i for i in left if lane_of(asked.backend(i)) in lanes}
     return Work(run_id, ledger, asked.items, asked.requests, calls, mine)
@@ -223,14 +281,18 @@ def _note(n_made: int, n_failed: int, seconds: float, network: Work | None) -> s
     if network is not None:
         parts.append(f"{n_made / max(seconds, 1e-9):.1f}/s")
         if network.params.prompt_price is not None or network.params.completion_price is not None:
-            spent = sum(s.cost + s.cost_unknown for s in network.ledger.spent(network.run_id).values())
+            spent = sum(
+                s.cost + s.cost_unknown for s in network.ledger.spent(network.run_id).values()
+            )
             parts.append(f"{spent / 1e9:.4f} spent")
     return ", ".join(parts)
 
 
 @dataclass
 class _Read:
-    """What a run came to, by the ledger: COMPLETIONS of it, unless an item is open yet or its text is gone from the store; and counts."""
+    """What a run came to, by the ledger: COMPLETIONS of it, unless an item is open yet or its text
+    is gone from the store; and counts.
+    """
 
     frame: pd.DataFrame = field(default_factory=COMPLETIONS.empty)
     gone: list[int] = field(default_factory=list)
@@ -242,7 +304,9 @@ class _Read:
 
 
 def _read(asked: Asked, ledger: WorkLedger, run_id: str) -> _Read:
-    """Piece by piece: of a hundred thousand prompts, rows as Python keeps them would fill a gigabyte."""
+    """Piece by piece: of a hundred thousand prompts, rows as Python keeps them would fill a
+    gigabyte.
+    """
     read, pieces, ids = _Read(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
     items = iter(ledger.settled(run_id))
     while some := list(islice(items, ROWS_AT_ONCE)):
@@ -254,20 +318,37 @@ def _read(asked: Asked, ledger: WorkLedger, run_id: str) -> _Read:
                 read.kinds[one.kind or "unknown"] += 1
                 read.first_error = read.first_error or one.error
         kept = ledger.results([asked.keys[one.item_no] for one in some if one.state == "succeeded"])
-        read.gone += [one.item_no for one in some if one.state == "succeeded" and asked.keys[one.item_no] not in kept]
+        read.gone += [
+            one.item_no
+            for one in some
+            if one.state == "succeeded" and asked.keys[one.item_no] not in kept
+        ]
         if not read.gone and not read.n_unsettled:  # what is open is no row
-            texts = (CompletionResult.from_json(kept[asked.keys[one.item_no]]) if one.state == "succeeded" else None for one in some)
+            texts = (
+                CompletionResult.from_json(kept[asked.keys[one.item_no]])
+                if one.state == "succeeded"
+                else None
+                for one in some
+            )
             rows = [_row(asked, one, text) for one, text in zip(some, texts, strict=True)]
-            pieces.append(check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS))
+            pieces.append(
+                check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS)
+            )
             ids.append(np.array(list(pieces[-1]["completion_id"]), dtype=bytes))
-    # As bytes, because a column of strings would make an object of each to be asked whether they differ.
+    # As bytes, because a column of strings would make an object of each to be asked whether they
+    # differ.
     are_unique = not ids or len(np.unique(np.concatenate(ids))) == sum(map(len, ids))
     del ids
     if pieces:
-        # Column by column, each taken out of the pieces as it is joined, so that not all of it is there twice.
-        joined = {name: pd.concat([piece.pop(name) for piece in pieces], ignore_index=True) for name in COMPLETIONS.columns}
+        # Column by column, each taken out of the pieces as it is joined, so that not all of it is
+        # there twice.
+        joined = {
+            name: pd.concat([piece.pop(name) for piece in pieces], ignore_index=True)
+            for name in COMPLETIONS.columns
+        }
         frame = pd.DataFrame(joined, copy=False)
-        # Each piece is checked; all of it is again only where an id of one stands in another, to say which.
+        # Each piece is checked; all of it is again only where an id of one stands in another, to
+        # say which.
         read.frame = frame if are_unique else check_frame(frame, COMPLETIONS)
     return read
 
@@ -276,13 +357,23 @@ def _row(asked: Asked, settled: Settled, result: CompletionResult | None) -> dic
     request, backend = asked.requests[settled.item_no], asked.backend(settled.item_no)
     result = result or failure_of(settled)
     text = (result.text or "") if result.error is None else ""
-    sampling: tuple[object, ...] = (request.temperature, request.top_p, request.seed, request.max_tokens)
+    sampling: tuple[object, ...] = (
+        request.temperature,
+        request.top_p,
+        request.seed,
+        request.max_tokens,
+    )
     if request.system is not None:
         sampling = (*sampling, request.system)
     return {
         "day": asked.day(settled.item_no),
         "completion_id": content_id(
-            request.prompt_id, backend.model_version, asked.maker(settled.item_no), sampling, request.sample_index, text
+            request.prompt_id,
+            backend.model_version,
+            asked.maker(settled.item_no),
+            sampling,
+            request.sample_index,
+            text,
         ),
         "prompt_id": request.prompt_id,
         "text": text,

@@ -1,4 +1,6 @@
-"""What can go wrong with a call, told apart: what may pass, what never will, what closes a provider. Knows HTTP; knows no provider."""
+"""What can go wrong with a call, told apart: what may pass, what never will, what closes a
+provider. Knows HTTP; knows no provider.
+"""
 
 import math
 import re
@@ -14,14 +16,18 @@ from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import utc_now
 
 PARTIAL = 20_000  # characters kept of a text that broke off
-LONGEST_WAIT_S = 366 * 86_400.0  # that anybody can mean: more is a mistake, and no calendar may hold it
-MOMENTS = (1e9, 1e10)  # seconds since 1970, from 2001 on: nobody asks to be left alone for thirty years
+# that anybody can mean: more is a mistake, and no calendar may hold it
+LONGEST_WAIT_S = 366 * 86_400.0
+# seconds since 1970, from 2001 on: nobody asks to be left alone for thirty years
+MOMENTS = (1e9, 1e10)
 DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come up to one too early
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is done about it and what it may have cost. `is_fault` counts against the item's attempts, `closes` ends the provider."""
+    """What is done about it and what it may have cost. `is_fault` counts against the item's
+    attempts, `closes` ends the provider.
+    """
 
     outcome: Outcome
     billing: Billing
@@ -30,59 +36,109 @@ class Kind:
     closes: bool = False
 
 
-# Every state that a call can end in but success; the name stands in the ledger, in the item's row and in the asset's metadata.
+# Every state that a call can end in but success; the name stands in the ledger, in the item's row
+# and in the asset's metadata.
 KINDS: dict[str, Kind] = {
     "rate_limited": Kind("retryable", "none", "429: too many requests or tokens", is_fault=False),
-    "overloaded": Kind("retryable", "none", "529, or an error that says so: the provider is full", is_fault=False),
+    "overloaded": Kind(
+        "retryable", "none", "529, or an error that says so: the provider is full", is_fault=False
+    ),
     "conflict": Kind("retryable", "none", "409: somebody else holds a lock"),
     "server_error": Kind("retryable", "none", "any other 5xx, and 408"),
     "unreachable": Kind("retryable", "none", "no connection: nothing was sent"),
     "timeout": Kind("retryable", "unknown", "no answer in time"),
     "dropped": Kind("retryable", "unknown", "the connection ended before an answer came"),
-    "cut": Kind("retryable", "unknown", "an answer that broke off, or a stream without a finish reason"),
-    "html": Kind("retryable", "unknown", "a web page where an answer should be, as proxies send it"),
+    "cut": Kind(
+        "retryable", "unknown", "an answer that broke off, or a stream without a finish reason"
+    ),
+    "html": Kind(
+        "retryable", "unknown", "a web page where an answer should be, as proxies send it"
+    ),
     "invalid_utf8": Kind("retryable", "unknown", "bytes that are no text"),
     "garbled": Kind("retryable", "unknown", "no JSON, or not that of an answer"),
-    "cancelled": Kind("retryable", "unknown", "this side gave up: the run was ended", is_fault=False),
+    "cancelled": Kind(
+        "retryable", "unknown", "this side gave up: the run was ended", is_fault=False
+    ),
     "bad_request": Kind("terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"),
     "content_filter": Kind("terminal", "metered", "stopped by the provider's filter"),
     "refusal": Kind("terminal", "metered", "the model would not"),
     "empty": Kind("terminal", "metered", "an answer without text"),
     "oversized": Kind("terminal", "unknown", "an answer of a megabyte or more"),
-    "unstorable": Kind("terminal", "metered", "a text with NUL or half a character, which no database keeps"),
+    "unstorable": Kind(
+        "terminal", "metered", "a text with NUL or half a character, which no database keeps"
+    ),
     "backend_error": Kind("terminal", "none", "a backend on this machine said why it could not"),
     "wrong_key": Kind("terminal", "none", "401 or 403: the key is refused", closes=True),
     "unknown_model": Kind("terminal", "none", "404: no such model or address", closes=True),
-    "no_credit": Kind("terminal", "none", "402, or 429 insufficient_quota: the account is empty", closes=True),
-    "long_wait": Kind("retryable", "none", "asked to wait for longer than a run waits: it is parked", is_fault=False, closes=True),
-    "budget": Kind("terminal", "none", "the next call could exceed a budget: not made", closes=True),
-    "unavailable": Kind("terminal", "none", "the provider was closed before this one's turn: not called", closes=True),
+    "no_credit": Kind(
+        "terminal", "none", "402, or 429 insufficient_quota: the account is empty", closes=True
+    ),
+    "long_wait": Kind(
+        "retryable",
+        "none",
+        "asked to wait for longer than a run waits: it is parked",
+        is_fault=False,
+        closes=True,
+    ),
+    "budget": Kind(
+        "terminal", "none", "the next call could exceed a budget: not made", closes=True
+    ),
+    "unavailable": Kind(
+        "terminal",
+        "none",
+        "the provider was closed before this one's turn: not called",
+        closes=True,
+    ),
 }
-NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}  # from somebody who may not be a provider
+# from somebody who may not be a provider
+NO_ANSWER = {"unreachable", "timeout", "dropped", "html", "garbled", "invalid_utf8", "cut"}
 NO_CREDIT = {"insufficient_quota", "billing_hard_limit_reached", "billing_error"}
 OVERLOADED = {"overloaded_error", "engine_overloaded"}
-# The statuses of errors by their words, for those that come within an answer whose own status was 200.
+# The statuses of errors by their words, for those that come within an answer whose own status was
+# 200.
 STATUSES = {
-    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400,
-    "authentication_error": 401, "invalid_api_key": 401, "authenticationerror": 401,
+    "invalid_request_error": 400,
+    "badrequesterror": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "authenticationerror": 401,
     "billing_error": 402,
-    "permission_error": 403, "permissiondeniederror": 403,
-    "not_found_error": 404, "notfounderror": 404, "model_not_found": 404,
+    "permission_error": 403,
+    "permissiondeniederror": 403,
+    "not_found_error": 404,
+    "notfounderror": 404,
+    "model_not_found": 404,
     "request_too_large": 413,
-    "rate_limit_error": 429, "rate_limit_exceeded": 429, "ratelimiterror": 429, "insufficient_quota": 429,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "ratelimiterror": 429,
+    "insufficient_quota": 429,
     "timeout_error": 504,
-    "overloaded_error": 529, "engine_overloaded": 529,
-}  # fmt: skip
+    "overloaded_error": 529,
+    "engine_overloaded": 529,
+}
 
 
 def fault(kind: str, error: str, **more: Any) -> Reply:
     """The Reply of a kind. `billing` and `wait_s` may be said otherwise."""
     known = KINDS[kind]
-    return Reply(**{"outcome": known.outcome, "kind": kind, "billing": known.billing, "error": error, "is_fault": known.is_fault,
-                    "closes": known.closes, **more})  # fmt: skip
+    return Reply(
+        **{
+            "outcome": known.outcome,
+            "kind": kind,
+            "billing": known.billing,
+            "error": error,
+            "is_fault": known.is_fault,
+            "closes": known.closes,
+            **more,
+        }
+    )
 
 
-def refused(status: int, said: str, code: str | None, headers: Mapping[str, str], now: datetime) -> Reply:
+def refused(
+    status: int, said: str, code: str | None, headers: Mapping[str, str], now: datetime
+) -> Reply:
     """The Reply of an HTTP status of 400 and above."""
     wait_s = waiting_time(headers, now)
     return fault(_kind_of(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s)
@@ -90,19 +146,40 @@ def refused(status: int, said: str, code: str | None, headers: Mapping[str, str]
 
 CURES = {
     "wrong_key": "Set api_key (RLHF_API_KEY) to a key that may use this model",
-    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use another",
+    "no_credit": "The account of api_key (RLHF_API_KEY) has no credit left: top it up or use "
+    "another",
 }
 
 
 def refused_by(
-    model: str, where: str, status: int, headers: Mapping[str, str], error: Mapping[str, Any], secrets: Sequence[str], **begun: Any
+    model: str,
+    where: str,
+    status: int,
+    headers: Mapping[str, str],
+    error: Mapping[str, Any],
+    secrets: Sequence[str],
+    **begun: Any,
 ) -> Reply:
-    """The Reply of what a provider says is wrong, with the cure where it would refuse everything; `begun` is what came before it."""
+    """The Reply of what a provider says is wrong, with the cure where it would refuse everything;
+    `begun` is what came before it.
+    """
     # `code` says more than `type`, where it is a word.
-    word = next((word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word), None)
-    reply = refused(status, f"{where}: {told(error.get('message') or dict(error), *secrets)}", word, headers, utc_now())
+    word = next(
+        (word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word),
+        None,
+    )
+    reply = refused(
+        status,
+        f"{where}: {told(error.get('message') or dict(error), *secrets)}",
+        word,
+        headers,
+        utc_now(),
+    )
     if reply.closes:
-        cure = f"Mend the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url (RLHF_BASE_URL)"
+        cure = (
+            f"Mend the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url "
+            "(RLHF_BASE_URL)"
+        )
         reply = replace(reply, error=f"{reply.error}. {CURES.get(reply.kind, cure)}.")
     return replace(reply, **begun)
 
@@ -141,9 +218,11 @@ def _kind_of(status: int, code: str | None) -> str:
 
 
 def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that a provider asks to be left alone for: `retry-after-ms`, or `Retry-After` in seconds or as a date; None if it does not.
+    """Seconds that a provider asks to be left alone for: `retry-after-ms`, or `Retry-After` in
+    seconds or as a date; None if it does not.
 
-    A date is compared with the provider's own clock where it says the time: ours may have jumped. So is a number that can only be one.
+    A date is compared with the provider's own clock where it says the time: ours may have jumped.
+    So is a number that can only be one.
 
     >>> now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> waiting_time({"retry-after-ms": "1500", "retry-after": "9"}, now)
@@ -168,7 +247,8 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _meant(seconds: float, told_at: datetime) -> float:
-    """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in milliseconds.
+    """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in
+    milliseconds.
 
     >>> _meant(1767268830, datetime(2026, 1, 1, 12, tzinfo=UTC)), _meant(1767268830_000, datetime(2026, 1, 1, 12, tzinfo=UTC))
     (31.0, 31.0)
@@ -199,7 +279,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds until a provider whose answer says that nothing remains lets more in; None where something remains, or nothing is said.
+    """Seconds until a provider whose answer says that nothing remains lets more in; None where
+    something remains, or nothing is said.
 
     >>> exhausted_for({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, datetime(2026, 1, 1, tzinfo=UTC))
     90.0
@@ -210,7 +291,10 @@ def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
             (f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"),
             (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset"),
         ):
-            if _number(headers.get(left)) == 0 and (wait := _until(headers.get(reset, ""), now)) is not None:
+            if (
+                _number(headers.get(left)) == 0
+                and (wait := _until(headers.get(reset, ""), now)) is not None
+            ):
                 waits.append(wait)
     return max(waits, default=None)
 

@@ -1,4 +1,6 @@
-"""The key of a provider: from the settings, from a file, or from a file that is sealed. Knows ciphers; knows no provider and no place to leak to."""
+"""The key of a provider: from the settings, from a file, or from a file that is sealed. Knows
+ciphers; knows no provider and no place to leak to.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,17 +25,25 @@ def new_sealing_key() -> SecretStr:
 
 
 def seal(key: SecretStr, sealing_key: SecretStr | None) -> str:
-    """What to write into a file: of no use to who has the file alone (Fernet: AES-128-CBC with HMAC-SHA256)."""
+    """What to write into a file: of no use to who has the file alone (Fernet: AES-128-CBC with
+    HMAC-SHA256).
+    """
     text = key.get_secret_value().strip()
     if not text:
-        raise ConfigurationError("An empty key cannot be sealed. Give the key that the provider issued.")
+        raise ConfigurationError(
+            "An empty key cannot be sealed. Give the key that the provider issued."
+        )
     if sealing_key is None:
-        raise ConfigurationError("There is no sealing key. Make one with `rlhf keys new` and set RLHF_SEALING_KEY to it.")
+        raise ConfigurationError(
+            "There is no sealing key. Make one with `rlhf keys new` and set RLHF_SEALING_KEY to it."
+        )
     return _cipher(sealing_key).encrypt(text.encode()).decode()
 
 
 def provider_key(settings: Settings) -> SecretStr | None:
-    """The key that the settings give or point at; None where they name neither. Raises ConfigurationError, with nothing of the key in it."""
+    """The key that the settings give or point at; None where they name neither. Raises
+    ConfigurationError, with nothing of the key in it.
+    """
     if settings.api_key is not None or settings.api_key_file is None:
         return one_key(settings.api_key)
     path = settings.api_key_file
@@ -41,27 +51,35 @@ def provider_key(settings: Settings) -> SecretStr | None:
     if not text.startswith(SEALED):
         return SecretStr(text)
     if settings.sealing_key is None:
-        raise ConfigurationError(f"{path} (api_key_file) is sealed, and there is no key to open it with. Set RLHF_SEALING_KEY.")
+        raise ConfigurationError(
+            f"{path} (api_key_file) is sealed, and there is no key to open it with. Set "
+            "RLHF_SEALING_KEY."
+        )
     from cryptography.fernet import InvalidToken
 
     try:
-        return one_key(SecretStr(_cipher(settings.sealing_key).decrypt(text).decode()), f"{path} (api_key_file), opened,")
+        return one_key(
+            SecretStr(_cipher(settings.sealing_key).decrypt(text).decode()),
+            f"{path} (api_key_file), opened,",
+        )
     except (InvalidToken, UnicodeDecodeError):
         raise ConfigurationError(
-            f"{path} (api_key_file) was sealed with another sealing key, or damaged. Set RLHF_SEALING_KEY to the one it was sealed with, "
-            "or seal the key again."
+            f"{path} (api_key_file) was sealed with another sealing key, or damaged. Set "
+            "RLHF_SEALING_KEY to the one it was sealed with, or seal the key again."
         ) from None
 
 
 def one_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> SecretStr | None:
-    """The key without the white space around it that `echo` and editors leave; no key where nothing else is there.
+    """The key without the white space around it that `echo` and editors leave; no key where nothing
+    else is there.
 
     Raises ConfigurationError, with nothing of the key in it, for what no request can carry.
     """
     text = "" if key is None else key.get_secret_value().strip()
     if not text.isascii() or not text.isprintable() or len(text.split()) > 1:
         raise ConfigurationError(
-            f"{where} does not hold one key: it has a blank, a line break or a letter that no key has. Set the key alone."
+            f"{where} does not hold one key: it has a blank, a line break or a letter that no key "
+            "has. Set the key alone."
         )
     return SecretStr(text) if text else None
 
@@ -73,12 +91,16 @@ def _text(path: Path) -> str:
             text = file.read(LONGEST + 1).decode("ascii").strip()
     except OSError as cause:
         raise ConfigurationError(
-            f"{path} (api_key_file) cannot be read: {cause.strerror or cause}. Name the file that holds the key, or set RLHF_API_KEY."
+            f"{path} (api_key_file) cannot be read: {cause.strerror or cause}. Name the file that "
+            "holds the key, or set RLHF_API_KEY."
         ) from None
     except UnicodeDecodeError:
         text = ""
     if not text or len(text) > LONGEST or len(text.split()) > 1:
-        raise ConfigurationError(f"{path} (api_key_file) does not hold one key. Write the key alone into it, on one line.")
+        raise ConfigurationError(
+            f"{path} (api_key_file) does not hold one key. Write the key alone into it, on one "
+            "line."
+        )
     return text
 
 
@@ -88,4 +110,6 @@ def _cipher(sealing_key: SecretStr) -> "Fernet":
     try:
         return Fernet(sealing_key.get_secret_value())
     except ValueError:
-        raise ConfigurationError("RLHF_SEALING_KEY is no sealing key. Make one with `rlhf keys new`.") from None
+        raise ConfigurationError(
+            "RLHF_SEALING_KEY is no sealing key. Make one with `rlhf keys new`."
+        ) from None

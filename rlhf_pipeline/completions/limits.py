@@ -1,4 +1,6 @@
-"""How fast a provider may be asked, learnt from how it answers, and what calls cost. Knows counts, seconds and money; knows no HTTP."""
+"""How fast a provider may be asked, learnt from how it answers, and what calls cost. Knows counts,
+seconds and money; knows no HTTP.
+"""
 
 import math
 import random
@@ -12,7 +14,8 @@ from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Budget
 
-LEAST = 1 / 16  # of the most that was allowed: below, a provider that refuses at random would stop everything
+# of the most that was allowed: below, a provider that refuses at random would stop everything
+LEAST = 1 / 16
 BURST_S = 2.0  # seconds' worth of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
@@ -24,46 +27,105 @@ class CallParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    concurrency: int = Field(default=16, ge=1, le=1024, description="Calls under way at once to one provider and model")
+    concurrency: int = Field(
+        default=16, ge=1, le=1024, description="Calls under way at once to one provider and model"
+    )
     requests_per_minute: float | None = Field(
-        default=None, gt=0, description="Most calls a minute to one provider and model; empty = no limit"
+        default=None,
+        gt=0,
+        description="Most calls a minute to one provider and model; empty = no limit",
     )
-    tokens_per_minute: float | None = Field(default=None, gt=0, description="Most tokens a minute, prompt and completion; empty = no limit")
+    tokens_per_minute: float | None = Field(
+        default=None,
+        gt=0,
+        description="Most tokens a minute, prompt and completion; empty = no limit",
+    )
     max_attempts: int = Field(
-        default=8, ge=1, le=100, description="Attempts that may fail by the provider's fault before an item fails for good"
+        default=8,
+        ge=1,
+        le=100,
+        description="Attempts that may fail by the provider's fault before an item fails for good",
     )
-    max_refusals: int = Field(default=64, ge=1, le=10_000, description="Attempts of one item that a full provider may turn away (429, 529)")
-    timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds without a byte after which a call is given up")
-    backoff_s: float = Field(default=0.5, ge=0, le=60, description="Before a second attempt: at random up to this, doubling")
+    max_refusals: int = Field(
+        default=64,
+        ge=1,
+        le=10_000,
+        description="Attempts of one item that a full provider may turn away (429, 529)",
+    )
+    timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Seconds without a byte after which a call is given up",
+    )
+    backoff_s: float = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="Before a second attempt: at random up to this, doubling",
+    )
     max_backoff_s: float = Field(default=30.0, ge=0, le=600, description="Up to which it doubles")
     max_pause_s: float = Field(
-        default=600.0, ge=0, le=604_800, description="A run whose provider asks to be left alone for longer is parked"
+        default=600.0,
+        ge=0,
+        le=604_800,
+        description="A run whose provider asks to be left alone for longer is parked",
     )
-    prompt_price: float | None = Field(default=None, ge=0, le=1_000_000, description="Price of a million prompt tokens; empty = not known")
+    prompt_price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Price of a million prompt tokens; empty = not known",
+    )
     completion_price: float | None = Field(
-        default=None, ge=0, le=1_000_000, description="Price of a million completion tokens; empty = not known"
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Price of a million completion tokens; empty = not known",
     )
     budget_per_run: float | None = Field(
-        default=None, ge=0, le=1_000_000_000, description="Most that a run may cost, in the prices' currency; empty = no limit"
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        description="Most that a run may cost, in the prices' currency; empty = no limit",
     )
-    budget_per_day: float | None = Field(default=None, ge=0, le=1_000_000_000, description="Most that the project may spend on a day (UTC)")
+    budget_per_day: float | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        description="Most that the project may spend on a day (UTC)",
+    )
     budget_per_provider: float | None = Field(
-        default=None, ge=0, le=1_000_000_000, description="Most that the project may ever spend with a provider"
+        default=None,
+        ge=0,
+        le=1_000_000_000,
+        description="Most that the project may ever spend with a provider",
     )
-    stream: bool = Field(default=False, description="Have texts streamed; costs about three times the CPU of whole answers")
+    stream: bool = Field(
+        default=False,
+        description="Have texts streamed; costs about three times the CPU of whole answers",
+    )
 
     batch: bool = Field(
-        default=False, description="Have OpenAI's Batch API make them: cheaper, within a day; the budget holds for each batch"
+        default=False,
+        description="Have OpenAI's Batch API make them: cheaper, within a day; the budget holds "
+        "for each batch",
     )
-    batch_poll_s: float = Field(default=30.0, gt=0, le=3600, description="Between two looks at a batch")
+    batch_poll_s: float = Field(
+        default=30.0, gt=0, le=3600, description="Between two looks at a batch"
+    )
 
     @property
     def budget(self) -> Budget:
         """Raises ConfigurationError for a budget without prices: nobody could say what it bears."""
         limits = (self.budget_per_run, self.budget_per_day, self.budget_per_provider)
-        if any(limit is not None for limit in limits) and None in (self.prompt_price, self.completion_price):
+        if any(limit is not None for limit in limits) and None in (
+            self.prompt_price,
+            self.completion_price,
+        ):
             raise ConfigurationError(
-                "A budget needs prices. Set prompt_price and completion_price to what the provider takes for a million tokens, or drop the budget."
+                "A budget needs prices. Set prompt_price and completion_price to what the provider "
+                "takes for a million tokens, or drop the budget."
             )
         return Budget(*(None if limit is None else int(limit * BILLION) for limit in limits))
 
@@ -86,7 +148,9 @@ def prompt_bytes(request: CompletionRequest) -> int:
 
 
 def expected_tokens(request: CompletionRequest) -> int:
-    """Of prompt and completion, for a rate: as many as there can be of the one, about as many as there are of the other."""
+    """Of prompt and completion, for a rate: as many as there can be of the one, about as many as
+    there are of the other.
+    """
     return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
 
 
@@ -99,7 +163,9 @@ class Ticket:
 
 
 class Bucket:
-    """So many a minute, `BURST_S` of them at once. What is taken beyond what there is has to flow in first."""
+    """So many a minute, `BURST_S` of them at once. What is taken beyond what there is has to flow
+    in first.
+    """
 
     def __init__(self, per_minute: float, now: float) -> None:
         self.per_s = per_minute / 60
@@ -120,8 +186,9 @@ class Bucket:
 class Limiter:
     """Of one provider and model: calls at once, calls and tokens a minute, and pauses it asked for.
 
-    What is allowed at once grows by one for as many successes as are allowed, and is halved by a refusal, once for all the calls
-    that were under way by then (additive increase, multiplicative decrease: Chiu and Jain 1989); the rates keep step.
+    What is allowed at once grows by one for as many successes as are allowed, and is halved by a
+    refusal, once for all the calls that were under way by then (additive increase, multiplicative
+    decrease: Chiu and Jain 1989); the rates keep step.
     """
 
     def __init__(self, params: CallParams, clock: Callable[[], float] = time.monotonic) -> None:
@@ -133,14 +200,18 @@ class Limiter:
         self._clock = clock
         self._cut_at = -math.inf
         rates = (params.requests_per_minute, params.tokens_per_minute)
-        self._requests, self._tokens = (None if rate is None else Bucket(rate, clock()) for rate in rates)
+        self._requests, self._tokens = (
+            None if rate is None else Bucket(rate, clock()) for rate in rates
+        )
 
     @property
     def paused_s(self) -> float:
         return max(0.0, self.not_before - self._clock())
 
     def wait_s(self, n_tokens: int) -> float | None:
-        """0 where a call may begin now, else seconds until it is worth asking again; None: once another call has ended."""
+        """0 where a call may begin now, else seconds until it is worth asking again; None: once
+        another call has ended.
+        """
         if self.n_under_way >= max(1, int(self.limit)):
             return None
         now = self._clock()
@@ -157,7 +228,9 @@ class Limiter:
                 bucket.take(n)
         return Ticket(self._clock(), n_tokens)
 
-    def end(self, ticket: Ticket, *, n_used: int | None, is_refused: bool, is_success: bool) -> None:
+    def end(
+        self, ticket: Ticket, *, n_used: int | None, is_refused: bool, is_success: bool
+    ) -> None:
         """A call ended; `n_used` tokens are what it came to, where that is known."""
         self.n_under_way -= 1
         if self._tokens is not None and n_used is not None:

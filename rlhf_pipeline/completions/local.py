@@ -1,4 +1,6 @@
-"""The backend for any transformers causal LM, by folder or hub id. Knows the policy; knows no frame and no cache."""
+"""The backend for any transformers causal LM, by folder or hub id. Knows the policy; knows no frame
+and no cache.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,13 @@ OnRow = Callable[[int, str], None]  # told pieces of one request's text
 
 
 class LocalBackend:
-    """Completes on this machine, offline, in batches; every request has its own seed, so a batch of one equals a batch of eight."""
+    """Completes on this machine, offline, in batches; every request has its own seed, so a batch of
+    one equals a batch of eight.
+    """
 
     name = "local"
-    likes_equal_lengths = True  # what is shorter than its neighbour is padded, and computed all the same
+    # what is shorter than its neighbour is padded, and computed all the same
+    likes_equal_lengths = True
 
     def __init__(self, policy: str | Path | Policy, model_version: str) -> None:
         self.policy = policy  # one that is loaded, or its folder or hub id
@@ -26,11 +31,17 @@ class LocalBackend:
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         yield from self.stream(requests, None)
 
-    def stream(self, requests: Sequence[CompletionRequest], on_text: OnRow | None) -> Iterator[CompletionResult]:
-        """`complete`, where somebody watches: told of each request, by its number, the pieces of its text as they are made."""
+    def stream(
+        self, requests: Sequence[CompletionRequest], on_text: OnRow | None
+    ) -> Iterator[CompletionResult]:
+        """`complete`, where somebody watches: told of each request, by its number, the pieces of
+        its text as they are made.
+        """
         policy = self._policy
         # One call of the policy has one limit of tokens.
-        for max_tokens, same in groupby(enumerate(requests), key=lambda numbered: numbered[1].max_tokens):
+        for max_tokens, same in groupby(
+            enumerate(requests), key=lambda numbered: numbered[1].max_tokens
+        ):
             yield from _complete(policy, list(same), max_tokens, on_text)
 
     @cached_property
@@ -40,11 +51,16 @@ class LocalBackend:
         try:
             return load_policy(self.policy)
         except ModelNotFound as cause:
-            raise BackendUnavailable(f"The local backend has no policy to complete with: {cause}") from cause
+            raise BackendUnavailable(
+                f"The local backend has no policy to complete with: {cause}"
+            ) from cause
 
 
 def _complete(
-    policy: Policy, numbered: Sequence[tuple[int, CompletionRequest]], max_tokens: int, on_text: OnRow | None
+    policy: Policy,
+    numbered: Sequence[tuple[int, CompletionRequest]],
+    max_tokens: int,
+    on_text: OnRow | None,
 ) -> Iterator[CompletionResult]:
     room = policy.context_length - max_tokens
     lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
@@ -57,8 +73,9 @@ def _complete(
     for length in lengths:
         if length > room:
             yield CompletionResult.failed(
-                f"The prompt has {length} tokens; with {max_tokens} new ones that is more than the {policy.context_length} of "
-                f"{policy.name}. Shorten the prompt or lower max_new_tokens."
+                f"The prompt has {length} tokens; with {max_tokens} new ones that is more than the "
+                f"{policy.context_length} of {policy.name}. Shorten the prompt or lower "
+                "max_new_tokens."
             )
             continue
         one = next(made)
@@ -75,7 +92,9 @@ def _told(on_text: OnRow, numbers: Sequence[int], row: int, piece: str) -> None:
     on_text(numbers[row], piece)
 
 
-def _generate(policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int, on_text: OnRow | None) -> list[Generated]:
+def _generate(
+    policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int, on_text: OnRow | None
+) -> list[Generated]:
     return policy.generate(
         [r.prompt for r in requests],
         temperature=[r.temperature for r in requests],

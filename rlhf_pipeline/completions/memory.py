@@ -1,4 +1,6 @@
-"""The null ledger: work noted in memory alone, for one process. Implements protocols.WorkLedger; knows no database."""
+"""The null ledger: work noted in memory alone, for one process. Implements protocols.WorkLedger;
+knows no database.
+"""
 
 import threading
 import time
@@ -53,7 +55,11 @@ class MemoryLedger:
     """One run at a time; what a killed process had done is lost, but for what its cache kept."""
 
     def __init__(
-        self, cache: CompletionCache | None = None, *, write_again_s: tuple[float, ...] = WRITE_AGAIN_S, renew_s: float = RENEW_S
+        self,
+        cache: CompletionCache | None = None,
+        *,
+        write_again_s: tuple[float, ...] = WRITE_AGAIN_S,
+        renew_s: float = RENEW_S,
     ) -> None:
         self.write_again_s = write_again_s
         self.renew_s = renew_s
@@ -64,7 +70,15 @@ class MemoryLedger:
         self._spent: dict[Lane, Spending] = {}
         self._lock = threading.Lock()
 
-    def start(self, run_id: str, items: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+    def start(
+        self,
+        run_id: str,
+        items: Sequence[WorkItem],
+        *,
+        asset: str,
+        record: str,
+        origin: str | None = None,
+    ) -> None:
         have = self._cache.get_many([item.cache_key for item in items])
         self._rows = {item.item_no: _Row(item) for item in items}
         self._open, self._leased = defaultdict(deque), {}
@@ -91,8 +105,13 @@ class MemoryLedger:
                 self._settle(attempt)
             from_cache: list[int] = []
             over: dict[Lane, OverBudget] = {}
-            claimed = {lane: self._claim(lane, n, budget, now, from_cache, over) for lane, n in wanted.items()}
-            if not wanted or (any(wanted.values()) and all(len(claimed[lane]) >= n for lane, n in wanted.items())):
+            claimed = {
+                lane: self._claim(lane, n, budget, now, from_cache, over)
+                for lane, n in wanted.items()
+            }
+            if not wanted or (
+                any(wanted.values()) and all(len(claimed[lane]) >= n for lane, n in wanted.items())
+            ):
                 return Turn(claimed, from_cache, over)
             left = [row for lane in wanted for row in self._open[lane]]
             due = min((row.not_before for row in left if row.not_before), default=None)
@@ -119,13 +138,23 @@ class MemoryLedger:
             cost_unknown=spent.cost_unknown + (a.cost if is_unknown else 0),
         )
 
-    def _claim(self, lane: Lane, n: int, budget: Budget, now: datetime, from_cache: list[int], over: dict[Lane, OverBudget]) -> list[Claim]:
+    def _claim(
+        self,
+        lane: Lane,
+        n: int,
+        budget: Budget,
+        now: datetime,
+        from_cache: list[int],
+        over: dict[Lane, OverBudget],
+    ) -> list[Claim]:
         waiting, aside, taken = self._open[lane], list[_Row](), list[Claim]()
         under_way = {row.item.cache_key for row in self._leased.values()}
         left, at_best = self._left(budget, lane) if n else (None, None)
         while waiting and len(taken) < n:
             row = waiting.popleft()
-            if row.item.cache_key in under_way or (row.not_before is not None and row.not_before > now):
+            if row.item.cache_key in under_way or (
+                row.not_before is not None and row.not_before > now
+            ):
                 aside.append(row)
                 continue
             if self._cache.get_many([row.item.cache_key]):
@@ -146,7 +175,9 @@ class MemoryLedger:
         return taken
 
     def _left(self, budget: Budget, lane: Lane) -> tuple[int | None, OverBudget | None]:
-        """The least that any budget leaves beside all that is under way, and what it would if that came to nothing."""
+        """The least that any budget leaves beside all that is under way, and what it would if that
+        came to nothing.
+        """
         paid = {key: spent.cost + spent.cost_unknown for key, spent in self._spent.items()}
         held = Counter[Lane]()
         for row in self._leased.values():
@@ -160,20 +191,40 @@ class MemoryLedger:
         for name, most, counts in scopes:
             if most is not None:
                 left = most - sum(cost for key, cost in paid.items() if counts(key))
-                why = f"the budget of {name} ({most / 1e9:.6g}) has {max(0, left) / 1e9:.6g} left; a call for this may cost more"
-                rooms.append((left - sum(n for key, n in held.items() if counts(key)), OverBudget(left, why)))
+                why = (
+                    f"the budget of {name} ({most / 1e9:.6g}) has {max(0, left) / 1e9:.6g} "
+                    "left; a call for this may cost more"
+                )
+                rooms.append(
+                    (left - sum(n for key, n in held.items() if counts(key)), OverBudget(left, why))
+                )
         if not rooms:
             return None, None
-        return min(room for room, _ in rooms), min((over for _, over in rooms), key=lambda over: over.left)
+        return min(room for room, _ in rooms), min(
+            (over for _, over in rooms), key=lambda over: over.left
+        )
 
     def stop(
-        self, run_id: str, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, *, above: int | None = None
+        self,
+        run_id: str,
+        lane: Lane,
+        kind: str,
+        error: str,
+        items: Sequence[int] | None = None,
+        *,
+        above: int | None = None,
     ) -> Iterable[int]:
         with self._lock:
             wanted = self._rows if items is None else set(items)
-            stopped = [row for row in self._open[lane] if row.item.item_no in wanted and (above is None or row.item.reserve > above)]
+            stopped = [
+                row
+                for row in self._open[lane]
+                if row.item.item_no in wanted and (above is None or row.item.reserve > above)
+            ]
             gone = {row.item.item_no for row in stopped}
-            self._open[lane] = deque(row for row in self._open[lane] if row.item.item_no not in gone)
+            self._open[lane] = deque(
+                row for row in self._open[lane] if row.item.item_no not in gone
+            )
             for row in stopped:
                 row.state, row.kind, row.error = "failed", kind, error
             return [row.item.item_no for row in stopped]
@@ -193,7 +244,10 @@ class MemoryLedger:
                 self._open[_lane(row)].append(row)
 
     def settled(self, run_id: str) -> list[Settled]:
-        return [Settled(n, row.state, row.kind, row.error, row.n_attempts, row.is_cached) for n, row in sorted(self._rows.items())]
+        return [
+            Settled(n, row.state, row.kind, row.error, row.n_attempts, row.is_cached)
+            for n, row in sorted(self._rows.items())
+        ]
 
     def results(self, keys: Sequence[str]) -> Mapping[str, str]:
         return self._cache.get_many(keys)

@@ -1,4 +1,6 @@
-"""OpenAI's Batch API: many requests in a file, answered within a day, at half the price. Knows files and batches; knows no ledger."""
+"""OpenAI's Batch API: many requests in a file, answered within a day, at half the price. Knows
+files and batches; knows no ledger.
+"""
 
 import json
 import math
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
     from openai.types import Batch as Told
 
 ENDPOINT: Final = "/v1/chat/completions"
-MARK = "rlhf_run"  # in a batch's metadata: whose it is, so that who was killed after submitting finds it again
+# in a batch's metadata: whose it is, so that who was killed after submitting finds it again
+MARK = "rlhf_run"
 MOST_REQUESTS = 50_000  # in one batch: https://platform.openai.com/docs/guides/batch
 MADE_AT = "rlhf_submitted_at"  # there too: by our clock, which the provider's need not agree with
-N_REQUESTS = "rlhf_n_requests"  # and how many there are in its file, which may be read cut off after one of them
+# and how many there are in its file, which may be read cut off after one of them
+N_REQUESTS = "rlhf_n_requests"
 OVER = {
     "completed",
     "failed",
@@ -30,17 +34,23 @@ OVER = {
 UNDER_WAY = {"validating", "in_progress", "finalizing", "cancelling"}
 GONE = (404, 410)  # statuses of a file that there is no more
 DAY_S = 86_400.0
-KEPT_S = DAY_S  # from the end of its batch no result is gone: it is not there yet, or not found, and asking anew would pay for it again
-LONGEST_S = 2 * DAY_S  # from submitting to the end, where nobody says: a window of a day, and time to finish
+# from the end of its batch no result is gone: it is not there yet, or not found, and asking anew
+# would pay for it again
+KEPT_S = DAY_S
+# from submitting to the end, where nobody says: a window of a day, and time to finish
+LONGEST_S = 2 * DAY_S
 ODD_S = 7 * DAY_S  # no batch takes longer, whatever it says
-CROWDED = "token_limit_exceeded"  # the queue has no room for so much: of one that was refused, nothing was done
+# the queue has no room for so much: of one that was refused, nothing was done
+CROWDED = "token_limit_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no room for so much beside what is under
-    way; `is_marked` that its metadata say whose it is; `n_requests` how many it has at least, `n_made` how many of them succeeded, where
-    that is said. `created_at` is the provider's time, `submitted_at` ours, `took_s` how long it was until it ended; None where not known."""
+    """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no
+    room for so much beside what is under way; `is_marked` that its metadata say whose it is;
+    `n_requests` how many it has at least, `n_made` how many of them succeeded, where that is said.
+    `created_at` is the provider's time, `submitted_at` ours, `took_s` how long it was until it
+    ended; None where not known."""
 
     batch_id: str
     status: str
@@ -59,20 +69,36 @@ class Batch:
 
     @property
     def is_old(self) -> bool:
-        """Whether what cannot be read of it by now never will be. So is one of which no time is known that can be: nobody waits for ever."""
+        """Whether what cannot be read of it by now never will be. So is one of which no time is
+        known that can be: nobody waits for ever.
+        """
         now = time.time()
-        begun = max((at for at in (self.submitted_at, self.created_at) if at is not None and at <= now + DAY_S), default=None)
-        return begun is None or now > begun + (LONGEST_S if self.took_s is None else self.took_s) + KEPT_S
+        begun = max(
+            (
+                at
+                for at in (self.submitted_at, self.created_at)
+                if at is not None and at <= now + DAY_S
+            ),
+            default=None,
+        )
+        return (
+            begun is None
+            or now > begun + (LONGEST_S if self.took_s is None else self.took_s) + KEPT_S
+        )
 
     @property
     def may_lack_lines(self) -> bool:
         """Whether a request without a line may have been made all the same."""
-        return self.status not in OVER - {"completed"} or (bool(self.n_made) and self.output_file is None)
+        return self.status not in OVER - {"completed"} or (
+            bool(self.n_made) and self.output_file is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Of a file: by the names of the requests what stands there, or why that cannot be taken. `is_whole` where every line has a name."""
+    """Of a file: by the names of the requests what stands there, or why that cannot be taken.
+    `is_whole` where every line has a name.
+    """
 
     named: Sequence[tuple[str, dict[str, Any] | Reply]]
     is_whole: bool
@@ -80,7 +106,9 @@ class _Lines:
 
 
 class OpenAIBatches:
-    """Of one backend: `body` says how a request is written there, `read` what an answer comes to."""
+    """Of one backend: `body` says how a request is written there, `read` what an answer comes
+    to.
+    """
 
     def __init__(
         self,
@@ -97,19 +125,29 @@ class OpenAIBatches:
         self._secrets = secrets
 
     async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> Batch:
-        """One batch of these. It exists, marked with the run, once this returns; killed before, at most a file was left behind."""
+        """One batch of these. It exists, marked with the run, once this returns; killed before, at
+        most a file was left behind.
+        """
         lines = (
-            json.dumps({"custom_id": name, "method": "POST", "url": ENDPOINT, "body": self._body(request)})
+            json.dumps(
+                {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": self._body(request)}
+            )
             for name, request in named.items()
         )
         content = "\n".join(lines).encode()
-        file = await self._client.files.create(file=("requests.jsonl", content, "application/jsonl"), purpose="batch")
+        file = await self._client.files.create(
+            file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
+        )
         metadata = {MARK: run_id, MADE_AT: f"{time.time():.0f}", N_REQUESTS: str(len(named))}
-        made = await self._client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata=metadata)
+        made = await self._client.batches.create(
+            input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata=metadata
+        )
         return self._batch(made, run_id)
 
     async def of_run(self, run_id: str, made: Sequence[str] = ()) -> list[Batch]:
-        """Those listed that were submitted for a run, in whichever process; and those `made` by this one, whatever their metadata say."""
+        """Those listed that were submitted for a run, in whichever process; and those `made` by
+        this one, whatever their metadata say.
+        """
         found = [self._batch(one, run_id) async for one in self._client.batches.list(limit=100)]
         return [batch for batch in found if batch.is_marked or batch.batch_id in made]
 
@@ -118,20 +156,27 @@ class OpenAIBatches:
         return self._batch(await self._client.batches.retrieve(batch_id), run_id)
 
     async def names(self, batch: Batch) -> set[str]:
-        """What it asks for; nothing where the file that says so is gone. Raises Unreadable for a file that is not whole: what is missing
-        there would be asked for, and paid, again."""
+        """What it asks for; nothing where the file that says so is gone. Raises Unreadable for a
+        file that is not whole: what is missing there would be asked for, and paid, again."""
         lines = await self._lines(batch.input_file)
         names = set() if lines is None else {name for name, _ in lines.named}
         if lines is None or (names and lines.is_whole and len(names) >= batch.n_requests):
             return names
         if batch.is_old:
             return set()
-        raise Unreadable("garbled", f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for")
+        raise Unreadable(
+            "garbled",
+            f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for",
+        )
 
-    async def replies(self, batch: Batch, names: Collection[str], *, is_last: bool = False) -> dict[str, Reply]:
-        """What came of one that is over, by name: of all these `names`, unless it failed as a whole. What stands in no file of one that did
-        not come to its end was not done, and is not billed; of all else that cannot be read nobody knows. Raises Unreadable where it is
-        worth reading again: where lines are missing, unless this is the last look in a row; where there is nothing to read, until it is old."""
+    async def replies(
+        self, batch: Batch, names: Collection[str], *, is_last: bool = False
+    ) -> dict[str, Reply]:
+        """What came of one that is over, by name: of all these `names`, unless it failed as a
+        whole. What stands in no file of one that did not come to its end was not done, and is not
+        billed; of all else that cannot be read nobody knows. Raises Unreadable where it is worth
+        reading again: where lines are missing, unless this is the last look in a row; where there
+        is nothing to read, until it is old."""
         replies: dict[str, Reply] = {}
         absent, spoilt = list[str](), list[str]()
         is_whole, read = True, set[str]()
@@ -142,7 +187,9 @@ class OpenAIBatches:
                 absent.append(file)
                 continue
             is_whole = is_whole and lines.is_whole
-            if not lines.named and not (lines.is_empty and (file == batch.error_file or batch.n_made == 0)):
+            if not lines.named and not (
+                lines.is_empty and (file == batch.error_file or batch.n_made == 0)
+            ):
                 spoilt.append(file)
             for name, line in lines.named:
                 # A file of errors takes nothing back of what was made.
@@ -152,25 +199,41 @@ class OpenAIBatches:
                     read.add(name)
         if batch.error is not None and not absent:
             return replies
-        # What it says that it made tells whether a line that is not there, or cannot be read, may be of one that was made.
-        # None made is what servers say that do not count.
+        # What it says that it made tells whether a line that is not there, or cannot be read, may
+        # be of one that was made. None made is what servers say that do not count.
         are_made_missing = len(read) < batch.n_made if batch.n_made else not is_whole
         is_all = replies.keys() >= set(names) if names else bool(replies) and not are_made_missing
         if not is_all and not batch.is_old:
             if absent:
-                raise Unreadable("garbled", f"does not show {absent[0]} yet, a result of {batch.batch_id}")
+                raise Unreadable(
+                    "garbled", f"does not show {absent[0]} yet, a result of {batch.batch_id}"
+                )
             if spoilt:
-                raise Unreadable("garbled", f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}")
-        if not (is_all or is_last or absent or spoilt) and (are_made_missing or batch.may_lack_lines):
-            raise Unreadable("garbled", f"shows {len(replies)} results of {batch.batch_id}, and not all")
+                raise Unreadable(
+                    "garbled",
+                    f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}",
+                )
+        if not (is_all or is_last or absent or spoilt) and (
+            are_made_missing or batch.may_lack_lines
+        ):
+            raise Unreadable(
+                "garbled", f"shows {len(replies)} results of {batch.batch_id}, and not all"
+            )
         if absent:
             why = fault(
-                "cancelled", f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether it is billed not known."
+                "cancelled",
+                f"A file of the batch {batch.batch_id} is gone; what it made is lost, and whether "
+                "it is billed not known.",
             )
         elif batch.may_lack_lines or are_made_missing:
-            why = fault("garbled", f"The batch {batch.batch_id} has no line for it that can be read.")
+            why = fault(
+                "garbled", f"The batch {batch.batch_id} has no line for it that can be read."
+            )
         else:
-            why = fault("server_error", f"The batch {batch.batch_id} is {batch.status}, and did not come to it.")
+            why = fault(
+                "server_error",
+                f"The batch {batch.batch_id} is {batch.status}, and did not come to it.",
+            )
         return dict.fromkeys(names, why) | replies
 
     def _reply(self, batch: Batch, line: Mapping[str, Any]) -> Reply:
@@ -179,9 +242,17 @@ class OpenAIBatches:
             status = answer.get("status_code") or 200
             if isinstance(status, int):
                 return self._read(status, answer["body"])
-            return fault("garbled", f"The batch {batch.batch_id} has an answer whose status is {told(repr(status), *self._secrets)}.")
-        said = (error.get("message") if isinstance(error, dict) else error) or "no answer"  # expired or cancelled before its turn
-        return fault("server_error", f"The batch {batch.batch_id} did not come to it: {told(said, *self._secrets)}")
+            return fault(
+                "garbled",
+                f"The batch {batch.batch_id} has an answer whose status is "
+                f"{told(repr(status), *self._secrets)}.",
+            )
+        # expired or cancelled before its turn
+        said = (error.get("message") if isinstance(error, dict) else error) or "no answer"
+        return fault(
+            "server_error",
+            f"The batch {batch.batch_id} did not come to it: {told(said, *self._secrets)}",
+        )
 
     async def _lines(self, file_id: str) -> _Lines | None:
         """None where there is no such file: it is deleted, kept no longer, or not there yet."""
@@ -210,9 +281,14 @@ class OpenAIBatches:
         return name if isinstance(name, str) else None, found
 
     def _batch(self, found: "Told", run_id: str) -> Batch:
-        errors = found.errors.data if found.status == "failed" and found.errors is not None and found.errors.data else []
+        errors = (
+            found.errors.data
+            if found.status == "failed" and found.errors is not None and found.errors.data
+            else []
+        )
         metadata = found.metadata or {}
-        n_made = getattr(found.request_counts, "completed", None)  # of a server that leaves it out the client makes an object without it
+        # of a server that leaves it out the client makes an object without it
+        n_made = getattr(found.request_counts, "completed", None)
         total = getattr(found.request_counts, "total", None)
         n_requests = str(metadata.get(N_REQUESTS, total))
         created_at, ended_at = _moment(found.created_at), _ended_at(found)
@@ -224,7 +300,9 @@ class OpenAIBatches:
             input_file=found.input_file_id,
             output_file=found.output_file_id or None,
             error_file=found.error_file_id or None,
-            error="; ".join(told(one.message, *self._secrets) for one in errors) if found.status == "failed" else None,
+            error="; ".join(told(one.message, *self._secrets) for one in errors)
+            if found.status == "failed"
+            else None,
             is_crowded=any(one.code == CROWDED for one in errors),
             is_marked=metadata.get(MARK) == run_id,
             n_requests=int(n_requests) if n_requests.isdecimal() else 1,
@@ -234,13 +312,23 @@ class OpenAIBatches:
             took_s=took_s if took_s is not None and 0 <= took_s <= ODD_S else None,
         )
         if batch.is_old:
-            is_ended = found.status not in UNDER_WAY and bool(ended_at or batch.output_file or batch.error_file)
+            is_ended = found.status not in UNDER_WAY and bool(
+                ended_at or batch.output_file or batch.error_file
+            )
             return replace(batch, is_over=batch.is_over or is_ended)
         # What it made is somewhere, though it does not say yet where.
-        says_where = batch.output_file is not None or (batch.error_file is not None and not batch.n_made)
+        says_where = batch.output_file is not None or (
+            batch.error_file is not None and not batch.n_made
+        )
         if batch.is_over:
-            return batch if says_where or not (batch.n_made or found.status == "completed") else replace(batch, is_over=False)
-        return replace(batch, is_over=found.status not in UNDER_WAY and says_where and ended_at is not None)
+            return (
+                batch
+                if says_where or not (batch.n_made or found.status == "completed")
+                else replace(batch, is_over=False)
+            )
+        return replace(
+            batch, is_over=found.status not in UNDER_WAY and says_where and ended_at is not None
+        )
 
 
 def _is_made(line: Mapping[str, Any] | Reply) -> bool:
@@ -254,7 +342,16 @@ def _is_made(line: Mapping[str, Any] | Reply) -> bool:
 
 def _ended_at(found: "Told") -> float | None:
     """When a batch ended, as the provider says; the newest of what it calls so."""
-    ends = map(_moment, (found.completed_at, found.expired_at, found.cancelled_at, found.failed_at, found.finalizing_at))
+    ends = map(
+        _moment,
+        (
+            found.completed_at,
+            found.expired_at,
+            found.cancelled_at,
+            found.failed_at,
+            found.finalizing_at,
+        ),
+    )
     return max((end for end in ends if end is not None), default=None)
 
 
@@ -268,4 +365,6 @@ def _moment(said: object) -> float | None:
         value = float(said) if isinstance(said, int | float | str) else math.nan
     except (ValueError, OverflowError):
         return None
-    return next((moment for moment in (value, value / 1000) if MOMENTS[0] <= moment < MOMENTS[1]), None)
+    return next(
+        (moment for moment in (value, value / 1000) if MOMENTS[0] <= moment < MOMENTS[1]), None
+    )

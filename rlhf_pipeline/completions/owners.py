@@ -22,7 +22,9 @@ def new_owner() -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the process of an owner on this host has ended. Of other hosts nothing is known: their leases run out."""
+    """Whether the process of an owner on this host has ended. Of other hosts nothing is known:
+    their leases run out.
+    """
     import psutil
 
     host, pid, begin, _ = owner.rsplit("/", 3)

@@ -1,4 +1,6 @@
-"""What becomes of requests, asked for through a ledger: noted, made once, kept. Knows ledgers and backends by protocol; knows no frame."""
+"""What becomes of requests, asked for through a ledger: noted, made once, kept. Knows ledgers and
+backends by protocol; knows no frame.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from rlhf_pipeline.completions.asked import cache_key, item_of, lane_of
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, HostedBackend
+from rlhf_pipeline.completions.base import (
+    CompletionBackend,
+    CompletionRequest,
+    CompletionResult,
+    HostedBackend,
+)
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.workers import Work, complete_in_batches, run_hosted
@@ -14,7 +21,8 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError
 from rlhf_pipeline.protocols import Progress, Settled, WorkLedger, silent
 from rlhf_pipeline.records import content_id
 
-ROUNDS = 3  # in which what a cache lost meanwhile is made again, and what was left open is asked for
+# in which what a cache lost meanwhile is made again, and what was left open is asked for
+ROUNDS = 3
 BATCH = 64  # requests handed at once to a backend on this machine
 
 
@@ -28,8 +36,12 @@ class Read(Protocol):
 R = TypeVar("R", bound=Read)
 
 
-def in_rounds(ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]) -> R:
-    """Ask until everything has been made or has failed, and its texts are there. Raises CompletionError where that does not come about."""
+def in_rounds(
+    ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]
+) -> R:
+    """Ask until everything has been made or has failed, and its texts are there. Raises
+    CompletionError where that does not come about.
+    """
     for _ in range(ROUNDS):
         ask()
         made = read()
@@ -39,10 +51,15 @@ def in_rounds(ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], Non
             ledger.reopen(run_id, made.gone)  # pruned, or not what was stored
     if made.n_unsettled:
         raise CompletionError(
-            f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the others are kept. Run again: it goes on from "
-            "there. If that says the same, another process holds them, or the store loses what is written: check its disk."
+            f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the "
+            "others "
+            "are kept. Run again: it goes on from there. If that says the same, another process "
+            "holds them, or the store loses what is written: check its disk."
         )
-    raise CompletionError(f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are gone. Check its disk.")
+    raise CompletionError(
+        f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are gone. "
+        "Check its disk."
+    )
 
 
 def unsettled_of(ledger: WorkLedger, run_id: str) -> set[int]:
@@ -67,25 +84,47 @@ def outcomes(
     progress: Progress = silent,
     note: str = "",
 ) -> list[tuple[Settled, CompletionResult | None]]:
-    """Where each request stands in the end and, of those that succeeded, the result; in the order of the requests.
+    """Where each request stands in the end and, of those that succeeded, the result; in the order
+    of the requests.
 
-    Without a ledger nothing is kept but what is returned. Raises BackendUnavailable, CompletionError and StoreError as `generate` does.
+    Without a ledger nothing is kept but what is returned. Raises BackendUnavailable,
+    CompletionError and StoreError as `generate` does.
     """
     calls, ledger = calls or CallParams(), ledger or MemoryLedger()
     lane, n = lane_of(backend), len(requests)
     keys = [cache_key(backend, request) for request in requests]
     by_length = getattr(backend, "likes_equal_lengths", False)
     items = [
-        item_of(backend, request, calls, item_no=i, position=len(request.prompt) if by_length else i, key=keys[i])
+        item_of(
+            backend,
+            request,
+            calls,
+            item_no=i,
+            position=len(request.prompt) if by_length else i,
+            key=keys[i],
+        )
         for i, request in enumerate(requests)
     ]
     run_id = content_id("run", asset, keys)
-    record = json.dumps({"calls": calls.model_dump(exclude_none=True), "models": [[backend.name, backend.model_version]]})
+    record = json.dumps(
+        {
+            "calls": calls.model_dump(exclude_none=True),
+            "models": [[backend.name, backend.model_version]],
+        }
+    )
     ledger.start(run_id, items, asset=asset, record=record)
 
     def ask() -> None:
         left = unsettled_of(ledger, run_id)
-        work = Work(run_id, ledger, items, requests, calls, left, told=lambda: progress(n - len(left), n, note))
+        work = Work(
+            run_id,
+            ledger,
+            items,
+            requests,
+            calls,
+            left,
+            told=lambda: progress(n - len(left), n, note),
+        )
         if not left:
             progress(n, n, note)
         elif isinstance(backend, HostedBackend):
@@ -114,9 +153,15 @@ def outcomes(
 
 
 def answers(
-    backend: CompletionBackend, requests: Sequence[CompletionRequest], calls: CallParams, ledger: WorkLedger | None = None, asset: str = ""
+    backend: CompletionBackend,
+    requests: Sequence[CompletionRequest],
+    calls: CallParams,
+    ledger: WorkLedger | None = None,
+    asset: str = "",
 ) -> Iterator[CompletionResult]:
-    """`complete` of a backend, in the order of the requests; what failed is a result with its error."""
+    """`complete` of a backend, in the order of the requests; what failed is a result with its
+    error.
+    """
     for settled, result in outcomes(backend, requests, calls=calls, ledger=ledger, asset=asset):
         yield result or failure_of(settled)
 
@@ -124,4 +169,6 @@ def answers(
 def failure_of(settled: Settled) -> CompletionResult:
     """The result of what failed for good."""
     reason = "content_filter" if settled.kind == "content_filter" else "error"
-    return CompletionResult.failed(settled.error or f"It failed as {settled.kind}.", finish_reason=reason)
+    return CompletionResult.failed(
+        settled.error or f"It failed as {settled.kind}.", finish_reason=reason
+    )

@@ -7,7 +7,13 @@ import numpy as np
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 
-OPENINGS = ("You asked:", "The question is:", "This is about:", "Here is what was asked:", "In short, you want to know:")
+OPENINGS = (
+    "You asked:",
+    "The question is:",
+    "This is about:",
+    "Here is what was asked:",
+    "In short, you want to know:",
+)
 CLOSINGS = (
     "I have no model behind me, so I cannot say more.",
     "A model would continue from here.",
@@ -19,7 +25,9 @@ LONGEST_QUOTE = 200  # characters of the prompt that are repeated
 
 
 class TemplateBackend:
-    """Completes offline, at once and always the same; lets the whole loop run where no policy is at hand."""
+    """Completes offline, at once and always the same; lets the whole loop run where no policy is at
+    hand.
+    """
 
     name = "template"
 
@@ -34,7 +42,11 @@ class TemplateBackend:
 def _filled(request: CompletionRequest) -> CompletionResult:
     variants = list(product(OPENINGS, CLOSINGS))
     # Temperature 0 is greedy: the first variant, whatever the seed.
-    drawn = int(np.random.default_rng(request.seed).integers(len(variants))) if request.temperature > 0 else 0
+    drawn = (
+        int(np.random.default_rng(request.seed).integers(len(variants)))
+        if request.temperature > 0
+        else 0
+    )
     opening, closing = variants[drawn]
     words = f"{opening} {request.prompt[:LONGEST_QUOTE]} {closing}".split()
     kept = words[: request.max_tokens]

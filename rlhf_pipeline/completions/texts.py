@@ -1,4 +1,6 @@
-"""A completion backend as a text generator: what writes prompts, judges them, or completes one twice. Knows requests; knows no prompts."""
+"""A completion backend as a text generator: what writes prompts, judges them, or completes one
+twice. Knows requests; knows no prompts.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,9 +12,11 @@ from rlhf_pipeline.records import content_hash, content_id
 
 
 class BackendTexts:
-    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why not is counted in `failures_`.
+    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why
+    not is counted in `failures_`.
 
-    Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once, within the budget of `calls`.
+    Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once,
+    within the budget of `calls`.
     """
 
     def __init__(
@@ -36,11 +40,15 @@ class BackendTexts:
         self.failures_: dict[str, int] = {}
 
     def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]:
-        """One text an instruction, in their order. Raises BackendUnavailable where nothing can be completed at all."""
+        """One text an instruction, in their order. Raises BackendUnavailable where nothing can be
+        completed at all.
+        """
         return [text or "" for text in self._complete(instructions, seed)]
 
     def complete_twice(self, prompts: Sequence[str], seed: int) -> list[tuple[str, str] | None]:
-        """Two completions of each prompt; None where one failed, was empty, or both are the same: such two cannot be compared."""
+        """Two completions of each prompt; None where one failed, was empty, or both are the same:
+        such two cannot be compared.
+        """
         both = self._complete([*prompts, *prompts], seed)
         pairs = zip(both[: len(prompts)], both[len(prompts) :], strict=True)
         return [(a, b) if a and b and a != b else None for a, b in pairs]
@@ -48,11 +56,16 @@ class BackendTexts:
     def _complete(self, texts: Sequence[str], seed: int) -> list[str | None]:
         requests = [
             CompletionRequest(
-                prompt_id=content_id("text", text), prompt=text, temperature=self._temperature, top_p=self._top_p, sample_index=i,
-                seed=int(content_hash(seed, i)[:7], 16), max_tokens=self._max_tokens,
+                prompt_id=content_id("text", text),
+                prompt=text,
+                temperature=self._temperature,
+                top_p=self._top_p,
+                sample_index=i,
+                seed=int(content_hash(seed, i)[:7], 16),
+                max_tokens=self._max_tokens,
             )
             for i, text in enumerate(texts)
-        ]  # fmt: skip
+        ]
         made: list[str | None] = []
         for result in self._results(requests):
             if result.error is not None:

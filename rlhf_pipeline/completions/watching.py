@@ -1,14 +1,24 @@
-"""Who is told of texts while they are made. Knows backends by protocol; knows no ledger and no provider."""
+"""Who is told of texts while they are made. Knows backends by protocol; knows no ledger and no
+provider.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult, WatchableBackend
+from rlhf_pipeline.completions.base import (
+    CompletionBackend,
+    CompletionRequest,
+    CompletionResult,
+    WatchableBackend,
+)
 
-OnItem = Callable[[int, str | None], None]  # told pieces of an item's text; None: its stream broke off, what came does not count
+# told pieces of an item's text; None: its stream broke off, what came does not count
+OnItem = Callable[[int, str | None], None]
 
 
 class Watcher:
-    """Tells `on_text` until that fails, and then no more: an error of who watches is no fault of who writes, and what is paid for goes on."""
+    """Tells `on_text` until that fails, and then no more: an error of who watches is no fault of
+    who writes, and what is paid for goes on.
+    """
 
     def __init__(self, on_text: OnItem) -> None:
         self._on_text = on_text
@@ -28,7 +38,10 @@ def unheard(item_no: int, piece: str | None) -> None:
 
 
 def watched(
-    backend: CompletionBackend, requests: Sequence[CompletionRequest], item_nos: Sequence[int], on_text: OnItem
+    backend: CompletionBackend,
+    requests: Sequence[CompletionRequest],
+    item_nos: Sequence[int],
+    on_text: OnItem,
 ) -> Iterator[CompletionResult]:
     """Results whose texts are told: while they are made by a backend that can, else at once."""
     if isinstance(backend, WatchableBackend):

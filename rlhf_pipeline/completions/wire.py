@@ -1,4 +1,6 @@
-"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2 and JSON; knows no provider's answers."""
+"""Bytes of a provider read as what they are, or told as the fault they are. Knows httpx2 and JSON;
+knows no provider's answers.
+"""
 
 import json
 import logging
@@ -21,7 +23,9 @@ CUT_OFF = "without sending complete message body"  # what httpx2 says of an answ
 
 
 class Heard:
-    """The pieces of a stream's text, told as they come and kept in `partial`. Raises Unreadable for more than is taken of an answer."""
+    """The pieces of a stream's text, told as they come and kept in `partial`. Raises Unreadable for
+    more than is taken of an answer.
+    """
 
     def __init__(self, on_text: OnText, partial: list[str]) -> None:
         self._on_text = on_text
@@ -32,7 +36,10 @@ class Heard:
         self._n_bytes += len(piece.encode("utf-8", "surrogatepass"))
         if self._n_bytes >= LONGEST_ANSWER:
             raise Unreadable(
-                "oversized", f"streamed {self._n_bytes:,} bytes of text; {LONGEST_ANSWER:,} are the most that is taken. Lower max_tokens."
+                "oversized",
+                f"streamed {self._n_bytes:,} bytes of text; {LONGEST_ANSWER:,} are the most "
+                "that is "
+                "taken. Lower max_tokens.",
             )
         self._partial.append(piece)
         self._on_text(piece)
@@ -62,7 +69,9 @@ async def rest_of(answer: Any) -> bytes:
         return b""
 
 
-def lost(cause: BaseException, where: str, secrets: Sequence[str], *, partial: str | None = None) -> Reply:
+def lost(
+    cause: BaseException, where: str, secrets: Sequence[str], *, partial: str | None = None
+) -> Reply:
     """The Reply to a call that ended in an error of the transport."""
     import httpx2
 
@@ -71,12 +80,23 @@ def lost(cause: BaseException, where: str, secrets: Sequence[str], *, partial: s
     said = told(f"{type(cause).__name__}: {cause}", *secrets)
     if partial is not None:
         return fault("cut", f"{where} broke off its answer ({said})", partial=partial)
-    if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
+    if isinstance(
+        cause,
+        httpx2.ConnectError
+        | httpx2.ConnectTimeout
+        | httpx2.PoolTimeout
+        | httpx2.UnsupportedProtocol
+        | httpx2.ProxyError,
+    ):
         return fault("unreachable", f"{where} cannot be reached ({said})")
     if isinstance(cause, httpx2.TimeoutException):
         return fault("timeout", f"{where} gave no answer in time ({said})")
     if isinstance(cause, httpx2.LocalProtocolError):
-        return fault("wrong_key", f"No request can be made for {where} ({said}). Set api_key (RLHF_API_KEY) to the key alone, on one line.")
+        return fault(
+            "wrong_key",
+            f"No request can be made for {where} ({said}). Set api_key (RLHF_API_KEY) to the key "
+            "alone, on one line.",
+        )
     if isinstance(cause, httpx2.RemoteProtocolError) and CUT_OFF in str(cause):
         return fault("cut", f"{where} broke off its answer ({said})")
     if isinstance(cause, httpx2.TransportError):
@@ -84,14 +104,23 @@ def lost(cause: BaseException, where: str, secrets: Sequence[str], *, partial: s
     return fault("garbled", f"{where} sent what cannot be read ({said})")
 
 
-def parsed(content: bytes, content_type: str, where: str, secrets: Sequence[str]) -> dict[str, Any] | Reply:
+def parsed(
+    content: bytes, content_type: str, where: str, secrets: Sequence[str]
+) -> dict[str, Any] | Reply:
     """The JSON object in an answer, or the fault that it is none."""
     if len(content) >= LONGEST_ANSWER:
-        return fault("oversized", f"{where} sent {len(content):,} bytes; {LONGEST_ANSWER:,} are the most that is taken. Lower max_tokens.")
+        return fault(
+            "oversized",
+            f"{where} sent {len(content):,} bytes; {LONGEST_ANSWER:,} are the most that is taken. "
+            "Lower max_tokens.",
+        )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as cause:
-        return fault("invalid_utf8", f"{where} sent bytes that are no UTF-8 ({cause.reason} at byte {cause.start})")
+        return fault(
+            "invalid_utf8",
+            f"{where} sent bytes that are no UTF-8 ({cause.reason} at byte {cause.start})",
+        )
     if "html" in content_type or text.lstrip()[:15].lower().startswith(("<!doctype html", "<html")):
         return fault("html", f"{where} sent a web page, no completion: {told(text, *secrets)!r}")
     try:
@@ -103,13 +132,21 @@ def parsed(content: bytes, content_type: str, where: str, secrets: Sequence[str]
     return value
 
 
-async def events(chunks: AsyncIterator[bytes], secrets: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of a stream of server-sent events. Raises Unreadable for what is none, and for more than is taken."""
+async def events(
+    chunks: AsyncIterator[bytes], secrets: Sequence[str] = ()
+) -> AsyncIterator[dict[str, Any]]:
+    """The JSON objects of a stream of server-sent events. Raises Unreadable for what is none, and
+    for more than is taken.
+    """
     rest, n_bytes = b"", 0
     async for chunk in chunks:
         n_bytes += len(chunk)
         if n_bytes >= LONGEST_STREAM:
-            raise Unreadable("oversized", f"streamed {n_bytes:,} bytes; {LONGEST_STREAM:,} are the most that is taken. Lower max_tokens.")
+            raise Unreadable(
+                "oversized",
+                f"streamed {n_bytes:,} bytes; {LONGEST_STREAM:,} are the most that is taken. Lower "
+                "max_tokens.",
+            )
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if (event := _event(line, secrets)) is not None:
@@ -123,7 +160,9 @@ def _event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
     try:
         text = line.decode("utf-8").strip()
     except UnicodeDecodeError as cause:
-        raise Unreadable("invalid_utf8", f"streamed bytes that are no UTF-8 ({cause.reason})") from None
+        raise Unreadable(
+            "invalid_utf8", f"streamed bytes that are no UTF-8 ({cause.reason})"
+        ) from None
     if not text.startswith("data:") or (data := text[5:].strip()) in ("", "[DONE]"):
         return None
     try:
@@ -136,7 +175,8 @@ def _event(line: bytes, secrets: Sequence[str]) -> dict[str, Any] | None:
 
 
 def error_of(found: object) -> dict[str, Any] | None:
-    """The error that an answer or an event is, as the one server or the other says it; None where it is none.
+    """The error that an answer or an event is, as the one server or the other says it; None where
+    it is none.
 
     >>> error_of({"error": "no"}), error_of({"object": "error", "message": "no"})["message"], error_of({"error": None, "choices": []})
     ({'message': 'no'}, 'no', None)
@@ -149,12 +189,17 @@ def error_of(found: object) -> dict[str, Any] | None:
     return error if isinstance(error, dict) and error else None
 
 
-def opened(base_url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> "httpx2.AsyncClient":
-    """A client for `address_of(base_url)`. User, password and question of it go with every request, and into no log."""
+def opened(
+    base_url: str, timeout_s: float, headers: Mapping[str, str] | None = None
+) -> "httpx2.AsyncClient":
+    """A client for `address_of(base_url)`. User, password and question of it go with every request,
+    and into no log.
+    """
     import httpx2
 
     url = httpx2.URL(base_url)
-    logging.getLogger("httpx2").addFilter(_without_question)  # which is there once, however often it is added
+    # which is there once, however often it is added
+    logging.getLogger("httpx2").addFilter(_without_question)
     return httpx2.AsyncClient(
         auth=(url.username, url.password) if url.userinfo else None,
         params=url.params,
@@ -166,16 +211,22 @@ def opened(base_url: str, timeout_s: float, headers: Mapping[str, str] | None = 
 
 
 def _without_question(record: logging.LogRecord) -> bool:
-    """httpx2 logs the address of each request, and some providers take their key as a question of it."""
+    """httpx2 logs the address of each request, and some providers take their key as a question of
+    it.
+    """
     import httpx2
 
     if isinstance(record.args, tuple):
-        record.args = tuple(address_of(str(arg)) if isinstance(arg, httpx2.URL) else arg for arg in record.args)
+        record.args = tuple(
+            address_of(str(arg)) if isinstance(arg, httpx2.URL) else arg for arg in record.args
+        )
     return True
 
 
 def part_of(event: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A named object within an event; empty where there is none. Raises Unreadable where it is something else."""
+    """A named object within an event; empty where there is none. Raises Unreadable where it is
+    something else.
+    """
     found = event.get(name)
     if found is not None and not isinstance(found, dict):
         raise Unreadable("garbled", f"streamed an event whose {name} is no object")
@@ -183,24 +234,52 @@ def part_of(event: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def text_of(event: Mapping[str, Any], name: str) -> str:
-    """A named text within an event; empty where there is none. Raises Unreadable where it is something else."""
+    """A named text within an event; empty where there is none. Raises Unreadable where it is
+    something else.
+    """
     found = event.get(name)
     if found is not None and not isinstance(found, str):
         raise Unreadable("garbled", f"streamed an event whose {name} is no text")
     return found or ""
 
 
-def completed(text: str, reason: str, n_prompt_tokens: int, n_tokens: int, status: int, model: str, *, is_told: bool) -> Reply:
-    """The Reply to a whole answer: its text, unless there is none that could be read or kept. `is_told`: the provider counted tokens."""
-    counted: dict[str, Any] = {"n_prompt_tokens": n_prompt_tokens, "n_tokens": n_tokens, "status": status}
+def completed(
+    text: str,
+    reason: str,
+    n_prompt_tokens: int,
+    n_tokens: int,
+    status: int,
+    model: str,
+    *,
+    is_told: bool,
+) -> Reply:
+    """The Reply to a whole answer: its text, unless there is none that could be read or kept.
+    `is_told`: the provider counted tokens.
+    """
+    counted: dict[str, Any] = {
+        "n_prompt_tokens": n_prompt_tokens,
+        "n_tokens": n_tokens,
+        "status": status,
+    }
     # Without its count nobody knows what the provider will bill.
     counted["billing"] = "metered" if is_told else "unknown"
     if reason == "content_filter":
-        return fault("content_filter", f"{model} stopped by its content filter.", finish_reason=reason, **counted)
+        return fault(
+            "content_filter",
+            f"{model} stopped by its content filter.",
+            finish_reason=reason,
+            **counted,
+        )
     if not text.strip():
-        return fault("empty", f"{model} sent an empty completion (finish reason {reason}).", **counted)
+        return fault(
+            "empty", f"{model} sent an empty completion (finish reason {reason}).", **counted
+        )
     if "\x00" in text or not _is_whole(text):
-        return fault("unstorable", f"{model} sent a text with NUL or half a character, which no database keeps.", **counted)
+        return fault(
+            "unstorable",
+            f"{model} sent a text with NUL or half a character, which no database keeps.",
+            **counted,
+        )
     return Reply(outcome="succeeded", kind="succeeded", text=text, finish_reason=reason, **counted)
 
 
@@ -210,21 +289,33 @@ def billing_of(usage: object) -> Billing:
 
 
 def begun(partial: Sequence[str], usage: object, counts: tuple[str, str]) -> dict[str, Any]:
-    """What a stream had come to that then ends in an error, for its Reply: billed as counted by then, else nobody knows. Only one that
-    begins with its error is free: of another something was made, though it may be nothing that is shown."""
+    """What a stream had come to that then ends in an error, for its Reply: billed as counted by
+    then, else nobody knows. Only one that begins with its error is free: of another something was
+    made, though it may be nothing that is shown."""
     counted = usage if isinstance(usage, dict) else {}
     n_prompt, n = (count_of(counted.get(name)) for name in counts)
-    return {"partial": "".join(partial) or None, "billing": billing_of(usage), "n_prompt_tokens": n_prompt, "n_tokens": n}
+    return {
+        "partial": "".join(partial) or None,
+        "billing": billing_of(usage),
+        "n_prompt_tokens": n_prompt,
+        "n_tokens": n,
+    }
 
 
 def billed_as(usage: object, counts: tuple[str, str]) -> dict[str, Any]:
-    """What is billed for an answer that is an error and nothing else: nothing, unless it says what it counted."""
+    """What is billed for an answer that is an error and nothing else: nothing, unless it says what
+    it counted.
+    """
     return begun((), usage, counts) if billing_of(usage) == "metered" else {}
 
 
 def count_of(value: object) -> int:
     """A number of tokens as told, 0 for what is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+        else 0
+    )
 
 
 def _is_whole(text: str) -> bool:

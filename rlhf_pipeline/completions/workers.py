@@ -1,4 +1,6 @@
-"""Work of a ledger done: calls to providers side by side, batches on this machine. Knows ledgers and backends by protocol; knows no store."""
+"""Work of a ledger done: calls to providers side by side, batches on this machine. Knows ledgers
+and backends by protocol; knows no store.
+"""
 
 import asyncio
 import random
@@ -14,13 +16,27 @@ from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, attempt_unread, is_last
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend, Reply
+from rlhf_pipeline.completions.base import (
+    CompletionBackend,
+    CompletionRequest,
+    HostedBackend,
+    Reply,
+)
 from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import CallParams, Limiter, Ticket, expected_tokens
 from rlhf_pipeline.completions.owners import is_dead, new_owner
 from rlhf_pipeline.completions.watching import OnItem, unheard, watched
 from rlhf_pipeline.errors import CompletionError, StoreError
-from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, OverBudget, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.protocols import (
+    Attempt,
+    Budget,
+    Claim,
+    Lane,
+    OverBudget,
+    Turn,
+    WorkItem,
+    WorkLedger,
+)
 from rlhf_pipeline.records import utc_now
 
 TICK_S = 0.025  # between two turns of the ledger: what ends meanwhile shares a transaction
@@ -34,7 +50,9 @@ T = TypeVar("T")
 
 @dataclass
 class Work:
-    """Items of one run, all of whose requests are at hand. `told` hears of each that is settled, with its error or none."""
+    """Items of one run, all of whose requests are at hand. `told` hears of each that is settled,
+    with its error or none.
+    """
 
     run_id: str
     ledger: WorkLedger
@@ -47,7 +65,8 @@ class Work:
     n_of_prompt: int = 1  # items of one prompt, side by side
     least: int = 1  # of them, or the prompt is of no use
     lost: Counter[int] = field(default_factory=Counter)  # by prompt: what failed for good
-    stopped: list[int] = field(default_factory=list)  # failed uncalled; what that means for their prompts is not seen to yet
+    # failed uncalled; what that means for their prompts is not seen to yet
+    stopped: list[int] = field(default_factory=list)
     parked: set[int] = field(default_factory=set)
     parked_until: datetime | None = None
     owner: str = field(default_factory=new_owner)
@@ -60,7 +79,9 @@ class Work:
                 self.lost[item_no // self.n_of_prompt] += 1
 
     def settle_all(self, attempts: Iterable[Attempt], turn: Turn) -> None:
-        """What a turn settled: of the attempts that were told to it those that ended their item, and what the cache answered."""
+        """What a turn settled: of the attempts that were told to it those that ended their item,
+        and what the cache answered.
+        """
         for attempt in attempts:
             if attempt.becomes != "open" and attempt.item_no not in turn.late:
                 self.settle(attempt.item_no, failed=attempt.becomes == "failed")
@@ -68,10 +89,19 @@ class Work:
             self.settle(item_no)
 
     def useless(self, failed: Iterable[int]) -> list[int]:
-        """What is left of the prompts of these failures, where it cannot come to enough any more."""
+        """What is left of the prompts of these failures, where it cannot come to enough any
+        more.
+        """
         prompts = {item_no // self.n_of_prompt for item_no in failed}
-        hopeless = [prompt for prompt in prompts if self.n_of_prompt - self.lost[prompt] < self.least]
-        return [n for prompt in hopeless for n in range(prompt * self.n_of_prompt, (prompt + 1) * self.n_of_prompt) if n in self.left]
+        hopeless = [
+            prompt for prompt in prompts if self.n_of_prompt - self.lost[prompt] < self.least
+        ]
+        return [
+            n
+            for prompt in hopeless
+            for n in range(prompt * self.n_of_prompt, (prompt + 1) * self.n_of_prompt)
+            if n in self.left
+        ]
 
     def of_lane(self, lane: Lane) -> set[int]:
         """What is left in a lane."""
@@ -84,16 +114,33 @@ class Work:
         self.parked |= mine
         self.parked_until = max(until, self.parked_until or until)
 
-    def stop(self, lane: Lane, kind: str, error: str, items: Sequence[int] | None = None, above: int | None = None) -> None:
-        """Fail what is left of a lane, or of these items of it, or what reserves more than `above`, uncalled."""
+    def stop(
+        self,
+        lane: Lane,
+        kind: str,
+        error: str,
+        items: Sequence[int] | None = None,
+        above: int | None = None,
+    ) -> None:
+        """Fail what is left of a lane, or of these items of it, or what reserves more than `above`,
+        uncalled.
+        """
         for item_no in self.ledger.stop(self.run_id, lane, kind, error, items, above=above):
             self.settle(item_no, failed=True)
             self.stopped.append(item_no)
 
-    def stop_over(self, over: Mapping[Lane, OverBudget], items: Sequence[int] | None = None) -> None:
+    def stop_over(
+        self, over: Mapping[Lane, OverBudget], items: Sequence[int] | None = None
+    ) -> None:
         """Fail what no budget bears any more."""
         for lane, budget in over.items():
-            self.stop(lane, "budget", f"Not called: {budget.why}. Raise the budget and run again.", items, budget.left)
+            self.stop(
+                lane,
+                "budget",
+                f"Not called: {budget.why}. Raise the budget and run again.",
+                items,
+                budget.left,
+            )
 
 
 @dataclass
@@ -104,17 +151,22 @@ class _Lane:
     queue: deque[Claim] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     closed: Reply | None = None
-    shut: asyncio.Event = field(default_factory=asyncio.Event)  # is closed: whoever waits for its peace to end need not
+    # is closed: whoever waits for its peace to end need not
+    shut: asyncio.Event = field(default_factory=asyncio.Event)
     parked_until: datetime | None = None
     is_stopped: bool = False  # closed, and nothing of it is open that this run knows of
     is_parked: bool = False
 
     @property
     def room(self) -> int:
-        """How many more to have at hand: as many as may be under way, so that nobody waits for a transaction."""
+        """How many more to have at hand: as many as may be under way, so that nobody waits for a
+        transaction.
+        """
         if self.closed is not None or self.limiter.paused_s > 0:
             return 0
-        return max(0, max(int(self.limiter.limit), min(self.limiter.most, AT_HAND)) - len(self.queue))
+        return max(
+            0, max(int(self.limiter.limit), min(self.limiter.most, AT_HAND)) - len(self.queue)
+        )
 
     def close(self, reply: Reply) -> None:
         """Nobody asks it any more; the first reason stands."""
@@ -129,7 +181,9 @@ class _Lane:
 
 
 class HostedWork:
-    """Everything of `work` that is behind a network, one lane for each provider and model: a lane that waits keeps no other waiting."""
+    """Everything of `work` that is behind a network, one lane for each provider and model: a lane
+    that waits keeps no other waiting.
+    """
 
     def __init__(
         self,
@@ -140,7 +194,9 @@ class HostedWork:
         on_text: OnItem | None = None,
     ) -> None:
         self.work = work
-        self._lanes = {lane: _Lane(lane, backend, Limiter(work.params)) for lane, backend in backends.items()}
+        self._lanes = {
+            lane: _Lane(lane, backend, Limiter(work.params)) for lane, backend in backends.items()
+        }
         self._budget = work.params.budget
         self._rng = rng or random.Random()
         self._on_text = on_text if on_text is not None or not work.params.stream else unheard
@@ -156,9 +212,13 @@ class HostedWork:
         return {key: lane.closed for key, lane in self._lanes.items() if lane.closed is not None}
 
     async def run(self) -> None:
-        """Until nothing is left. Raises StoreError where the ledger refuses for seconds on end; what was under way is then lost."""
+        """Until nothing is left. Raises StoreError where the ledger refuses for seconds on end;
+        what was under way is then lost.
+        """
         clerk = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        dispatchers = [asyncio.create_task(self._begin_calls(lane)) for lane in self._lanes.values()]
+        dispatchers = [
+            asyncio.create_task(self._begin_calls(lane)) for lane in self._lanes.values()
+        ]
         for task in dispatchers:
             task.add_done_callback(self._ended)
         try:
@@ -166,7 +226,9 @@ class HostedWork:
         finally:
             await to_the_end(self._end(clerk, dispatchers))
 
-    async def _end(self, clerk: ThreadPoolExecutor, dispatchers: Sequence["asyncio.Task[None]"]) -> None:
+    async def _end(
+        self, clerk: ThreadPoolExecutor, dispatchers: Sequence["asyncio.Task[None]"]
+    ) -> None:
         for task in (*dispatchers, *self._calls):
             task.cancel()
         await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
@@ -177,11 +239,13 @@ class HostedWork:
                 await lane.backend.close()
             clerk.shutdown()
 
-    # --- the ledger ------------------------------------------------------------------------------------------------------------------
+    # --- the ledger
+    # ------------------------------------------------------------------------------------------------------------------
 
     async def _tell_the_rest(self, clerk: ThreadPoolExecutor) -> None:
-        """What came while the run was ended; and give back what nobody called for. Where the store will not hear of a call, its claim is left
-        to run out: whoever takes it then books the call as lost. Were it given back, the call would be made again, and the first one be free."""
+        """What came while the run was ended; and give back what nobody called for. Where the store
+        will not hear of a call, its claim is left to run out: whoever takes it then books the call
+        as lost. Were it given back, the call would be made again, and the first one be free."""
         attempts, self._attempts = self._attempts, []
         uncalled = None  # all that is still claimed, once the calls are told of
         try:
@@ -189,10 +253,15 @@ class HostedWork:
         except StoreError:
             uncalled = [claim.item_no for lane in self._lanes.values() for claim in lane.queue]
         with suppress(StoreError):
-            await self._in(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, uncalled)
+            await self._in(
+                clerk, self.work.ledger.release, self.work.run_id, self.work.owner, uncalled
+            )
 
     async def _keep_books(self, clerk: ThreadPoolExecutor) -> None:
-        await self._leave_useless(clerk, [prompt * self.work.n_of_prompt for prompt in self.work.lost])  # by a run that was cut off
+        # by a run that was cut off
+        await self._leave_useless(
+            clerk, [prompt * self.work.n_of_prompt for prompt in self.work.lost]
+        )
         while self.work.left:
             wanted = {key: lane.room for key, lane in self._lanes.items() if not lane.is_parked}
             attempts, turn = await self._turned(clerk, wanted)
@@ -200,7 +269,9 @@ class HostedWork:
             fallen = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
             useless, held = set(self.work.useless(fallen)), list[int]()
             for key, claims in turn.claimed.items():
-                self._lanes[key].queue.extend(claim for claim in claims if claim.item_no not in useless)
+                self._lanes[key].queue.extend(
+                    claim for claim in claims if claim.item_no not in useless
+                )
                 self._lanes[key].changed.set()
                 held += [claim.item_no for claim in claims if claim.item_no in useless]
             if turn.n_open or any(attempt.becomes == "open" for attempt in attempts):
@@ -223,14 +294,22 @@ class HostedWork:
 
     async def _sleep(self, turn: Turn, wanted: Mapping[Lane, int]) -> None:
         """Until there is something to note or to claim; a tick at least."""
-        # More may be there than was wanted then: a pause is over, or what was claimed is under way already.
-        is_hungry = turn.n_open is None and any(lane.room > wanted.get(key, 0) for key, lane in self._lanes.items())
-        waits = [LONGEST_SLEEP_S, *(lane.limiter.paused_s for lane in self._lanes.values() if lane.limiter.paused_s > 0)]
+        # More may be there than was wanted then: a pause is over, or what was claimed is under way
+        # already.
+        is_hungry = turn.n_open is None and any(
+            lane.room > wanted.get(key, 0) for key, lane in self._lanes.items()
+        )
+        waits = [
+            LONGEST_SLEEP_S,
+            *(lane.limiter.paused_s for lane in self._lanes.values() if lane.limiter.paused_s > 0),
+        ]
         if turn.due_s is not None:
             waits.append(turn.due_s)
         if turn.n_leased:
             waits.append(LOOK_S)
-        is_closing = not self._calls and any(lane.closed is not None and not lane.is_stopped for lane in self._lanes.values())
+        is_closing = not self._calls and any(
+            lane.closed is not None and not lane.is_stopped for lane in self._lanes.values()
+        )
         if not (self._attempts or is_closing or is_hungry):
             await _either(self._wake, min(waits))
         await asyncio.sleep(TICK_S)
@@ -243,34 +322,62 @@ class HostedWork:
                 continue
             waiting = [claim.item_no for claim in lane.queue]
             lane.queue.clear()
-            # Said before anything is awaited: a call that wakes meanwhile gives its claim back, and says that there is more to stop.
-            # What is to be parked may come back open as long as anything is under way.
+            # Said before anything is awaited: a call that wakes meanwhile gives its claim back, and
+            # says that there is more to stop. What is to be parked may come back open as long as
+            # anything is under way.
             lane.is_stopped = lane.parked_until is None or not (self._calls or self._attempts)
             if waiting:
-                await self._surely(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
+                await self._surely(
+                    clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting
+                )
             if lane.parked_until is None:
-                await self._surely(clerk, self.work.stop, lane.key, "unavailable", f"Not called: {lane.closed.error}")
+                await self._surely(
+                    clerk,
+                    self.work.stop,
+                    lane.key,
+                    "unavailable",
+                    f"Not called: {lane.closed.error}",
+                )
             elif lane.is_stopped:
                 lane.is_parked = True
                 self.work.park(lane.key, lane.parked_until)
 
-    async def _leave_useless(self, clerk: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()) -> None:
-        """What of the prompts of these failures nobody has called for, `held` or not: it could not come to a pair."""
+    async def _leave_useless(
+        self, clerk: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()
+    ) -> None:
+        """What of the prompts of these failures nobody has called for, `held` or not: it could not
+        come to a pair.
+        """
         useless = self.work.useless(failed)
         if not useless:
             return
         gone = set(useless)
-        waiting = [*held, *(claim.item_no for lane in self._lanes.values() for claim in lane.queue if claim.item_no in gone)]
+        waiting = [
+            *held,
+            *(
+                claim.item_no
+                for lane in self._lanes.values()
+                for claim in lane.queue
+                if claim.item_no in gone
+            ),
+        ]
         for lane in self._lanes.values():
             lane.queue = deque(claim for claim in lane.queue if claim.item_no not in gone)
         if waiting:
-            await self._surely(clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting)
-        why = f"Not called: too many of this prompt's completions failed for {self.work.least} of them to succeed."
+            await self._surely(
+                clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting
+            )
+        why = (
+            f"Not called: too many of this prompt's completions failed for {self.work.least} of "
+            "them to succeed."
+        )
         for key in self._lanes:
             await self._surely(clerk, self.work.stop, key, "no_pair", why, useless)
         self.work.stopped.clear()  # their prompts are known to be useless
 
-    async def _turned(self, clerk: ThreadPoolExecutor, wanted: Mapping[Lane, int]) -> tuple[Sequence[Attempt], Turn]:
+    async def _turned(
+        self, clerk: ThreadPoolExecutor, wanted: Mapping[Lane, int]
+    ) -> tuple[Sequence[Attempt], Turn]:
         """A turn, and what it settled. What it could not stays to be told."""
         attempts, self._attempts = self._attempts, []
         try:
@@ -284,7 +391,9 @@ class HostedWork:
             raise
 
     async def _surely(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
-        """What the ledger does, tried again where the store refuses it for a moment: then nothing of it was kept."""
+        """What the ledger does, tried again where the store refuses it for a moment: then nothing
+        of it was kept.
+        """
         for wait_s in (*self.work.ledger.write_again_s, None):
             try:
                 return await self._in(clerk, do, *args)
@@ -295,10 +404,13 @@ class HostedWork:
         raise AssertionError("unreachable")
 
     def _turn(self, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]) -> Turn:
-        return self.work.ledger.turn(self.work.run_id, self.work.owner, attempts, wanted, self._budget, is_dead=is_dead)
+        return self.work.ledger.turn(
+            self.work.run_id, self.work.owner, attempts, wanted, self._budget, is_dead=is_dead
+        )
 
     async def _in(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
-        # Shielded: what was handed over is written, also where this run is ended meanwhile; the clerk does one thing after the other.
+        # Shielded: what was handed over is written, also where this run is ended meanwhile; the
+        # clerk does one thing after the other.
         job = asyncio.get_running_loop().run_in_executor(clerk, partial(do, *args))
         self._refused = False
         try:
@@ -312,11 +424,13 @@ class HostedWork:
             self._refused = True
             raise
 
-    # --- calls -----------------------------------------------------------------------------------------------------------------------
+    # --- calls
+    # -----------------------------------------------------------------------------------------------------------------------
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What ends a task ends the run: the ledger's loop raises it, where the task would keep it to itself. That may be a signal's, as
-        Dagster ends runs, which comes in whatever is being done."""
+        """What ends a task ends the run: the ledger's loop raises it, where the task would keep it
+        to itself. That may be a signal's, as Dagster ends runs, which comes in whatever is being
+        done."""
         self._calls.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             self._broken = self._broken or bug
@@ -342,7 +456,8 @@ class HostedWork:
 
     async def _call(self, lane: _Lane, claim: Claim, ticket: Ticket) -> None:
         request = self.work.requests[claim.item_no]
-        while lane.closed is None and (wait_s := lane.limiter.paused_s) > 0:  # another's refusal was read since this call was let go
+        # another's refusal was read since this call was let go
+        while lane.closed is None and (wait_s := lane.limiter.paused_s) > 0:
             await _either(lane.shut, wait_s)
         if lane.closed is not None:
             lane.limiter.end(ticket, n_used=0, is_refused=False, is_success=False)
@@ -352,10 +467,15 @@ class HostedWork:
             return
         item = self.work.items[claim.item_no]
         started_at, began = utc_now(), perf_counter()
-        reply = fault("cancelled", "The run was ended during this call; whether it is billed is not known.")
+        reply = fault(
+            "cancelled", "The run was ended during this call; whether it is billed is not known."
+        )
         try:
             with self._remembered(item):
-                reply = await lane.backend.call(request, None if self._on_text is None else partial(self._on_text, claim.item_no))
+                reply = await lane.backend.call(
+                    request,
+                    None if self._on_text is None else partial(self._on_text, claim.item_no),
+                )
         finally:
             latency_ms = (perf_counter() - began) * 1000
             # Whatever goes wrong from here on: the call was made, so it is booked.
@@ -367,7 +487,16 @@ class HostedWork:
                     if self._on_text is not None and reply.partial:
                         self._on_text(claim.item_no, None)
                 with self._remembered(item):
-                    attempt = attempt_of(item, claim, request, reply, self.work.params, started_at, latency_ms, self._rng)
+                    attempt = attempt_of(
+                        item,
+                        claim,
+                        request,
+                        reply,
+                        self.work.params,
+                        started_at,
+                        latency_ms,
+                        self._rng,
+                    )
             finally:
                 self._attempts.append(attempt)
                 lane.changed.set()
@@ -375,30 +504,41 @@ class HostedWork:
 
     @contextmanager
     def _remembered(self, item: WorkItem) -> Iterator[None]:
-        """What goes wrong in a call ends the run: the ledger's loop raises it once the call is booked, where a task would lose it."""
+        """What goes wrong in a call ends the run: the ledger's loop raises it once the call is
+        booked, where a task would lose it.
+        """
         try:
             yield
         except Exception as bug:  # noqa: BLE001  raised there
             bug.add_note(
-                f"While item {item.item_no} was asked of {item.provider} ({item.model}); the call is noted, what came before is kept."
+                f"While item {item.item_no} was asked of {item.provider} ({item.model}); the call "
+                "is noted, what came before is kept."
             )
             self._broken = self._broken or bug
 
     def _measure(self, lane: _Lane, ticket: Ticket, reply: Reply) -> None:
         n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
         is_full = reply.kind in ("rate_limited", "overloaded")
-        lane.limiter.end(ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded")
+        lane.limiter.end(
+            ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded"
+        )
 
     def _heed(self, lane: _Lane, claim: Claim, reply: Reply) -> Reply:
         """Leave a provider alone that asks for it, and close one that will refuse everything."""
         params = self.work.params
         wait_s = None if reply.closes or reply.wait_s is None else min(reply.wait_s, LONGEST_WAIT_S)
-        # What is left of a rate is told of one model; to be left alone is asked for by all of the provider.
-        asking = [lane] if reply.outcome == "succeeded" else [each for each in self._lanes.values() if each.key[0] == lane.key[0]]
+        # What is left of a rate is told of one model; to be left alone is asked for by all of the
+        # provider.
+        asking = (
+            [lane]
+            if reply.outcome == "succeeded"
+            else [each for each in self._lanes.values() if each.key[0] == lane.key[0]]
+        )
         if wait_s is not None and wait_s > params.max_pause_s and reply.outcome == "retryable":
             reply = fault(
                 "long_wait",
-                f"{lane.key[0]} asks to be left alone for {wait_s:,.0f} s; a run waits {params.max_pause_s:,.0f} s at most (max_pause_s).",
+                f"{lane.key[0]} asks to be left alone for {wait_s:,.0f} s; a run waits "
+                f"{params.max_pause_s:,.0f} s at most (max_pause_s).",
                 status=reply.status,
                 wait_s=wait_s,
             )
@@ -409,12 +549,17 @@ class HostedWork:
                 each.limiter.pause(min(wait_s, params.max_pause_s))
         if reply.closes:
             lane.close(reply)
-        elif reply.kind in NO_ANSWER and not lane.backend.has_answered and is_last(claim, reply, self.work.params):
+        elif (
+            reply.kind in NO_ANSWER
+            and not lane.backend.has_answered
+            and is_last(claim, reply, self.work.params)
+        ):
             lane.close(
                 fault(
                     "unavailable",
-                    f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. "
-                    "Start the server or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
+                    f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. Start the "
+                    "server "
+                    "or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
                 )
             )
         return reply
@@ -422,7 +567,8 @@ class HostedWork:
 
 async def _either(event: asyncio.Event, wait_s: float | None) -> None:
     """Until something happens or the time is over."""
-    # Not wait_for: Python 3.11's swallows a cancellation that comes while the event does, and the task goes on for ever.
+    # Not wait_for: Python 3.11's swallows a cancellation that comes while the event does, and the
+    # task goes on for ever.
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await event.wait()
@@ -430,7 +576,9 @@ async def _either(event: asyncio.Event, wait_s: float | None) -> None:
 
 @contextmanager
 def renewing(work: Work) -> Iterator[None]:
-    """Claims do not end while something long is done with them, in this thread or its event loop."""
+    """Claims do not end while something long is done with them, in this thread or its event
+    loop.
+    """
     is_over = threading.Event()
 
     def renew() -> None:
@@ -448,7 +596,9 @@ def renewing(work: Work) -> Iterator[None]:
 
 
 def persistently(work: Work, do: Callable[..., T], *args: Any, **more: Any) -> T:
-    """What a ledger does, in this thread, tried again where the store refuses it for a moment: then nothing of it was kept."""
+    """What a ledger does, in this thread, tried again where the store refuses it for a moment: then
+    nothing of it was kept.
+    """
     for wait_s in work.ledger.write_again_s:
         try:
             return do(*args, **more)
@@ -457,12 +607,29 @@ def persistently(work: Work, do: Callable[..., T], *args: Any, **more: Any) -> T
     return do(*args, **more)
 
 
-def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batch_size: int, on_text: OnItem | None = None) -> None:
-    """Everything of `work` that a backend on this machine makes. Raises what the backend raises, after noting what was made by then."""
+def complete_in_batches(
+    work: Work,
+    backend: CompletionBackend,
+    lane: Lane,
+    batch_size: int,
+    on_text: OnItem | None = None,
+) -> None:
+    """Everything of `work` that a backend on this machine makes. Raises what the backend raises,
+    after noting what was made by then.
+    """
     attempts: list[Attempt] = []
     with renewing(work):
         while True:
-            turn = persistently(work, work.ledger.turn, work.run_id, work.owner, attempts, {lane: batch_size}, NOTHING, is_dead=is_dead)
+            turn = persistently(
+                work,
+                work.ledger.turn,
+                work.run_id,
+                work.owner,
+                attempts,
+                {lane: batch_size},
+                NOTHING,
+                is_dead=is_dead,
+            )
             work.settle_all(attempts, turn)
             if attempts or turn.from_cache:
                 work.told()
@@ -476,26 +643,52 @@ def complete_in_batches(work: Work, backend: CompletionBackend, lane: Lane, batc
                 _complete_batch(work, backend, lane, claims, attempts, on_text)
             except BaseException:
                 with suppress(StoreError):
-                    persistently(work, work.ledger.turn, work.run_id, work.owner, attempts, {}, NOTHING, is_dead=is_dead)
-                    work.ledger.release(work.run_id, work.owner)  # only once that is kept: else it would be made again
+                    persistently(
+                        work,
+                        work.ledger.turn,
+                        work.run_id,
+                        work.owner,
+                        attempts,
+                        {},
+                        NOTHING,
+                        is_dead=is_dead,
+                    )
+                    # only once that is kept: else it would be made again
+                    work.ledger.release(work.run_id, work.owner)
                 raise
 
 
 def _complete_batch(
-    work: Work, backend: CompletionBackend, lane: Lane, claims: Sequence[Claim], attempts: list[Attempt], on_text: OnItem | None
+    work: Work,
+    backend: CompletionBackend,
+    lane: Lane,
+    claims: Sequence[Claim],
+    attempts: list[Attempt],
+    on_text: OnItem | None,
 ) -> None:
     """Puts an attempt for each claim into `attempts` as it comes."""
     requests = [work.requests[claim.item_no] for claim in claims]
     started_at = utc_now()
-    results = backend.complete(requests) if on_text is None else watched(backend, requests, [claim.item_no for claim in claims], on_text)
+    results = (
+        backend.complete(requests)
+        if on_text is None
+        else watched(backend, requests, [claim.item_no for claim in claims], on_text)
+    )
     for claim, result in zip(claims, results, strict=False):
         attempts.append(attempt_here(work.items[claim.item_no], result, started_at))
     if len(attempts) < len(claims) or next(results, None) is not None:
-        raise CompletionError(f"Backend {backend.name} did not give one result for each of {len(claims)} requests. Mend its complete().")
+        raise CompletionError(
+            f"Backend {backend.name} did not give one result for each of {len(claims)} requests. "
+            "Mend its complete()."
+        )
 
 
 def run_hosted(
-    work: Work, backends: Mapping[Lane, HostedBackend], *, rng: random.Random | None = None, on_text: OnItem | None = None
+    work: Work,
+    backends: Mapping[Lane, HostedBackend],
+    *,
+    rng: random.Random | None = None,
+    on_text: OnItem | None = None,
 ) -> dict[Lane, Reply]:
     """All of it, in an event loop of its own; the lanes that were closed."""
 
@@ -508,17 +701,22 @@ def run_hosted(
 
 
 def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The result of a coroutine; where this thread runs a loop already, as in a notebook, in another thread."""
+    """The result of a coroutine; where this thread runs a loop already, as in a notebook, in
+    another thread.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_heard(make))  # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
+        # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
+        return asyncio.run(_heard(make))
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: in_a_loop(make)).result()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """However often who waits for it is told to stop meanwhile: what ended them before is on its way, and what is booked here is not cut off."""
+    """However often who waits for it is told to stop meanwhile: what ended them before is on its
+    way, and what is booked here is not cut off.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -530,14 +728,21 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What it comes to; or what was raised to end it while the loop did something else, which asyncio would log and go on."""
+    """What it comes to; or what was raised to end it while the loop did something else, which
+    asyncio would log and go on.
+    """
     main, ended = asyncio.current_task(), list[BaseException]()
     assert main is not None
 
     def overheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         bug = context.get("exception")
         # Once: what is booked at the end is not to be cut off by another.
-        if bug is None or isinstance(bug, Exception | asyncio.CancelledError) or ended or main.done():
+        if (
+            bug is None
+            or isinstance(bug, Exception | asyncio.CancelledError)
+            or ended
+            or main.done()
+        ):
             loop.default_exception_handler(context)
             return
         ended.append(bug)

@@ -1,10 +1,13 @@
-"""Comparisons with their votes as Argilla's records, both ways. Knows frames and rows; knows no store.
+"""Comparisons with their votes as Argilla's records, both ways. Knows frames and rows; knows no
+store.
 
-Out: a record per comparison. The last word of each person is `responses` to the questions `preference` (our choice), `strength`,
-`reason` and so on, by `user_id`; the last machine vote is the `suggestion` for `preference`, with its confidence as `score` and its model
-as `agent`. Skips judge nothing and are left out, as are earlier passes.
+Out: a record per comparison. The last word of each person is `responses` to the questions
+`preference` (our choice), `strength`, `reason` and so on, by `user_id`; the last machine vote is
+the `suggestion` for `preference`, with its confidence as `score` and its model as `agent`. Skips
+judge nothing and are left out, as are earlier passes.
 
-In: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one per user and suggestion for `rlhf import votes`.
+In: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one per user
+and suggestion for `rlhf import votes`.
 """
 
 import json
@@ -25,7 +28,16 @@ from rlhf_pipeline.records import AnnotatorKind, Choice
 PREFERENCE = "preference"
 # Question: column of VOTES_AS_CAST, in the order in which they are written.
 QUESTIONS = {PREFERENCE: "choice"} | {
-    name: name for name in ("strength", "reason", "stated_confidence", "duration_s", "voted_at", "task_id", "annotator_kind")
+    name: name
+    for name in (
+        "strength",
+        "reason",
+        "stated_confidence",
+        "duration_s",
+        "voted_at",
+        "task_id",
+        "annotator_kind",
+    )
 }
 UNSAID = {"annotator_kind": AnnotatorKind.HUMAN.value}
 
@@ -46,10 +58,20 @@ def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     cast = check_frame(votes, VOTES_AS_CAST).sort_values("seq")
     said = cast[cast["is_counting"] & ~cast["is_superseded"] & (cast["choice"] != Choice.SKIP)]
     is_machine = said["annotator_kind"] == AnnotatorKind.MACHINE
-    responses = {str(c): _responses(group) for c, group in said[~is_machine].groupby("comparison_id")}
-    suggested = said[is_machine].drop_duplicates("comparison_id", keep="last").set_index("comparison_id")
+    responses = {
+        str(c): _responses(group) for c, group in said[~is_machine].groupby("comparison_id")
+    }
+    suggested = (
+        said[is_machine].drop_duplicates("comparison_id", keep="last").set_index("comparison_id")
+    )
     suggestions = {
-        str(c): {PREFERENCE: {"value": row["choice"], "score": _plain(row["stated_confidence"]), "agent": row["annotator_id"]}}
+        str(c): {
+            PREFERENCE: {
+                "value": row["choice"],
+                "score": _plain(row["stated_confidence"]),
+                "agent": row["annotator_id"],
+            }
+        }
         for c, row in suggested.iterrows()
     }
     ids = comparisons["comparison_id"]
@@ -77,7 +99,9 @@ class _Flat(ABC):
         self._records = records
         self.size = records.size
         # Of all rows: who answered a question first may be the last one.
-        self.columns = list(dict.fromkeys(name for row in self if row.fault is None for name in row.cells))
+        self.columns = list(
+            dict.fromkeys(name for row in self if row.fault is None for name in row.cells)
+        )
 
     @property
     def position(self) -> int:
@@ -106,7 +130,9 @@ class RecordedComparisons(_Flat):
 
 
 class RecordedVotes(_Flat):
-    """A row per user who answered, and one for what a model suggested; `names` may say which question is the choice."""
+    """A row per user who answered, and one for what a model suggested; `names` may say which
+    question is the choice.
+    """
 
     def __init__(self, records: RowFile, names: mapping.Mapping):
         self._question = names.columns.get("choice", PREFERENCE)
@@ -116,7 +142,11 @@ class RecordedVotes(_Flat):
         own = _is_own(record)
         about: dict[str, Any] = {"source_pair_id": record.get("id")}
         if own:
-            about |= {"comparison_id": record.get("id"), mapping.SCHEMA: VOTE_ROWS.name, "is_superseded": False}
+            about |= {
+                "comparison_id": record.get("id"),
+                mapping.SCHEMA: VOTE_ROWS.name,
+                "is_superseded": False,
+            }
         by_user: dict[str, dict[str, Any]] = {}
         for question, answers in (record.get("responses") or {}).items():
             for answer in answers:
@@ -126,8 +156,14 @@ class RecordedVotes(_Flat):
         suggestion = (record.get("suggestions") or {}).get(self._question)
         if suggestion is not None:
             when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
-            said = {self._question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
-            machine = {"annotator_id": suggestion.get("agent") or "suggestion", "annotator_kind": AnnotatorKind.MACHINE.value}
+            said = {
+                self._question: suggestion.get("value"),
+                "stated_confidence": suggestion.get("score"),
+            }
+            machine = {
+                "annotator_id": suggestion.get("agent") or "suggestion",
+                "annotator_kind": AnnotatorKind.MACHINE.value,
+            }
             yield about | machine | said | when
 
 
@@ -137,7 +173,9 @@ def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
         for question, column in QUESTIONS.items():
             value = _plain(row[column])
             if value is not None and value != UNSAID.get(question):
-                answers.setdefault(question, []).append({"value": value, "user_id": row["annotator_id"]})
+                answers.setdefault(question, []).append(
+                    {"value": value, "user_id": row["annotator_id"]}
+                )
     return answers
 
 
@@ -165,7 +203,12 @@ def _fault(record: Mapping[str, Any]) -> str | None:
             return f"no record: {name} is a {type(record[name]).__name__}, not an object"
     for question, answers in (record.get("responses") or {}).items():
         if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-            return f"no record: the responses to {question!r} are no list of objects with value and user_id"
-    if not all(isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()):
+            return (
+                f"no record: the responses to {question!r} are no list of objects with value "
+                "and user_id"
+            )
+    if not all(
+        isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()
+    ):
         return "no record: a suggestion is no object with value, score and agent"
     return None

@@ -1,4 +1,6 @@
-"""What a cell means as text, id, number, choice or moment, whatever kind of file it stands in. Knows values; knows no column."""
+"""What a cell means as text, id, number, choice or moment, whatever kind of file it stands in.
+Knows values; knows no column.
+"""
 
 import datetime as dt
 import math
@@ -31,13 +33,18 @@ def is_missing(value: Any) -> bool:
 
 
 def text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
-    """A text that both databases can hold. Raises Rejected for one that is missing, too long, or broken in its encoding."""
+    """A text that both databases can hold. Raises Rejected for one that is missing, too long, or
+    broken in its encoding.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise Rejected(f"{name} is missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise Rejected(f"{name} is a {type(value).__name__}, not a text")
     if isinstance(value, float) and math.isinf(value):
-        raise Rejected(f"{name} is {value}, not a text. Its number was too large for the file: write it as text")
+        raise Rejected(
+            f"{name} is {value}, not a text. Its number was too large for the file: write it as "
+            "text"
+        )
     said = value if isinstance(value, str) else _number_as_text(value)
     if not may_be_empty and not said.strip():
         raise Rejected(f"{name} is empty")
@@ -46,10 +53,12 @@ def text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     except UnicodeEncodeError as cause:
         if BYTE_AS_SURROGATE.match(said[cause.start]):
             raise Rejected(
-                f"{name} is not UTF-8 (byte 0x{ord(said[cause.start]) - 0xDC00:02X} after {cause.start:,} characters). Save the file as UTF-8"
+                f"{name} is not UTF-8 (byte 0x{ord(said[cause.start]) - 0xDC00:02X} after "
+                f"{cause.start:,} characters). Save the file as UTF-8"
             ) from cause
         raise Rejected(
-            f"{name} holds half a character (U+{ord(said[cause.start]):04X}). It was cut within an emoji: write it whole"
+            f"{name} holds half a character (U+{ord(said[cause.start]):04X}). It was cut within an "
+            "emoji: write it whole"
         ) from cause
     if size > MAX_TEXT:
         raise Rejected(f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it")
@@ -66,7 +75,9 @@ def identifier(value: Any, name: str) -> str:
     """An id as text without blanks around it: 7, 7.0 and "7" are the same one."""
     said = text(value, name).strip()
     if len(said) > MAX_ID:
-        raise Rejected(f"{name} has {len(said):,} characters, the limit is {MAX_ID}. Is it another column?")
+        raise Rejected(
+            f"{name} has {len(said):,} characters, the limit is {MAX_ID}. Is it another column?"
+        )
     return said
 
 
@@ -86,7 +97,9 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf) -> floa
         raise Rejected(f"{name} is {_shown(value)}, not a finite number")
     if not low <= found <= high:
         raise Rejected(
-            f"{name} is {found:g}, it lies between {low:g} and {high:g}" if high < math.inf else f"{name} is {found:g}, below {low:g}"
+            f"{name} is {found:g}, it lies between {low:g} and {high:g}"
+            if high < math.inf
+            else f"{name} is {found:g}, below {low:g}"
         )
     return found
 
@@ -121,7 +134,11 @@ def optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str | None
 
 def choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     """A choice by the words of the mapping, else by ours in any case."""
-    said = _number_as_text(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    said = (
+        _number_as_text(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else str(value)
+    )
     if not is_missing(value) and said.strip() in words:
         return words[said.strip()]
     try:
@@ -137,13 +154,17 @@ class Clock:
         try:
             self._zone: dt.tzinfo = dt.UTC if zone.upper() == "UTC" else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
-            raise DatasetError(f"There is no time zone {zone!r}. Give a name such as UTC or Europe/Berlin.") from cause
+            raise DatasetError(
+                f"There is no time zone {zone!r}. Give a name such as UTC or Europe/Berlin."
+            ) from cause
         self.name = zone
         self._latest = now + SPARE
         self.n_with_zone = self.n_without_zone = 0
 
     def moment(self, value: Any, name: str) -> dt.datetime | None:
-        """In UTC, to the microsecond; None where there is none. Raises Rejected for what is no moment, or none that can be."""
+        """In UTC, to the microsecond; None where there is none. Raises Rejected for what is no
+        moment, or none that can be.
+        """
         if is_missing(value):
             return None
         found = self._parsed(value, name)
@@ -157,7 +178,9 @@ class Clock:
         except (OverflowError, ValueError):
             raise Rejected(f"{name} {_shown(value)} is no moment") from None
         if found < EARLIEST:
-            raise Rejected(f"{name} {_shown(value)} lies before {EARLIEST.year}: no clock that was set says so")
+            raise Rejected(
+                f"{name} {_shown(value)} lies before {EARLIEST.year}: no clock that was set says so"
+            )
         if found > self._latest:
             raise Rejected(f"{name} {_shown(value)} lies in the future")
         return found
@@ -178,7 +201,10 @@ class Clock:
             seconds = seconds / 1000 if seconds >= MILLISECONDS_FROM else seconds
             return dt.datetime.fromtimestamp(seconds, dt.UTC)
         except (TypeError, ValueError, OverflowError, OSError):
-            raise Rejected(f"{name} {_shown(said)} is no moment. Write ISO 8601, as 2026-01-31T12:00:00Z, or Unix seconds") from None
+            raise Rejected(
+                f"{name} {_shown(said)} is no moment. Write ISO 8601, as 2026-01-31T12:00:00Z, or "
+                "Unix seconds"
+            ) from None
 
 
 def _number_as_text(value: float) -> str:

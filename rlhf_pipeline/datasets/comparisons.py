@@ -1,4 +1,6 @@
-"""Rows of a file as comparisons of this project. Knows what makes two of them equal, identical or repeated; the store is handed in."""
+"""Rows of a file as comparisons of this project. Knows what makes two of them equal, identical or
+repeated; the store is handed in.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +10,15 @@ from typing import Any, Protocol
 import pandas as pd
 
 from rlhf_pipeline.datasets import mapping
-from rlhf_pipeline.datasets.cells import SPARE, Rejected, identifier, optional_identifier, optional_word, text, whole
+from rlhf_pipeline.datasets.cells import (
+    SPARE,
+    Rejected,
+    identifier,
+    optional_identifier,
+    optional_word,
+    text,
+    whole,
+)
 from rlhf_pipeline.datasets.divided import StoredSplit, refuse_divided
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
@@ -49,7 +59,9 @@ class PairKey(Protocol):
 
 @dataclass
 class ComparisonImport:
-    """One file's comparisons on their way into the store; `first_day` is the earliest day of those it added."""
+    """One file's comparisons on their way into the store; `first_day` is the earliest day of those
+    it added.
+    """
 
     shelf: Shelf
     known: PairKeys
@@ -63,13 +75,23 @@ class ComparisonImport:
     first_day: str | None = None
     divided: str | None = None  # what to know of prompts in several splits
 
-    def run(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> ImportCounts:
-        """Publish batch by batch, in the order of the file: what stands in the store after a kill is a beginning of it.
+    def run(
+        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+    ) -> ImportCounts:
+        """Publish batch by batch, in the order of the file: what stands in the store after a kill
+        is a beginning of it.
 
-        Raises DatasetError, before anything is written, where a prompt or a split group would stand in two splits.
+        Raises DatasetError, before anything is written, where a prompt or a split group would stand
+        in two splits.
         """
         own = OwnRows("comparison", rows)
-        binding = bind(mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}), names, rows.columns, what=what, required=REQUIRED)
+        binding = bind(
+            mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}),
+            names,
+            rows.columns,
+            what=what,
+            required=REQUIRED,
+        )
         self.unused = binding.unused
         self.divided = refuse_divided(rows, binding, own, what, self.shelf.splits, progress).note()
         seen = Seen()
@@ -80,8 +102,12 @@ class ComparisonImport:
             progress("comparisons", rows.position, rows.size)
         return self.counts
 
-    def _new(self, batch: Sequence[Row], n_before: int, binding: Binding, own: OwnRows, seen: Seen) -> list[dict[str, Any]]:
-        """Those of the batch that are neither wrong nor there already, as COMPARISONS rows with their flag."""
+    def _new(
+        self, batch: Sequence[Row], n_before: int, binding: Binding, own: OwnRows, seen: Seen
+    ) -> list[dict[str, Any]]:
+        """Those of the batch that are neither wrong nor there already, as COMPARISONS rows with
+        their flag.
+        """
         read: list[tuple[Row, dict[str, Any], bool]] = []
         refused: list[tuple[Row, str]] = []
         for position, row in enumerate(batch, start=n_before + 1):
@@ -89,18 +115,38 @@ class ComparisonImport:
                 if row.fault is not None:
                     raise Rejected(row.fault)
                 plain, is_own = own.cells(row.cells)
-                read.append((row, self._comparison(binding.of(plain), position, is_own=is_own), is_own))
+                read.append(
+                    (row, self._comparison(binding.of(plain), position, is_own=is_own), is_own)
+                )
             except Rejected as cause:
                 refused.append((row, str(cause)))
         stored = self.known.pair_keys([c["comparison_id"] for _, c, _ in read])
-        by_source_id = self.shelf.with_source_ids([c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]])
+        by_source_id = self.shelf.with_source_ids(
+            [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
+        )
         by_texts = self.shelf.with_pair_keys([c["pair_key"] for _, c, _ in read])
         new = []
         for row, comparison, is_own in read:
-            comparison_id, source_id, key = comparison["comparison_id"], comparison["source_pair_id"], comparison.pop("pair_key")
-            if (source_id and by_source_id.get(source_id, comparison_id) != comparison_id) or stored.get(comparison_id, key) != key:
-                name = f"source_pair_id {source_id!r}" if source_id else f"comparison_id {comparison_id!r}"
-                refused.append((row, f"{name} already stands for other texts, or for another source. Give each pair an id of its own"))
+            comparison_id, source_id, key = (
+                comparison["comparison_id"],
+                comparison["source_pair_id"],
+                comparison.pop("pair_key"),
+            )
+            if (
+                source_id and by_source_id.get(source_id, comparison_id) != comparison_id
+            ) or stored.get(comparison_id, key) != key:
+                name = (
+                    f"source_pair_id {source_id!r}"
+                    if source_id
+                    else f"comparison_id {comparison_id!r}"
+                )
+                refused.append(
+                    (
+                        row,
+                        f"{name} already stands for other texts, or for another source. Give each "
+                        "pair an id of its own",
+                    )
+                )
                 continue
             is_first = seen.add(content_id(comparison_id))  # own ids may have any form
             if comparison_id in stored or not is_first:
@@ -118,8 +164,12 @@ class ComparisonImport:
         self.counts = self.counts.plus(rejected=len(refused))
         return new
 
-    def _comparison(self, cells: Mapping[str, Any], position: int, *, is_own: bool) -> dict[str, Any]:
-        """COMPARISONS and the pair's key. An empty completion is one: the model answered nothing."""
+    def _comparison(
+        self, cells: Mapping[str, Any], position: int, *, is_own: bool
+    ) -> dict[str, Any]:
+        """COMPARISONS and the pair's key. An empty completion is one: the model answered
+        nothing.
+        """
         prompt = text(cells["prompt"], "prompt")
         a = text(cells["completion_a"], "completion_a", may_be_empty=True)
         b = text(cells["completion_b"], "completion_b", may_be_empty=True)
@@ -135,9 +185,12 @@ class ComparisonImport:
             "completion_b_id": content_id(own_prompt, b),
             "completion_a": a,
             "completion_b": b,
-            "model_version_a": optional_identifier(cells.get("model_version_a"), "model_version_a") or MODEL,
-            "model_version_b": optional_identifier(cells.get("model_version_b"), "model_version_b") or MODEL,
-            "category": optional_identifier(cells.get("category"), "category") or Category.INSTRUCTION.value,
+            "model_version_a": optional_identifier(cells.get("model_version_a"), "model_version_a")
+            or MODEL,
+            "model_version_b": optional_identifier(cells.get("model_version_b"), "model_version_b")
+            or MODEL,
+            "category": optional_identifier(cells.get("category"), "category")
+            or Category.INSTRUCTION.value,
             "repeat_of": None,
             "position": position,
             "seed": 0,
@@ -153,12 +206,18 @@ class ComparisonImport:
         return comparison | {"pair_key": self.pair_key(prompt, a, b)}
 
     def _as_it_was(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """What an exported row says of itself: it comes back under its own id and, but for tuples, which say no more, into its own day."""
+        """What an exported row says of itself: it comes back under its own id and, but for tuples,
+        which say no more, into its own day.
+        """
         names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
         ids = {name: identifier(cells[name], name) for name in names if name in cells}
         if "day" in ids:
             _refuse_impossible_day(ids["day"], self.now)
-        counts = {name: whole(cells[name], name, low=0, high=2**62) or 0 for name in ("position", "seed") if name in cells}
+        counts = {
+            name: whole(cells[name], name, low=0, high=2**62) or 0
+            for name in ("position", "seed")
+            if name in cells
+        }
         return (
             ids
             | counts
@@ -178,7 +237,9 @@ class ComparisonImport:
 
 
 def _refuse_impossible_day(day: str, now: datetime) -> None:
-    """Raises Rejected for a day that cannot be a partition: the home would begin before its settings allow, or lie ahead of today."""
+    """Raises Rejected for a day that cannot be a partition: the home would begin before its
+    settings allow, or lie ahead of today.
+    """
     try:
         is_canonical = date.fromisoformat(day).isoformat() == day
     except ValueError:

@@ -10,13 +10,18 @@ from rlhf_pipeline.errors import DatasetError
 
 
 class CsvFile:
-    """Quoted as in RFC 4180; bytes that are not UTF-8 reach the cell as surrogates, so that only their row is refused."""
+    """Quoted as in RFC 4180; bytes that are not UTF-8 reach the cell as surrogates, so that only
+    their row is refused.
+    """
 
     is_csv = True
 
     def __init__(self, path: Path, delimiter: str) -> None:
         if len(delimiter) != 1 or delimiter in '"\r\n':
-            raise DatasetError(f"--delimiter {delimiter!r}: give one character, such as ';' (for a tab name the file .tsv).")
+            raise DatasetError(
+                f"--delimiter {delimiter!r}: give one character, such as ';' (for a tab name the "
+                "file .tsv)."
+            )
         self._path = path
         self._delimiter = delimiter
         self.size = path.stat().st_size
@@ -26,7 +31,9 @@ class CsvFile:
             raise DatasetError(f"{path}, line 1: {fault}. The first line names the columns.")
         twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
         if twice:
-            raise DatasetError(f"{path}: columns {twice} come twice in the header. Rename one of them.")
+            raise DatasetError(
+                f"{path}: columns {twice} come twice in the header. Rename one of them."
+            )
         if len(self.columns) == 1:
             self._guess_delimiter()
 
@@ -40,7 +47,9 @@ class CsvFile:
         n = len(self.columns)
         for line, cells, fault in records:
             uneven = (
-                f"{len(cells)} cells, the header has {n}. Quote cells that hold {self._delimiter!r} or a line break"
+                f"{len(cells)} cells, the header has {n}. Quote cells that hold "
+                f"{self._delimiter!r} "
+                "or a line break"
                 if len(cells) != n
                 else None
             )
@@ -50,7 +59,9 @@ class CsvFile:
         """Line a record begins on, its cells, what is wrong with it; blank lines are left out."""
         csv.field_size_limit(MAX_LINE)
         with refusals_named(self._path), self._path.open("rb") as raw:
-            lines = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            lines = io.TextIOWrapper(
+                raw, encoding="utf-8-sig", errors="surrogateescape", newline=""
+            )
             reader = csv.reader(self._lines(lines), delimiter=self._delimiter, strict=True)
             while True:
                 begin = reader.line_num + 1
@@ -61,8 +72,10 @@ class CsvFile:
                 except csv.Error as cause:
                     if "unexpected end" in str(cause) or "field larger" in str(cause):
                         raise DatasetError(
-                            f"{self._path}, line {begin}: a quoted cell that opens here never ends. The file is cut off or a quote is missing: "
-                            "mend the line or copy the file again."
+                            f"{self._path}, line {begin}: a quoted cell that opens here never "
+                            "ends. "
+                            "The file is cut off or a quote is missing: mend the line or copy the "
+                            "file again."
                         ) from cause
                     yield begin, [], f"no CSV ({cause}). Double the quotes inside quoted cells"
                     continue
@@ -75,15 +88,22 @@ class CsvFile:
         while line := file.readline(MAX_LINE):
             number += 1
             if len(line) >= MAX_LINE:
-                raise DatasetError(f"{self._path}, line {number}: no end of line within {MAX_LINE // MEGABYTE} MB. Is it a text file?")
+                raise DatasetError(
+                    f"{self._path}, line {number}: no end of line within {MAX_LINE // MEGABYTE} "
+                    "MB. "
+                    "Is it a text file?"
+                )
             yield line
 
     def _guess_delimiter(self) -> None:
-        """A header of one column usually means another delimiter: said before every row is refused for it."""
+        """A header of one column usually means another delimiter: said before every row is refused
+        for it.
+        """
         for other in ";\t|":
             if other in self.columns[0]:
                 shown = "a tab" if other == "\t" else repr(other)
                 option = "$'\\t'" if other == "\t" else f"'{other}'"
                 raise DatasetError(
-                    f"{self._path}: columns are separated by {shown}, not by {self._delimiter!r}: the header is one cell. Add --delimiter {option}."
+                    f"{self._path}: columns are separated by {shown}, not by {self._delimiter!r}: "
+                    f"the header is one cell. Add --delimiter {option}."
                 )

@@ -1,16 +1,26 @@
-"""Whether a file would put one prompt into two splits. Knows rows and which splits are stored; writes nothing.
+"""Whether a file would put one prompt into two splits. Knows rows and which splits are stored;
+writes nothing.
 
-What is learnt of a prompt would then be judged on it. A comparison's split is the one given with it, else that of its split group, else
-of its prompt, as `votes.splits` has it. A split group has one split, and so has a prompt; only where all its comparisons name split
-groups may a prompt stand in several, one a group: who made the file says that these are different things, and is told how many.
+What is learnt of a prompt would then be judged on it. A comparison's split is the one given with
+it, else that of its split group, else of its prompt, as `votes.splits` has it. A split group has
+one split, and so has a prompt; only where all its comparisons name split groups may a prompt stand
+in several, one a group: who made the file says that these are different things, and is told how
+many.
 
-Of rows that give neither only a hash is known, the same for all of a prompt: nothing is kept of them.
+Of rows that give neither only a hash is known, the same for all of a prompt: nothing is kept of
+them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rlhf_pipeline.datasets.cells import Rejected, identifier, optional_identifier, optional_word, text
+from rlhf_pipeline.datasets.cells import (
+    Rejected,
+    identifier,
+    optional_identifier,
+    optional_word,
+    text,
+)
 from rlhf_pipeline.datasets.mapping import Binding
 from rlhf_pipeline.datasets.outcome import Progress, unseen
 from rlhf_pipeline.datasets.own_rows import OwnRows
@@ -25,7 +35,8 @@ SHOWN = 60  # characters of a prompt in a message
 EVERY = 2_000  # rows between two words on how far it has come
 
 
-# What is stored: prompt id, split group, split, id of a comparison that has them, how the prompt begins.
+# What is stored: prompt id, split group, split, id of a comparison that has them, how the prompt
+# begins.
 StoredSplit = tuple[str, str | None, str | None, str, str]
 
 
@@ -37,26 +48,45 @@ class Place(NamedTuple):
     at: int | str
 
     def __str__(self) -> str:
-        where = f"line {self.at:,}" if isinstance(self.at, int) else f"comparison {self.at} of the store"
+        where = (
+            f"line {self.at:,}"
+            if isinstance(self.at, int)
+            else f"comparison {self.at} of the store"
+        )
         return f"{where} in {self.split}"
 
 
 class Splits:
-    """The splits of prompts and groups, told place by place. Raises DatasetError where one stands in two."""
+    """The splits of prompts and groups, told place by place. Raises DatasetError where one stands
+    in two.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        # By the first 64 bits of a hash, which for a million prompts takes a third of what their ids would.
+        # By the first 64 bits of a hash, which for a million prompts takes a third of what their
+        # ids would.
         self._groups: dict[int, Place] = {}
         self._prompts: dict[int, Place] = {}
-        # Prompts in several splits, one a group: a place in another split than the first, and how they begin.
+        # Prompts in several splits, one a group: a place in another split than the first, and how
+        # they begin.
         self.divided: dict[int, tuple[Place, str]] = {}
 
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def place(self, prompt: str, group: str | None, split: str | None, at: int | str, shown: str, *, keep: bool = True) -> None:
-        """One comparison of a prompt (by id), `shown` in messages; with `keep` false it is only held against what is kept."""
+    def place(
+        self,
+        prompt: str,
+        group: str | None,
+        split: str | None,
+        at: int | str,
+        shown: str,
+        *,
+        keep: bool = True,
+    ) -> None:
+        """One comparison of a prompt (by id), `shown` in messages; with `keep` false it is only
+        held against what is kept.
+        """
         here = Place(split or split_of(group or prompt), group is not None, at)
         if group is not None:
             self._of_group(group, here)
@@ -66,7 +96,8 @@ class Splits:
         there = self._groups.setdefault(_key(content_id("split group", group)), here)
         if there.split != here.split:
             raise DatasetError(
-                f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. {LEARNT} Give both one split, or name two groups."
+                f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. {LEARNT} "
+                "Give both one split, or name two groups."
             )
 
     def _of_prompt(self, key: int, here: Place, shown: str, *, keep: bool) -> None:
@@ -81,8 +112,9 @@ class Splits:
             self.divided.setdefault(key, (here, shown))
         elif there.split != here.split:
             raise DatasetError(
-                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. {LEARNT} Give both one split, or leave it out, so that "
-                "the prompt decides; where they are different things, name a split_group of each."
+                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. {LEARNT} Give "
+                "both one split, or leave it out, so that the prompt decides; where they are "
+                "different things, name a split_group of each."
             )
         elif there.is_grouped and not here.is_grouped:
             self._prompts[key] = here
@@ -93,8 +125,8 @@ class Splits:
             return None
         n, (_, first) = len(self.divided), next(iter(self.divided.values()))
         return (
-            f"{n:,} prompt{'' if n == 1 else 's'}, first {first!r}, in several splits, as the split_groups say: "
-            "what is learnt of them is judged on them too"
+            f"{n:,} prompt{'' if n == 1 else 's'}, first {first!r}, in several splits, as the "
+            "split_groups say: what is learnt of them is judged on them too"
         )
 
 
@@ -109,24 +141,43 @@ def refuse_divided(
     stored: Callable[[bool], Iterable[StoredSplit]],
     progress: Progress = unseen,
 ) -> Splits:
-    """Read the whole file once where it gives splits, and again for rows that do not; nothing where nobody ever gave one.
+    """Read the whole file once where it gives splits, and again for rows that do not; nothing where
+    nobody ever gave one.
 
-    `stored(only_given)` are the splits of the store, `only_given` those that came with a split or a group. Raises DatasetError naming
-    the prompt or group, both places and the cure. Rows that cannot be read are left to the import, which rejects them.
+    `stored(only_given)` are the splits of the store, `only_given` those that came with a split or a
+    group. Raises DatasetError naming the prompt or group, both places and the cure. Rows that
+    cannot be read are left to the import, which rejects them.
     """
     splits, gives = Splits(what), bool(own) or "split" in binding or "split_group" in binding
     n_open = 0
     if gives:
         n_open = _read(rows, binding, own, splits, progress, are_given=True)
     for prompt, group, split, comparison_id, begins in stored(not len(splits)):
-        splits.place(prompt, group, split, comparison_id, _shown(begins), keep=group is not None or split is not None)
+        splits.place(
+            prompt,
+            group,
+            split,
+            comparison_id,
+            _shown(begins),
+            keep=group is not None or split is not None,
+        )
     if len(splits) and (n_open or not gives):
         _read(rows, binding, own, splits, progress, are_given=False)
     return splits
 
 
-def _read(rows: RowFile, binding: Binding, own: OwnRows, splits: Splits, progress: Progress, *, are_given: bool) -> int:
-    """Place the rows that give a split or group, or those that do not; how many were passed over."""
+def _read(
+    rows: RowFile,
+    binding: Binding,
+    own: OwnRows,
+    splits: Splits,
+    progress: Progress,
+    *,
+    are_given: bool,
+) -> int:
+    """Place the rows that give a split or group, or those that do not; how many were passed
+    over.
+    """
     n_passed = 0
     for n, row in enumerate(rows):
         if n % EVERY == 0:
@@ -147,8 +198,15 @@ def _read(rows: RowFile, binding: Binding, own: OwnRows, splits: Splits, progres
 
 def _said(cells: Mapping[str, Any], *, is_own: bool) -> tuple[str, str | None, str | None, str]:
     prompt = text(cells["prompt"], "prompt")
-    key = identifier(cells["prompt_id"], "prompt_id") if is_own and "prompt_id" in cells else prompt_id(prompt, None)
-    group, split = optional_identifier(cells.get("split_group"), "split_group"), optional_word(cells.get("split"), "split", NAMES)
+    key = (
+        identifier(cells["prompt_id"], "prompt_id")
+        if is_own and "prompt_id" in cells
+        else prompt_id(prompt, None)
+    )
+    group, split = (
+        optional_identifier(cells.get("split_group"), "split_group"),
+        optional_word(cells.get("split"), "split", NAMES),
+    )
     return key, group, split, _shown(prompt)
 
 

@@ -34,7 +34,11 @@ class JsonLines:
             for line, raw in enumerate(_raw_lines(file), start=1):
                 self._position = file.tell()
                 if raw is None:
-                    yield Row(line, {}, f"longer than {MAX_LINE // MEGABYTE} MB. Shorten it or split the file")
+                    yield Row(
+                        line,
+                        {},
+                        f"longer than {MAX_LINE // MEGABYTE} MB. Shorten it or split the file",
+                    )
                 elif raw.strip():
                     yield _json_row(line, raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw)
 
@@ -55,19 +59,31 @@ def _json_row(line: int, raw: bytes) -> Row:
         cells = parse_json(raw.decode("utf-8"))
     except UnicodeDecodeError as cause:
         return Row(
-            line, {"": raw.decode("utf-8", "replace").rstrip()}, f"not UTF-8 (byte {cause.start + 1} of the line). Save the file as UTF-8"
+            line,
+            {"": raw.decode("utf-8", "replace").rstrip()},
+            f"not UTF-8 (byte {cause.start + 1} of the line). Save the file as UTF-8",
         )
     except DocumentError as cause:
         return Row(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
     except (ValueError, RecursionError) as cause:
-        return Row(line, {"": raw.decode("utf-8", "replace").rstrip()}, f"no JSON ({cause}). Write one JSON object a line")
+        return Row(
+            line,
+            {"": raw.decode("utf-8", "replace").rstrip()},
+            f"no JSON ({cause}). Write one JSON object a line",
+        )
     if not isinstance(cells, dict):
-        return Row(line, {"": cells}, f"a {type(cells).__name__}, not an object. Write one JSON object a line")
+        return Row(
+            line,
+            {"": cells},
+            f"a {type(cells).__name__}, not an object. Write one JSON object a line",
+        )
     return Row(line, cells)
 
 
 def _columns_of(rows: Iterable[Row]) -> list[str]:
-    """Of all rows: a member may come for the first time in the last object, and be the one that says which split it is of."""
+    """Of all rows: a member may come for the first time in the last object, and be the one that
+    says which split it is of.
+    """
     return list(dict.fromkeys(name for row in rows if row.fault is None for name in row.cells))
 
 
@@ -81,16 +97,22 @@ class JsonArray:
         self.size = path.stat().st_size
         if self.size > MAX_JSON:
             raise DatasetError(
-                f"{path} has {self.size:,} bytes; .json is read whole, up to {MAX_JSON:,}. Write one object a line, as .jsonl."
+                f"{path} has {self.size:,} bytes; .json is read whole, up to {MAX_JSON:,}. Write "
+                "one object a line, as .jsonl."
             )
         try:
             self._text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as cause:
             line = path.read_bytes()[: cause.start].count(b"\n") + 1
-            raise DatasetError(f"{path}, line {line}: not UTF-8 (byte {cause.start + 1} of the file). Save the file as UTF-8.") from cause
+            raise DatasetError(
+                f"{path}, line {line}: not UTF-8 (byte {cause.start + 1} of the file). Save the "
+                "file as UTF-8."
+            ) from cause
         opening = re.match(r'\s*(\{\s*"[^"]*"\s*:\s*)?\[', self._text)
         if opening is None:
-            raise DatasetError(f"{path} holds no JSON array. Write [{{…}}, {{…}}], or one object a line as .jsonl.")
+            raise DatasetError(
+                f"{path} holds no JSON array. Write [{{…}}, {{…}}], or one object a line as .jsonl."
+            )
         self._start = opening.end()
         self._position = 0
         self.columns = _columns_of(self._rows())
@@ -114,7 +136,8 @@ class JsonArray:
                 raise DatasetError(f"{self._path}, line {line}: {cause}.") from cause
             except (ValueError, RecursionError) as cause:
                 raise DatasetError(
-                    f"{self._path}, line {line}: no JSON ({cause}). Mend it there; if it ends there, copy the file again."
+                    f"{self._path}, line {line}: no JSON ({cause}). Mend it there; if it ends "
+                    "there, copy the file again."
                 ) from cause
             yield _element(line, value)
             self._position = at
@@ -123,7 +146,11 @@ class JsonArray:
                 at = _skip(blank, text, at + 1)
             elif text[at : at + 1] != "]":
                 line += text.count("\n", counted, at)
-                raise DatasetError(f"{self._path}, line {line}: no comma and no ] after an element. Mend it there, or copy the file again.")
+                raise DatasetError(
+                    f"{self._path}, line {line}: no comma and no ] after an element. Mend it "
+                    "there, "
+                    "or copy the file again."
+                )
 
 
 def _skip(blank: re.Pattern[str], text: str, at: int) -> int:

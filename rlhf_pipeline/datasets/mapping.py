@@ -35,7 +35,17 @@ COMPARISONS: Names = {
 # Of rows that this pipeline exported: they come back as they were.
 OWN_COMPARISONS: Names = {
     name: ()
-    for name in ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day", "position", "seed", "repeat_of", "flag")
+    for name in (
+        "comparison_id",
+        "prompt_id",
+        "completion_a_id",
+        "completion_b_id",
+        "day",
+        "position",
+        "seed",
+        "repeat_of",
+        "flag",
+    )
 }
 VOTES: Names = {
     "comparison_id": (),
@@ -63,36 +73,54 @@ SCHEMA = "schema"  # the column in which an export says what its rows are
 
 
 class Mapping(BaseModel):
-    """What a mapping file says: `columns` as `our name: column of the file`, `choices` as `word of the file: a|b|tie|both_bad|skip`."""
+    """What a mapping file says: `columns` as `our name: column of the file`, `choices` as `word of
+    the file: a|b|tie|both_bad|skip`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     columns: dict[str, str] = Field(default={}, description="our name: column of the file")
-    choices: dict[str, Choice] = Field(default={}, description="word of the file: a, b, tie, both_bad or skip")
+    choices: dict[str, Choice] = Field(
+        default={}, description="word of the file: a, b, tie, both_bad or skip"
+    )
 
     @classmethod
     def read(cls, path: Path | None, flags: Sequence[str] = ()) -> Self:
-        """Of a YAML file and `name=column` flags, which win. Raises DatasetError for what is neither."""
+        """Of a YAML file and `name=column` flags, which win. Raises DatasetError for what is
+        neither.
+        """
         said: dict[str, Any] = {}
         if path is not None:
             try:
                 said = parse_yaml(path.read_text(encoding="utf-8")) or {}
             except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
                 raise DatasetError(
-                    f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and below it `our_name: their_column`."
+                    f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and "
+                    "below it "
+                    "`our_name: their_column`."
                 ) from cause
         if isinstance(said, dict) and isinstance(said.get("choices"), dict):
-            said = said | {"choices": {str(word): choice for word, choice in said["choices"].items()}}
+            said = said | {
+                "choices": {str(word): choice for word, choice in said["choices"].items()}
+            }
         try:
             mapping = cls.model_validate(said)
         except ValidationError as cause:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors())
-            raise DatasetError(f"Mapping {path}: {problems}. It holds `columns:` and `choices:`, see docs/importing.md.") from cause
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors()
+            )
+            raise DatasetError(
+                f"Mapping {path}: {problems}. It holds `columns:` and `choices:`, see "
+                "docs/importing.md."
+            ) from cause
         columns = dict(mapping.columns)
         for flag in flags:
             name, equals, column = flag.partition("=")
             if not (name and equals and column):
-                raise DatasetError(f"--map {flag!r}: write --map our_name=their_column, such as --map prompt=question.")
+                raise DatasetError(
+                    f"--map {flag!r}: write --map our_name=their_column, such as --map "
+                    "prompt=question."
+                )
             columns[name.strip()] = column.strip()
         return mapping.model_copy(update={"columns": columns})
 
@@ -112,30 +140,49 @@ class Binding:
         return {name: cells.get(column) for name, column in self.columns.items()}
 
 
-def bind(names: Names, mapping: Mapping, columns: Sequence[str], *, what: str, required: Sequence[Sequence[str]]) -> Binding:
-    """Find `names` among the file's `columns`; of each group of `required` at least one must be there.
+def bind(
+    names: Names,
+    mapping: Mapping,
+    columns: Sequence[str],
+    *,
+    what: str,
+    required: Sequence[Sequence[str]],
+) -> Binding:
+    """Find `names` among the file's `columns`; of each group of `required` at least one must be
+    there.
 
-    Raises DatasetError for a name or column that does not exist and for a required one that is missing, with what there is.
+    Raises DatasetError for a name or column that does not exist and for a required one that is
+    missing, with what there is.
     """
     shown = ", ".join(columns) or "none"
     strangers = sorted(set(mapping.columns) - set(names))
     if strangers:
         raise DatasetError(
-            f"{what}: {strangers} are no columns of ours. They are: {', '.join(names)}. The file's own name stands behind the =."
+            f"{what}: {strangers} are no columns of ours. They are: {', '.join(names)}. The file's "
+            "own name stands behind the =."
         )
-    absent = sorted(f"{name}={column}" for name, column in mapping.columns.items() if column not in columns)
+    absent = sorted(
+        f"{name}={column}" for name, column in mapping.columns.items() if column not in columns
+    )
     if absent:
-        raise DatasetError(f"{what}: the mapping names columns that the file does not have: {', '.join(absent)}. It has: {shown}.")
+        raise DatasetError(
+            f"{what}: the mapping names columns that the file does not have: {', '.join(absent)}. "
+            f"It has: {shown}."
+        )
     bound = {}
     for name, aliases in names.items():
-        found = mapping.columns.get(name) or next((column for column in (name, *aliases) if column in columns), None)
+        found = mapping.columns.get(name) or next(
+            (column for column in (name, *aliases) if column in columns), None
+        )
         if found is not None:
             bound[name] = found
     for group in required:
         if not any(name in bound for name in group):
             known = ", ".join(alias for name in group for alias in (name, *names[name]))
             raise DatasetError(
-                f"{what}: no column for {' or '.join(group)}. The file has: {shown}. Known names: {known}. "
-                f"Say which it is with --map {group[0]}=COLUMN."
+                f"{what}: no column for {' or '.join(group)}. The file has: {shown}. Known names: "
+                f"{known}. Say which it is with --map {group[0]}=COLUMN."
             )
-    return Binding(bound, [column for column in columns if column not in bound.values() and column != SCHEMA])
+    return Binding(
+        bound, [column for column in columns if column not in bound.values() and column != SCHEMA]
+    )

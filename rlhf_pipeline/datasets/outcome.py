@@ -30,7 +30,10 @@ class ImportCounts(Record):
         >>> print(ImportCounts(imported=63011))
         63,011 imported, 0 already known, 0 merged, 0 rejected
         """
-        return f"{self.imported:,} imported, {self.known:,} already known, {self.merged:,} merged, {self.rejected:,} rejected"
+        return (
+            f"{self.imported:,} imported, {self.known:,} already known, {self.merged:,} "
+            f"merged, {self.rejected:,} rejected"
+        )
 
 
 class Progress(Protocol):

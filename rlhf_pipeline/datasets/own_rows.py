@@ -1,4 +1,6 @@
-"""Rows that this pipeline exported, told by their column `schema`. Knows what exports do to cells; knows no store."""
+"""Rows that this pipeline exported, told by their column `schema`. Knows what exports do to cells;
+knows no store.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +14,9 @@ from rlhf_pipeline.errors import FrameError
 
 
 class OwnRows:
-    """True where a file may hold exported rows; `cells` then takes off what the export put on for spreadsheets."""
+    """True where a file may hold exported rows; `cells` then takes off what the export put on for
+    spreadsheets.
+    """
 
     def __init__(self, kind: str, rows: RowFile):
         self._kind = kind
@@ -23,7 +27,9 @@ class OwnRows:
         return self._may_be
 
     def cells(self, cells: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """The cells and whether they are of an exported row. Raises Rejected for one of another kind or version."""
+        """The cells and whether they are of an exported row. Raises Rejected for one of another
+        kind or version.
+        """
         said = cells.get(SCHEMA)
         try:
             if not is_own(said):
@@ -32,5 +38,10 @@ class OwnRows:
             raise Rejected(str(cause)) from cause
         kind = str(said).rpartition("/")[2]
         if kind not in (self._kind, "tuple"):  # a tuple is a vote together with its comparison
-            raise Rejected(f"it is an exported {kind}, not a {self._kind}. `rlhf import` has a command for each")
-        return {name: plain(value) for name, value in cells.items()} if self._is_csv else cells, True
+            raise Rejected(
+                f"it is an exported {kind}, not a {self._kind}. `rlhf import` has a command for "
+                "each"
+            )
+        return {
+            name: plain(value) for name, value in cells.items()
+        } if self._is_csv else cells, True

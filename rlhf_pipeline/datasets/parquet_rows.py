@@ -24,10 +24,14 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as cause:
             if isinstance(cause, OSError) and cause.errno:
                 raise  # the disk refuses; of a damaged footer Arrow says no number
-            raise DatasetError(f"{path} is truncated or not a Parquet file. Copy it again. ({cause})") from cause
+            raise DatasetError(
+                f"{path} is truncated or not a Parquet file. Copy it again. ({cause})"
+            ) from cause
         twice = duplicate_columns(self._file.schema_arrow)
         if twice:
-            raise DatasetError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")
+            raise DatasetError(
+                f"{path}: columns {twice} come twice in the schema. Rename one of them."
+            )
         self.columns: list[str] = list(self._file.schema_arrow.names)
         self.size: int = self._file.metadata.num_rows
         self._n_read = 0
@@ -40,8 +44,12 @@ class ParquetFile:
         import pyarrow as pa
 
         self._n_read = 0
-        groups = [self._file.metadata.row_group(i) for i in range(self._file.metadata.num_row_groups)]
-        row_bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1)
+        groups = [
+            self._file.metadata.row_group(i) for i in range(self._file.metadata.num_row_groups)
+        ]
+        row_bytes = max(
+            (group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1
+        )
         batch_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
         try:
             for batch in self._file.iter_batches(batch_size=batch_rows, use_threads=False):
@@ -50,12 +58,14 @@ class ParquetFile:
                     yield Row(self._n_read, cells)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
             raise DatasetError(
-                f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). Copy or write it again, then repeat the import."
+                f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). "
+                "Copy or write it again, then repeat the import."
             ) from cause
         except (OverflowError, LookupError) as cause:
             raise DatasetError(
-                f"{self._path} holds a date or time zone that cannot be read, after row {self._n_read:,} of {self.size:,} ({cause}). "
-                "Write that column as text, then repeat the import."
+                f"{self._path} holds a date or time zone that cannot be read, after row "
+                f"{self._n_read:,} of {self.size:,} ({cause}). Write that column as text, then "
+                "repeat the import."
             ) from cause
 
 
@@ -64,8 +74,12 @@ def _microseconds(batch: Any) -> Any:
     import pyarrow as pa
 
     fields = [
-        pa.field(f.name, pa.timestamp("us", tz=f.type.tz)) if pa.types.is_timestamp(f.type) and f.type.unit == "ns" else f
+        pa.field(f.name, pa.timestamp("us", tz=f.type.tz))
+        if pa.types.is_timestamp(f.type) and f.type.unit == "ns"
+        else f
         for f in batch.schema
     ]
-    columns = [column.cast(f.type, safe=False) for column, f in zip(batch.columns, fields, strict=True)]
+    columns = [
+        column.cast(f.type, safe=False) for column, f in zip(batch.columns, fields, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

@@ -1,4 +1,6 @@
-"""Rows of a file as prompts in a JSONL file of their own, which the `dataset` source draws from. Knows cleaning; knows no database."""
+"""Rows of a file as prompts in a JSONL file of their own, which the `dataset` source draws from.
+Knows cleaning; knows no database.
+"""
 
 import json
 import os
@@ -27,7 +29,9 @@ REQUIRED = [("text",)]
 
 @dataclass
 class PromptImport:
-    """One file's prompts on their way into `target`, which keeps those of earlier imports and is replaced whole or not at all."""
+    """One file's prompts on their way into `target`, which keeps those of earlier imports and is
+    replaced whole or not at all.
+    """
 
     target: Path
     rejects: Rejects
@@ -35,7 +39,9 @@ class PromptImport:
     counts: ImportCounts = field(default_factory=ImportCounts)
     unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
 
-    def run(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> ImportCounts:
+    def run(
+        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+    ) -> ImportCounts:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
         known, seen = _known(self.target), Seen()
@@ -57,7 +63,9 @@ class PromptImport:
             unfinished.unlink(missing_ok=True)
         return self.counts
 
-    def _take(self, row: Row, binding: mapping.Binding, file: IO[str], known: Seen, seen: Seen) -> None:
+    def _take(
+        self, row: Row, binding: mapping.Binding, file: IO[str], known: Seen, seen: Seen
+    ) -> None:
         try:
             if row.fault is not None:
                 raise Rejected(row.fault)
@@ -90,14 +98,17 @@ class PromptImport:
         return {
             "text": said,
             "category": _category(cells.get("category"), domain),
-            "difficulty": Difficulty.MEDIUM.value if is_missing(difficulty) else one_of(difficulty, "difficulty", Difficulty).value,
+            "difficulty": Difficulty.MEDIUM.value
+            if is_missing(difficulty)
+            else one_of(difficulty, "difficulty", Difficulty).value,
             "reference": reference,
             "variables": variables | ({"domain": domain} if domain else {}),
         }
 
 
 def clean(said: str) -> str:
-    r"""Without blanks around it, lines ended by \n alone: two prompts that differ in nothing else are one.
+    r"""Without blanks around it, lines ended by \n alone: two prompts that differ in nothing else
+    are one.
 
     >>> clean("  Why?\r\nSay it. ")
     'Why?\nSay it.'
@@ -124,6 +135,7 @@ def _known(target: Path) -> Seen:
                     known.add(prompt_id(row["text"], row.get("reference")))
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise DatasetError(
-                f"{target}, where imported prompts are kept, cannot be read: {cause}. Restore it, or move it away to begin anew."
+                f"{target}, where imported prompts are kept, cannot be read: {cause}. Restore it, "
+                "or move it away to begin anew."
             ) from cause
     return known

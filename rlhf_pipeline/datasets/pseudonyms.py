@@ -1,4 +1,6 @@
-"""Annotators' names made unreadable, the same one always the same. Knows the home's salt; keeps no name."""
+"""Annotators' names made unreadable, the same one always the same. Knows the home's salt; keeps no
+name.
+"""
 
 import hmac
 import os
@@ -15,10 +17,11 @@ PSEUDONYM = re.compile(r"ann_[0-9a-f]{16}")
 
 
 class Pseudonyms:
-    """`ann_` and 16 hex digits of the HMAC-SHA-256 of a name under the home's salt; what has that form already stays as it is.
+    """`ann_` and 16 hex digits of the HMAC-SHA-256 of a name under the home's salt; what has that
+    form already stays as it is.
 
-    Whoever has no salt can neither recompute a pseudonym from a name nor try names out. A lost salt makes everybody a new person
-    to later imports, so it is part of a home's backup.
+    Whoever has no salt can neither recompute a pseudonym from a name nor try names out. A lost salt
+    makes everybody a new person to later imports, so it is part of a home's backup.
     """
 
     def __init__(self, salt: bytes):
@@ -27,7 +30,9 @@ class Pseudonyms:
 
     @classmethod
     def of(cls, home: Path) -> "Pseudonyms":
-        """With the salt in `<home>/annotator_salt`, made at first use, readable by its owner alone."""
+        """With the salt in `<home>/annotator_salt`, made at first use, readable by its owner
+        alone.
+        """
         path = home / SALT_FILE
         try:
             salt = path.read_bytes()
@@ -35,11 +40,13 @@ class Pseudonyms:
             salt = _make_salt(path)
         except OSError as cause:
             raise DatasetError(
-                f"{path} cannot be read: {cause.strerror}. Annotators' pseudonyms depend on it: make it readable."
+                f"{path} cannot be read: {cause.strerror}. Annotators' pseudonyms depend on it: "
+                "make it readable."
             ) from cause
         if len(salt) != SALT_BYTES:
             raise DatasetError(
-                f"{path} has {len(salt)} bytes, not {SALT_BYTES}. Annotators' pseudonyms depend on it: restore it from a backup."
+                f"{path} has {len(salt)} bytes, not {SALT_BYTES}. Annotators' pseudonyms depend on "
+                "it: restore it from a backup."
             )
         return cls(salt)
 
@@ -60,11 +67,14 @@ def _make_salt(path: Path) -> bytes:
     with refusals_named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with os.fdopen(
+                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            ) as file:
                 file.write(salt)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(unfinished, path)  # unlike a rename, it leaves a salt that another process made meanwhile
+            # unlike a rename, it leaves a salt that another process made meanwhile
+            os.link(unfinished, path)
         except FileExistsError:
             return path.read_bytes()
         finally:

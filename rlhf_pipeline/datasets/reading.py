@@ -1,7 +1,8 @@
 """Files of rows, opened by their suffix. Knows which kinds there are; knows no meaning of a column.
 
-Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes, text line by line. What is
-wrong with one row is said of that row (`Row.fault`); what is wrong with the file is a DatasetError.
+Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes,
+text line by line. What is wrong with one row is said of that row (`Row.fault`); what is wrong with
+the file is a DatasetError.
 """
 
 from pathlib import Path
@@ -25,9 +26,11 @@ __all__ = ["Row", "RowFile", "chunks", "open_rows"]
 
 
 def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
-    """The rows of a file by its suffix. Raises DatasetError for one that does not exist, is of another kind, is cut off or empty.
+    """The rows of a file by its suffix. Raises DatasetError for one that does not exist, is of
+    another kind, is cut off or empty.
 
-    Rows are read while they are iterated; DatasetError then names the line from which on the file cannot be read.
+    Rows are read while they are iterated; DatasetError then names the line from which on the file
+    cannot be read.
     """
     if not path.exists():
         raise DatasetError(f"{path} does not exist. Check the name.")
@@ -60,5 +63,6 @@ def _refuse_foreign(path: Path) -> None:
     for mark, name in FOREIGN:
         if head.startswith(mark):
             raise DatasetError(
-                f"{path} is {name}, whatever its name says. Export it as CSV, JSONL or Parquet under the suffix of its kind."
+                f"{path} is {name}, whatever its name says. Export it as CSV, JSONL or Parquet "
+                "under the suffix of its kind."
             )

@@ -1,4 +1,6 @@
-"""Rows that were not imported, each with its line and the reason, in a file beside the input. Knows files; judges nothing."""
+"""Rows that were not imported, each with its line and the reason, in a file beside the input. Knows
+files; judges nothing.
+"""
 
 import json
 import os
@@ -16,7 +18,8 @@ MAX_KINDS = 100  # different reasons that are counted apart
 
 
 class Rejects:
-    """Writes `<input>.rejected.jsonl` with the first reject and none without; in `fallback` where the input's folder is not writable.
+    """Writes `<input>.rejected.jsonl` with the first reject and none without; in `fallback` where
+    the input's folder is not writable.
 
     What an earlier import of the same input left there is replaced or, without a reject, removed.
     """
@@ -34,7 +37,9 @@ class Rejects:
         self.n += 1
         if len(self.first) < 3:
             self.first.append((line, reason))
-        kind = reason if reason in self.reasons or len(self.reasons) < MAX_KINDS else "other reasons"
+        kind = (
+            reason if reason in self.reasons or len(self.reasons) < MAX_KINDS else "other reasons"
+        )
         self.reasons[kind] += 1
         with refusals_named(self.path):
             if self._file is None:
@@ -52,7 +57,12 @@ class Rejects:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with refusals_named(self.path):
             if self._file is not None:
                 self._file.close()

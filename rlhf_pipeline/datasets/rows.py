@@ -1,4 +1,6 @@
-"""One row of a file, and what every kind of file of rows can do. Knows no format and no meaning of a column."""
+"""One row of a file, and what every kind of file of rows can do. Knows no format and no meaning of
+a column.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -16,7 +18,9 @@ BATCH_ROWS = 2_000
 
 @dataclass(frozen=True)
 class Row:
-    """One row: the line of the file it begins on (Parquet: its number), its cells by column, and why it cannot be read, if so."""
+    """One row: the line of the file it begins on (Parquet: its number), its cells by column, and
+    why it cannot be read, if so.
+    """
 
     line: int
     cells: dict[str, Any]
@@ -29,7 +33,9 @@ class Row:
 
 
 class RowFile(Protocol):
-    """An open file of rows. `size` and `position` are in the same unit, bytes or rows: how far reading has come."""
+    """An open file of rows. `size` and `position` are in the same unit, bytes or rows: how far
+    reading has come.
+    """
 
     columns: list[str]
     size: int
@@ -41,8 +47,12 @@ class RowFile(Protocol):
     def __iter__(self) -> Iterator[Row]: ...
 
 
-def chunks(rows: Iterable[Row], max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES) -> Iterator[list[Row]]:
-    """Consecutive lists of at most `max_rows` rows and roughly `max_bytes`; a larger row comes alone."""
+def chunks(
+    rows: Iterable[Row], max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
+) -> Iterator[list[Row]]:
+    """Consecutive lists of at most `max_rows` rows and roughly `max_bytes`; a larger row comes
+    alone.
+    """
     batch: list[Row] = []
     size = 0
     for row in rows:
@@ -61,4 +71,6 @@ def refusals_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
-        raise DatasetError(f"{path} cannot be read: {cause.strerror or cause}. Check its permissions and the disk.") from cause
+        raise DatasetError(
+            f"{path} cannot be read: {cause.strerror or cause}. Check its permissions and the disk."
+        ) from cause

@@ -1,4 +1,6 @@
-"""Which content ids a file has shown already, in sixteen bytes each at most. Knows hashes; forgets the rows."""
+"""Which content ids a file has shown already, in sixteen bytes each at most. Knows hashes; forgets
+the rows.
+"""
 
 from array import array
 
@@ -7,7 +9,8 @@ FULLEST = 0.6
 
 
 class Seen:
-    """A set of content ids by their first 64 bits, with linear probing: a Python set of a million takes 100 MB, this 17.
+    """A set of content ids by their first 64 bits, with linear probing: a Python set of a million
+    takes 100 MB, this 17.
 
     Two different ids of a million rows are taken for one with a chance of 3 in 100 million.
 

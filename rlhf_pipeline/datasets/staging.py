@@ -1,6 +1,8 @@
-"""Records set down on disk in any order and taken up in order of time. Knows text lines; knows nothing of votes.
+"""Records set down on disk in any order and taken up in order of time. Knows text lines; knows
+nothing of votes.
 
-An external merge sort: what fits in some megabytes is sorted and written as a run, and the runs are merged while they are read.
+An external merge sort: what fits in some megabytes is sorted and written as a run, and the runs are
+merged while they are read.
 """
 
 import heapq
@@ -20,7 +22,9 @@ LAST = "~"  # sorts behind every year
 
 
 class Staging:
-    """`add` all, then iterate: by moment, those without one last, equal ones in the order of `line`."""
+    """`add` all, then iterate: by moment, those without one last, equal ones in the order of
+    `line`.
+    """
 
     def __init__(self, folder: Path, *, run_bytes: int = RUN_BYTES, fan_in: int = FAN_IN):
         self._folder = folder
@@ -38,7 +42,8 @@ class Staging:
     def add(self, moment: datetime | None, line: int, record: dict[str, Any]) -> None:
         """Raises ArtefactError where the disk is full."""
         when = moment.astimezone(UTC).isoformat(timespec="microseconds") if moment else LAST
-        entry = f"{when}\t{line:015d}\t{json.dumps(record)}\n"  # ASCII, and no tab or line break inside
+        # ASCII, and no tab or line break inside
+        entry = f"{when}\t{line:015d}\t{json.dumps(record)}\n"
         self._held.append(entry)
         self._held_bytes += len(entry) + 60
         self._n += 1
@@ -70,7 +75,9 @@ class Staging:
             path.unlink()
 
     def _merged(self, runs: list[Path], open_files: ExitStack) -> Iterator[str]:
-        return heapq.merge(*(open_files.enter_context(path.open(encoding="ascii")) for path in runs))
+        return heapq.merge(
+            *(open_files.enter_context(path.open(encoding="ascii")) for path in runs)
+        )
 
     def _new_run(self) -> Path:
         self._n_runs += 1

@@ -1,4 +1,6 @@
-"""Rows of a file as votes of this project, in order of time. Knows what makes two of them equal; the store is handed in."""
+"""Rows of a file as votes of this project, in order of time. Knows what makes two of them equal;
+the store is handed in.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +36,19 @@ REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
 CAST_AT_ONCE = 1_000  # handed over together; the store divides them into its transactions
 MAX_STRENGTH = 4
 STORED_OTHERWISE = (
-    "this annotator's choice of that moment is stored already, with another strength, duration, reason or task. "
-    "A vote is never changed: import the file with the same mapping as before"
+    "this annotator's choice of that moment is stored already, with another strength, duration, "
+    "reason or task. A vote is never changed: import the file with the same mapping as before"
 )
-IDENTITY = ("comparison_id", "annotator_id", "choice", "strength", "voted_at", "duration_s", "reason", "task_id")
+IDENTITY = (
+    "comparison_id",
+    "annotator_id",
+    "choice",
+    "strength",
+    "voted_at",
+    "duration_s",
+    "reason",
+    "task_id",
+)
 
 Turn = tuple[str, str, str, datetime | None]
 
@@ -64,9 +75,11 @@ class BallotBox(Protocol):
 
 @dataclass
 class VoteImport:
-    """One file's votes: `read` sets the new ones down in `staging`, `cast` records them by their moment, the undated last.
+    """One file's votes: `read` sets the new ones down in `staging`, `cast` records them by their
+    moment, the undated last.
 
-    Nothing is recorded before the whole file was read, so a file that breaks off in its middle leaves nothing behind.
+    Nothing is recorded before the whole file was read, so a file that breaks off in its middle
+    leaves nothing behind.
     """
 
     comparisons: SourceIds
@@ -81,15 +94,24 @@ class VoteImport:
     days: set[str] = field(default_factory=set)  # of new votes with a moment
     n_undated: int = 0
 
-    def read(self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen) -> None:
+    def read(
+        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+    ) -> None:
         """All rows of the file: new ones are set down, the others counted."""
         own = OwnRows("vote", rows)
-        binding = bind(mapping.VOTES | (mapping.OWN_VOTES if own else {}), names, rows.columns, what=what, required=REQUIRED)
+        binding = bind(
+            mapping.VOTES | (mapping.OWN_VOTES if own else {}),
+            names,
+            rows.columns,
+            what=what,
+            required=REQUIRED,
+        )
         self.unused = binding.unused
         if "voted_at" not in binding and not self.are_undated:
             raise DatasetError(
-                f"{what}: no column for voted_at, when the vote was cast. The file has: {', '.join(rows.columns)}. "
-                "Say which it is with --map voted_at=COLUMN, or that there is none with --undated: such votes count for training, but never for drift."
+                f"{what}: no column for voted_at, when the vote was cast. The file has: "
+                f"{', '.join(rows.columns)}. Say which it is with --map voted_at=COLUMN, or that "
+                "there is none with --undated: such votes count for training, but never for drift."
             )
         seen = Seen()
         for batch in chunks(rows):
@@ -97,13 +119,22 @@ class VoteImport:
             progress("reading", rows.position, rows.size)
 
     def cast(self, ballots: BallotBox, progress: Progress = unseen) -> None:
-        """Record what `read` set down. After an error or a kill, import the same file again: only what is missing is cast."""
+        """Record what `read` set down. After an error or a kill, import the same file again: only
+        what is missing is cast.
+        """
         for batch in batched(self.staging, CAST_AT_ONCE):
             ballots.cast_all(NewVote.model_validate(record) for record in batch)
             self.counts = self.counts.plus(imported=len(batch))
             progress("casting", self.counts.imported, len(self.staging))
 
-    def _stage(self, batch: Sequence[Row], words: Mapping[str, Choice], binding: Binding, own: OwnRows, seen: Seen) -> None:
+    def _stage(
+        self,
+        batch: Sequence[Row],
+        words: Mapping[str, Choice],
+        binding: Binding,
+        own: OwnRows,
+        seen: Seen,
+    ) -> None:
         read: list[tuple[Row, dict[str, Any], bool]] = []
         refused: list[tuple[Row, str]] = []
         for row in batch:
@@ -113,7 +144,9 @@ class VoteImport:
                 plain, is_own = own.cells(row.cells)
                 cells = binding.of(plain)
                 if is_own and cells.get("is_superseded") in (True, "true"):
-                    raise Rejected("its annotator replaced it by a later vote. Export without --superseded")
+                    raise Rejected(
+                        "its annotator replaced it by a later vote. Export without --superseded"
+                    )
                 read.append((row, self._vote(cells, words, is_own=is_own), is_own))
             except Rejected as cause:
                 refused.append((row, str(cause)))
@@ -121,11 +154,22 @@ class VoteImport:
         self.rejects.add_all(refused)
         keys = [import_key(vote) for _, vote, _ in placed]
         known = self.known.known_keys(keys)
-        turns = self.known.votes_on([vote["comparison_id"] for key, (_, vote, _) in zip(keys, placed, strict=True) if key not in known])
+        turns = self.known.votes_on(
+            [
+                vote["comparison_id"]
+                for key, (_, vote, _) in zip(keys, placed, strict=True)
+                if key not in known
+            ]
+        )
         n_merged = n_known = 0
         doubled: list[tuple[Row, str]] = []
         for key, (row, vote, is_own) in zip(keys, placed, strict=True):
-            is_stored = (vote["comparison_id"], vote["annotator_id"], vote["choice"], vote["voted_at"]) in turns
+            is_stored = (
+                vote["comparison_id"],
+                vote["annotator_id"],
+                vote["choice"],
+                vote["voted_at"],
+            ) in turns
             if not seen.add(key.removeprefix("import:")):
                 n_merged += 1
             elif key in known or (is_own and is_stored):
@@ -140,7 +184,11 @@ class VoteImport:
 
     def _set_down(self, line: int, vote: dict[str, Any]) -> None:
         moment: datetime | None = vote["voted_at"]
-        self.staging.add(moment, line, vote | {"voted_at": moment.isoformat() if moment else None, "origin": "import"})
+        self.staging.add(
+            moment,
+            line,
+            vote | {"voted_at": moment.isoformat() if moment else None, "origin": "import"},
+        )
         if moment is None:
             self.n_undated += 1
         else:
@@ -150,20 +198,28 @@ class VoteImport:
         self, read: Sequence[tuple[Row, dict[str, Any], bool]], refused: list[tuple[Row, str]]
     ) -> list[tuple[Row, dict[str, Any], bool]]:
         """Those votes whose comparison is stored, with its id; the others go to `refused`."""
-        stored = self.known.pair_keys([vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]])
-        by_source_id = self.comparisons.with_source_ids([vote["source_pair_id"] for _, vote, _ in read if vote["source_pair_id"]])
+        stored = self.known.pair_keys(
+            [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
+        )
+        by_source_id = self.comparisons.with_source_ids(
+            [vote["source_pair_id"] for _, vote, _ in read if vote["source_pair_id"]]
+        )
         placed = []
         for row, vote, is_own in read:
             own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
             found = own_id if own_id in stored else by_source_id.get(source_id)
             if found is None:
                 name = f"comparison_id {own_id!r}" if own_id else f"source_pair_id {source_id!r}"
-                refused.append((row, f"{name} is no comparison of this project. Import its comparisons first"))
+                refused.append(
+                    (row, f"{name} is no comparison of this project. Import its comparisons first")
+                )
             else:
                 placed.append((row, vote | {"comparison_id": found}, is_own))
         return placed
 
-    def _vote(self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool) -> dict[str, Any]:
+    def _vote(
+        self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool
+    ) -> dict[str, Any]:
         """A vote without idempotency key, its comparison under one of two names."""
         comparison_id = optional_identifier(cells.get("comparison_id"), "comparison_id")
         source_id = optional_identifier(cells.get("source_pair_id"), "source_pair_id")
@@ -172,19 +228,30 @@ class VoteImport:
         annotator = identifier(cells["annotator_id"], "annotator_id")
         said = choice(cells["choice"], words)
         said_kind = cells.get("annotator_kind")
-        kind = AnnotatorKind.HUMAN if is_missing(said_kind) else one_of(said_kind, "annotator_kind", AnnotatorKind)
-        is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE  # a model is nobody whose name needs hiding
+        kind = (
+            AnnotatorKind.HUMAN
+            if is_missing(said_kind)
+            else one_of(said_kind, "annotator_kind", AnnotatorKind)
+        )
+        # a model is nobody whose name needs hiding
+        is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE
         return {
             "comparison_id": comparison_id,
             "source_pair_id": source_id,
-            "annotator_id": annotator if is_kept or self.pseudonyms is None else self.pseudonyms(annotator),
+            "annotator_id": annotator
+            if is_kept or self.pseudonyms is None
+            else self.pseudonyms(annotator),
             "annotator_kind": kind.value,
             "choice": said.value,
             "strength": _strength(cells.get("strength"), said),
             "voted_at": self.clock.moment(cells.get("voted_at"), "voted_at"),
             "duration_s": number(cells.get("duration_s"), "duration_s", low=0),
-            "reason": "" if is_own and cells.get("reason") == "" else optional_text(cells.get("reason"), "reason"),
-            "stated_confidence": number(cells.get("stated_confidence"), "stated_confidence", low=0, high=1),
+            "reason": ""
+            if is_own and cells.get("reason") == ""
+            else optional_text(cells.get("reason"), "reason"),
+            "stated_confidence": number(
+                cells.get("stated_confidence"), "stated_confidence", low=0, high=1
+            ),
             "task_id": optional_identifier(cells.get("task_id"), "task_id"),
         }
 
@@ -209,7 +276,11 @@ def _strength(value: Any, said: Choice) -> int | None:
     """1 to 4 with a or b. A scale that begins at 0 for a tie says nothing beyond the tie."""
     found = whole(value, "strength", low=0, high=MAX_STRENGTH)
     if found is not None and found > 0 and said not in (Choice.A, Choice.B):
-        raise Rejected(f"strength {found} with choice {said}: strength says how much a or b is preferred")
+        raise Rejected(
+            f"strength {found} with choice {said}: strength says how much a or b is preferred"
+        )
     if found == 0 and said in (Choice.A, Choice.B):
-        raise Rejected(f"strength 0 with choice {said}: it is 1 (slight) to {MAX_STRENGTH} (strong)")
+        raise Rejected(
+            f"strength 0 with choice {said}: it is 1 (slight) to {MAX_STRENGTH} (strong)"
+        )
     return found or None

@@ -1,4 +1,6 @@
-"""Has the world moved away from the reward model? Detectors over the errors, tests between windows, one report a day."""
+"""Has the world moved away from the reward model? Detectors over the errors, tests between windows,
+one report a day.
+"""
 
 from rlhf_pipeline.drift.adwin import ADWIN
 from rlhf_pipeline.drift.base import DriftDetector

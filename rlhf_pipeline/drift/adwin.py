@@ -1,4 +1,6 @@
-"""ADWIN: a window of errors that shrinks when its older part differs from its newer. Knows one stream of errors."""
+"""ADWIN: a window of errors that shrinks when its older part differs from its newer. Knows one
+stream of errors.
+"""
 
 from collections import deque
 from typing import Any, ClassVar, Self
@@ -14,7 +16,12 @@ class ADWINParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    adwin_delta: float = Field(default=0.1, gt=0, lt=1, description="ADWIN: confidence of one cut; larger is earlier and less certain")
+    adwin_delta: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="ADWIN: confidence of one cut; larger is earlier and less certain",
+    )
     adwin_clock: int = Field(default=8, ge=1, description="ADWIN: votes between two looks")
     adwin_min_votes: int = Field(default=30, ge=10, description="ADWIN: votes before it looks")
 
@@ -22,9 +29,10 @@ class ADWINParams(BaseModel):
 class ADWIN:
     """Adaptive windowing over a stream of errors; Frouros does the arithmetic.
 
-    ADWIN itself is two-sided and cuts its window only as far as its bound demands, which on votes leaves hundreds of
-    old ones. So a cut where the error rate fell only shortens the window and is no signal, and the change is dated at
-    the most likely split (binomial likelihood) of what the cut left, not at its start. ADWIN has no warnings.
+    ADWIN itself is two-sided and cuts its window only as far as its bound demands, which on votes
+    leaves hundreds of old ones. So a cut where the error rate fell only shortens the window and is
+    no signal, and the change is dated at the most likely split (binomial likelihood) of what the
+    cut left, not at its start. ADWIN has no warnings.
 
     Bifet, Gavaldà 2007, Learning from Time-Changing Data with Adaptive Windowing.
 
@@ -46,8 +54,13 @@ class ADWIN:
         from frouros.detectors.concept_drift import ADWINConfig
 
         p = self.params
-        self._adwin = Frouros(config=ADWINConfig(clock=p.adwin_clock, delta=p.adwin_delta, min_num_instances=p.adwin_min_votes))
-        # Position in the stream -> vote seq, kept only where a bucket begins: buckets only ever merge, so no other is asked for.
+        self._adwin = Frouros(
+            config=ADWINConfig(
+                clock=p.adwin_clock, delta=p.adwin_delta, min_num_instances=p.adwin_min_votes
+            )
+        )
+        # Position in the stream -> vote seq, kept only where a bucket begins: buckets only ever
+        # merge, so no other is asked for.
         self._seq_at: dict[int, int] = {}
 
     def update(self, value: float, seq: int) -> Signal | None:
@@ -55,7 +68,8 @@ class ADWIN:
         error = error_value(value, self.name, seq)
         total, width = adwin.total + error, adwin.width + 1
         self._seq_at[adwin.num_instances + 1] = seq
-        # Frouros divides by zero for the smallest window it allows: an infinite bound there, hence no cut, as it should be.
+        # Frouros divides by zero for the smallest window it allows: an infinite bound there, hence
+        # no cut, as it should be.
         with np.errstate(divide="ignore", invalid="ignore"):
             adwin.update(value=error)
         if adwin.num_instances % self.params.adwin_clock == 0:
@@ -84,11 +98,14 @@ class ADWIN:
         self._seq_at = {position: self._seq_at[position] for position, _, _ in self._buckets()}
 
     def _split(self, cut_total: float, n_cut: int) -> tuple[dict[str, float], int]:
-        """Error rates before and after the most likely change in what is left of the window, and its seq.
+        """Error rates before and after the most likely change in what is left of the window, and
+        its seq.
 
         `cut_total` errors in `n_cut` votes were already cut off; they count as before the change.
         """
-        positions, sizes, totals = (np.array(column, dtype=float) for column in zip(*self._buckets(), strict=True))
+        positions, sizes, totals = (
+            np.array(column, dtype=float) for column in zip(*self._buckets(), strict=True)
+        )
         n_before, before = n_cut + np.cumsum(sizes) - sizes, cut_total + np.cumsum(totals) - totals
         n_after, after = n_before[-1] + sizes[-1] - n_before, before[-1] + totals[-1] - before
         likelihood = _log_likelihood(before, n_before) + _log_likelihood(after, n_after)
@@ -110,7 +127,9 @@ class ADWIN:
             "width": int(adwin.width),
             "n_buckets": int(adwin.num_buckets),
             "n_max_buckets": int(adwin.num_max_buckets),
-            "buckets": [[b.total[: b.idx].tolist(), b.variance[: b.idx].tolist()] for b in adwin.buckets],
+            "buckets": [
+                [b.total[: b.idx].tolist(), b.variance[: b.idx].tolist()] for b in adwin.buckets
+            ],
             "seq_at": [[position, seq] for position, seq in self._seq_at.items()],
         }
 

@@ -1,4 +1,6 @@
-"""Turns a day's failed calibration tests into events for the trigger. Knows test results, not how they are computed."""
+"""Turns a day's failed calibration tests into events for the trigger. Knows test results, not how
+they are computed.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -11,12 +13,18 @@ from rlhf_pipeline.records import DriftEvent, content_id, utc_now
 
 
 def calibration_events(
-    day_rows: pd.DataFrame, tests: Sequence[Mapping[str, Any]], *, model_version: str, detected_at: datetime | None = None
+    day_rows: pd.DataFrame,
+    tests: Sequence[Mapping[str, Any]],
+    *,
+    model_version: str,
+    detected_at: datetime | None = None,
 ) -> list[DriftEvent]:
-    """One event per failed test of {name, passed, value, threshold}, at the highest vote seq of the day's reflection rows.
+    """One event per failed test of {name, passed, value, threshold}, at the highest vote seq of the
+    day's reflection rows.
 
-    The change is dated at the first judged vote of the day: a test over a day knows no better. A test with `passed`
-    None had too little to go by and is no event. Raises InvalidScores for a failed test without judged rows.
+    The change is dated at the first judged vote of the day: a test over a day knows no better. A
+    test with `passed` None had too little to go by and is no event. Raises InvalidScores for a
+    failed test without judged rows.
     """
     failed = [test for test in tests if test["passed"] is not None and not test["passed"]]
     if not failed:
@@ -24,7 +32,8 @@ def calibration_events(
     judged = day_rows[(day_rows["reward_model"] == model_version) & day_rows["is_error"].notna()]
     if judged.empty:
         raise InvalidScores(
-            f"Calibration test {failed[0]['name']} failed for {model_version}, but no row of the day is judged. Give the rows it was computed on."
+            f"Calibration test {failed[0]['name']} failed for {model_version}, but no row of the "
+            "day is judged. Give the rows it was computed on."
         )
     first, last = int(judged["seq"].min()), int(judged["seq"].max())
     return [
@@ -37,7 +46,12 @@ def calibration_events(
             seq=last,
             day=date.fromisoformat(str(judged["day"].iloc[0])),
             change_seq=first,
-            evidence={"value": test["value"], "threshold": test["threshold"], "n_votes": len(judged), "first_seq": first},
+            evidence={
+                "value": test["value"],
+                "threshold": test["threshold"],
+                "n_votes": len(judged),
+                "first_seq": first,
+            },
             detected_at=detected_at or utc_now(),
         )
         for test in failed

@@ -1,7 +1,9 @@
-"""Kinds of prompts, found by k-means over two windows: which became more, fewer or worse. Knows windows; knows no text.
+"""Kinds of prompts, found by k-means over two windows: which became more, fewer or worse. Knows
+windows; knows no text.
 
-Points are clustered without looking at the window they come from, so under one distribution the windows' shares in a
-cluster differ by chance alone, and an exact test of them holds whatever the clusters are.
+Points are clustered without looking at the window they come from, so under one distribution the
+windows' shares in a cluster differ by chance alone, and an exact test of them holds whatever the
+clusters are.
 """
 
 from collections.abc import Sequence
@@ -28,18 +30,36 @@ ORDER = {"grew": 0, "shrank": 1, "steady": 2}
 
 
 class ClusterParams(WindowParams):
-    """How many clusters, and when one has changed. The false discovery rate is `alpha`, as of all tests of a day."""
+    """How many clusters, and when one has changed. The false discovery rate is `alpha`, as of all
+    tests of a day.
+    """
 
-    prompts_per_cluster: int = Field(default=25, ge=5, description="Prompts of both windows for each cluster: fewer make wide intervals")
-    max_clusters: int = Field(default=8, ge=2, le=26, description="Most clusters: more are not read")
-    min_in_cluster: int = Field(default=10, ge=5, description="Prompts of a window in a cluster for an error rate to be given")
-    share_effect: float = Field(default=0.05, gt=0, le=1, description="Change of a cluster's share of the prompts that counts")
+    prompts_per_cluster: int = Field(
+        default=25,
+        ge=5,
+        description="Prompts of both windows for each cluster: fewer make wide intervals",
+    )
+    max_clusters: int = Field(
+        default=8, ge=2, le=26, description="Most clusters: more are not read"
+    )
+    min_in_cluster: int = Field(
+        default=10,
+        ge=5,
+        description="Prompts of a window in a cluster for an error rate to be given",
+    )
+    share_effect: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="Change of a cluster's share of the prompts that counts",
+    )
     cluster_seed: int = Field(default=0, ge=0, description="Seed of k-means")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One kind of prompts. Errors are None below `min_in_cluster` prompts, p-values are adjusted over all clusters.
+    """One kind of prompts. Errors are None below `min_in_cluster` prompts, p-values are adjusted
+    over all clusters.
 
     `examples` are comparison ids nearest the centre, those of the current window first.
     """
@@ -62,7 +82,9 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SemanticClusters:
-    """`clusters`: worse ones first, then those that grew, shrank, stayed. `p_value`: that both windows fill them alike."""
+    """`clusters`: worse ones first, then those that grew, shrank, stayed. `p_value`: that both
+    windows fill them alike.
+    """
 
     clusters: tuple[Cluster, ...]
     n_reference: int
@@ -72,13 +94,19 @@ class SemanticClusters:
 
 
 def semantic_clusters(
-    reference: Window | None, current: Window | None, params: ClusterParams | None = None, *, n_examples: int = 3
+    reference: Window | None,
+    current: Window | None,
+    params: ClusterParams | None = None,
+    *,
+    n_examples: int = 3,
 ) -> SemanticClusters:
-    """k-means over the embedded comparison of each prompt in both windows; the prompt's other comparisons go with it.
+    """k-means over the embedded comparison of each prompt in both windows; the prompt's other
+    comparisons go with it.
 
-    k is the one of the best mean silhouette, from 2 to one cluster per `prompts_per_cluster` prompts of both windows and
-    at most `max_clusters`. Each prompt counts once, its error being the mean over its comparisons, since comparisons of one prompt resemble each
-    other. The order of rows does not matter. Raises NotEnoughData naming what is missing, InvalidScores for windows of
+    k is the one of the best mean silhouette, from 2 to one cluster per `prompts_per_cluster`
+    prompts of both windows and at most `max_clusters`. Each prompt counts once, its error being the
+    mean over its comparisons, since comparisons of one prompt resemble each other. The order of
+    rows does not matter. Raises NotEnoughData naming what is missing, InvalidScores for windows of
     two encoders.
     """
     params = params or ClusterParams()
@@ -89,12 +117,22 @@ def semantic_clusters(
     assert current is not None
     if reference.embeddings.shape[1] != current.embeddings.shape[1]:
         raise InvalidScores(
-            f"Embeddings of {reference.embeddings.shape[1]} and {current.embeddings.shape[1]} dimensions make no clusters. Embed both with one encoder."
+            f"Embeddings of {reference.embeddings.shape[1]} and {current.embeddings.shape[1]} "
+            "dimensions make no clusters. Embed both with one encoder."
         )
-    points = _directions(np.concatenate([w.embeddings[rows["embedding_row"]] for w, rows in ((reference, before), (current, now))]))
+    points = _directions(
+        np.concatenate(
+            [
+                w.embeddings[rows["embedding_row"]]
+                for w, rows in ((reference, before), (current, now))
+            ]
+        )
+    )
     is_current = np.arange(len(points)) >= len(before)
     label, distance, explained = _k_means(points, params)
-    rows = pd.concat([before, now], ignore_index=True).assign(is_current=is_current, label=label, distance=distance)
+    rows = pd.concat([before, now], ignore_index=True).assign(
+        is_current=is_current, label=label, distance=distance
+    )
     return SemanticClusters(
         clusters=_compared(rows, params, n_examples),
         n_reference=len(before),
@@ -105,13 +143,21 @@ def semantic_clusters(
 
 
 def _embedded(window: Window | None) -> pd.DataFrame:
-    """One row per prompt with an embedding: comparison_id, embedding_row, and the mean error of all its comparisons."""
+    """One row per prompt with an embedding: comparison_id, embedding_row, and the mean error of all
+    its comparisons.
+    """
     if window is None:
         return pd.DataFrame({"comparison_id": [], "embedding_row": [], "error": []})
     rows = window.rows
     error = rows.groupby("prompt_id")["error"].mean()
-    embedded = rows.loc[rows["embedding_row"] >= 0, ["comparison_id", "prompt_id", "embedding_row"]].sort_values("comparison_id")
-    return embedded.assign(error=embedded["prompt_id"].map(error)).drop(columns="prompt_id").reset_index(drop=True)
+    embedded = rows.loc[
+        rows["embedding_row"] >= 0, ["comparison_id", "prompt_id", "embedding_row"]
+    ].sort_values("comparison_id")
+    return (
+        embedded.assign(error=embedded["prompt_id"].map(error))
+        .drop(columns="prompt_id")
+        .reset_index(drop=True)
+    )
 
 
 def _refuse_lost(*windows: Window | None) -> None:
@@ -123,20 +169,29 @@ def _refuse_lost(*windows: Window | None) -> None:
 def _check(before: pd.DataFrame, now: pd.DataFrame, params: ClusterParams) -> None:
     lacking = [
         f"the {name} window has {len(rows)} embedded prompts, {needed} are needed"
-        for name, rows, needed in (("reference", before, params.min_reference), ("day's", now, params.min_prompts))
+        for name, rows, needed in (
+            ("reference", before, params.min_reference),
+            ("day's", now, params.min_prompts),
+        )
         if len(rows) < needed
     ]
     if lacking:
-        raise NotEnoughData(f"No clusters: {'; '.join(lacking)}. Collect more votes, or lower min_prompts.")
+        raise NotEnoughData(
+            f"No clusters: {'; '.join(lacking)}. Collect more votes, or lower min_prompts."
+        )
 
 
 def _directions(points: Floats) -> Floats:
-    """Rows of length 1 around the common mean, no column louder than LOUDEST usual ones: clusters are of meaning, not of length.
+    """Rows of length 1 around the common mean, no column louder than LOUDEST usual ones: clusters
+    are of meaning, not of length.
 
-    The features hold counts beside the encoder's columns, and grow with a completion's length as a whole.
+    The features hold counts beside the encoder's columns, and grow with a completion's length as a
+    whole.
     """
     if not np.isfinite(points).all():
-        raise InvalidScores("An embedding is NaN or infinite. Check the encoder; no row is left out silently.")
+        raise InvalidScores(
+            "An embedding is NaN or infinite. Check the encoder; no row is left out silently."
+        )
     spread = points.std(axis=0)
     most = LOUDEST * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
     centred = (points - points.mean(axis=0)) / np.maximum(spread / most, 1)
@@ -149,15 +204,21 @@ def _k_means(points: Floats, params: ClusterParams) -> tuple[Labels, Floats, flo
     from sklearn.cluster import KMeans
 
     if (points == points[0]).all():
-        raise NotEnoughData("No clusters: all embeddings are equal. Is the encoder one that tells texts apart?")
-    fitted = KMeans(_number_of_clusters(points, params), n_init=4, random_state=params.cluster_seed).fit(points)
+        raise NotEnoughData(
+            "No clusters: all embeddings are equal. Is the encoder one that tells texts apart?"
+        )
+    fitted = KMeans(
+        _number_of_clusters(points, params), n_init=4, random_state=params.cluster_seed
+    ).fit(points)
     distance = np.linalg.norm(points - fitted.cluster_centers_[fitted.labels_], axis=1)
     total = float(((points - points.mean(axis=0)) ** 2).sum())
     return fitted.labels_, distance, 1 - float((distance**2).sum()) / total
 
 
 def _number_of_clusters(points: Floats, params: ClusterParams) -> int:
-    """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); of equal ones the smallest."""
+    """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); of
+    equal ones the smallest.
+    """
     from sklearn.cluster import KMeans
     from sklearn.metrics import pairwise_distances, silhouette_score
 
@@ -177,14 +238,20 @@ def _number_of_clusters(points: Floats, params: ClusterParams) -> int:
 
 
 def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tuple[Cluster, ...]:
-    by_size = rows.groupby("label")["comparison_id"].agg(["size", "min"]).sort_values(["size", "min"], ascending=[False, True])
+    by_size = (
+        rows.groupby("label")["comparison_id"]
+        .agg(["size", "min"])
+        .sort_values(["size", "min"], ascending=[False, True])
+    )
     parts = [rows[rows["label"] == label] for label in by_size.index]
     n_before, n_now = int((~rows["is_current"]).sum()), int(rows["is_current"].sum())
     counts = [(int((~part["is_current"]).sum()), int(part["is_current"].sum())) for part in parts]
     p_share = adjusted([_exact(before, n_before, now, n_now) for before, now in counts])
     rises = [_rise(part, params.min_in_cluster) for part in parts]
     tested = [i for i, rise in enumerate(rises) if rise is not None]
-    p_error = dict(zip(tested, adjusted([rise[1] for rise in rises if rise is not None]), strict=True))
+    p_error = dict(
+        zip(tested, adjusted([rise[1] for rise in rises if rise is not None]), strict=True)
+    )
     made = []
     for i, (part, (before, now), rise) in enumerate(zip(parts, counts, rises, strict=True)):
         growth = now / n_now - before / n_before
@@ -199,11 +266,15 @@ def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tup
                 error_reference=_error(part, False, params.min_in_cluster),
                 error_current=_error(part, True, params.min_in_cluster),
                 p_error=p_error.get(i),
-                is_worse=rise is not None and p_error[i] <= params.alpha and rise[0] >= params.error_effect,
+                is_worse=rise is not None
+                and p_error[i] <= params.alpha
+                and rise[0] >= params.error_effect,
                 examples=_nearest(part, n_examples),
             )
         )
-    return tuple(sorted(made, key=lambda c: (not c.is_worse, ORDER[c.change], -abs(c.growth), c.name)))
+    return tuple(
+        sorted(made, key=lambda c: (not c.is_worse, ORDER[c.change], -abs(c.growth), c.name))
+    )
 
 
 def _error(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
@@ -213,7 +284,10 @@ def _error(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
 
 def _rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:
     """Rise of the error rate and its p-value; None where one side is too small."""
-    before, now = (part.loc[part["is_current"] == side, "error"].to_numpy(dtype=float) for side in (False, True))
+    before, now = (
+        part.loc[part["is_current"] == side, "error"].to_numpy(dtype=float)
+        for side in (False, True)
+    )
     if min(len(before), len(now)) < least:
         return None
     result = error_rate_rise(before, now)
@@ -234,7 +308,7 @@ def _homogeneity(label: Labels, is_current: npt.NDArray[np.bool_]) -> float:
 
 
 def _nearest(part: pd.DataFrame, n: int) -> tuple[str, ...]:
-    ordered: Sequence[str] = part.sort_values(["is_current", "distance", "comparison_id"], ascending=[False, True, True])[
-        "comparison_id"
-    ].tolist()
+    ordered: Sequence[str] = part.sort_values(
+        ["is_current", "distance", "comparison_id"], ascending=[False, True, True]
+    )["comparison_id"].tolist()
     return tuple(dict.fromkeys(ordered))[:n]

@@ -1,4 +1,6 @@
-"""When several detectors together are believed. Knows events; knows neither cool-down nor retraining."""
+"""When several detectors together are believed. Knows events; knows neither cool-down nor
+retraining.
+"""
 
 from collections.abc import Iterable, Sequence
 from statistics import median_low
@@ -13,12 +15,21 @@ class ConfirmationParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    confirmations: int = Field(default=2, ge=1, le=4, description="Distinct detectors that must report; all calibration tests count as one")
-    confirmation_window: int = Field(default=500, ge=1, description="Votes within which they must report to confirm each other")
+    confirmations: int = Field(
+        default=2,
+        ge=1,
+        le=4,
+        description="Distinct detectors that must report; all calibration tests count as one",
+    )
+    confirmation_window: int = Field(
+        default=500, ge=1, description="Votes within which they must report to confirm each other"
+    )
 
 
 def source_of(event: DriftEvent) -> str:
-    """What an event counts as. All calibration tests read the same rows, so together they are one witness."""
+    """What an event counts as. All calibration tests read the same rows, so together they are one
+    witness.
+    """
     return "calibration" if event.kind == "calibration" else event.detector
 
 
@@ -27,10 +38,12 @@ def sources(events: Iterable[DriftEvent]) -> list[str]:
 
 
 def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tuple[DriftEvent, ...]:
-    """The events between which most distinct detectors report, within `confirmation_window` votes; () if too few ever do.
+    """The events between which most distinct detectors report, within `confirmation_window` votes;
+    () if too few ever do.
 
-    Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some hundred votes before a
-    change is no witness of it, and a detector that fires again afterwards has nothing new to say about when it was.
+    Of spans with equally many detectors the shortest counts, then the earliest: a false alarm some
+    hundred votes before a change is no witness of it, and a detector that fires again afterwards
+    has nothing new to say about when it was.
     """
     ordered = sorted(events, key=lambda event: (event.seq, event.event_id))
     spans = [
@@ -39,14 +52,20 @@ def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tupl
         for j, last in enumerate(ordered[i:], start=i)
         if last.seq - first.seq < params.confirmation_window
     ]
-    best = min(spans, key=lambda span: (-len(sources(span)), span[-1].seq - span[0].seq, span[0].seq), default=())
+    best = min(
+        spans,
+        key=lambda span: (-len(sources(span)), span[-1].seq - span[0].seq, span[0].seq),
+        default=(),
+    )
     return best if len(sources(best)) >= params.confirmations else ()
 
 
 def change_seq(events: Sequence[DriftEvent]) -> int | None:
-    """The (lower) median of the votes at which the detectors date the change, each by its first event.
+    """The (lower) median of the votes at which the detectors date the change, each by its first
+    event.
 
-    One detector's early or late guess moves a median little. A calibration test only knows its day, so detectors go first.
+    One detector's early or late guess moves a median little. A calibration test only knows its day,
+    so detectors go first.
     """
     for kind in ("drift", "calibration"):
         dated: dict[str, int] = {}

@@ -13,21 +13,29 @@ class DDMParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     ddm_warning_level: float = Field(
-        default=2.0, gt=0, description="DDM: standard deviations above the lowest error rate at which a warning begins"
+        default=2.0,
+        gt=0,
+        description="DDM: standard deviations above the lowest error rate at which a warning "
+        "begins",
     )
     ddm_drift_level: float = Field(
-        default=3.0, gt=0, description="DDM: standard deviations at which drift is detected; above the warning level"
+        default=3.0,
+        gt=0,
+        description="DDM: standard deviations at which drift is detected; above the warning level",
     )
     ddm_min_votes: int = Field(
-        default=100, ge=30, description="DDM: votes before it looks; fewer make a lucky start look like the model's true level"
+        default=100,
+        ge=30,
+        description="DDM: votes before it looks; fewer make a lucky start look like the model's "
+        "true level",
     )
 
 
 class DDM:
     """Drift detection method over a stream of errors; Frouros does the arithmetic.
 
-    Fires when rate + deviation exceeds the lowest such sum so far by `ddm_drift_level` deviations. The change is dated
-    at the onset of the warning that led to it.
+    Fires when rate + deviation exceeds the lowest such sum so far by `ddm_drift_level` deviations.
+    The change is dated at the onset of the warning that led to it.
 
     Gama, Medas, Castillo, Rodrigues 2004, Learning with Drift Detection.
 
@@ -49,14 +57,20 @@ class DDM:
         from frouros.detectors.concept_drift import DDMConfig
 
         p = self.params
-        config = DDMConfig(warning_level=p.ddm_warning_level, drift_level=p.ddm_drift_level, min_num_instances=p.ddm_min_votes)
+        config = DDMConfig(
+            warning_level=p.ddm_warning_level,
+            drift_level=p.ddm_drift_level,
+            min_num_instances=p.ddm_min_votes,
+        )
         self._ddm = Frouros(config=config)
         self._warning_seq: int | None = None
 
     def update(self, value: float, seq: int) -> Signal | None:
         self._ddm.update(value=error_value(value, self.name, seq))
         if self._ddm.drift:
-            signal = self._signal("drift", seq, seq if self._warning_seq is None else self._warning_seq)
+            signal = self._signal(
+                "drift", seq, seq if self._warning_seq is None else self._warning_seq
+            )
             self._start()
             return signal
         if not self._ddm.warning:
@@ -72,13 +86,16 @@ class DDM:
             "n_votes": ddm.num_instances,
             "error_before": float(ddm.min_error_rate),
             "error_rate": float(ddm.error_rate.mean),
-            "deviations": float((ddm.error_rate.mean - ddm.min_error_rate) / ddm.min_std) if ddm.min_std > 0 else 0.0,
+            "deviations": float((ddm.error_rate.mean - ddm.min_error_rate) / ddm.min_std)
+            if ddm.min_std > 0
+            else 0.0,
         }
         return Signal(level=level, seq=seq, change_seq=change_seq, evidence=evidence)
 
     def state(self) -> dict[str, Any]:
         ddm = self._ddm
-        looked = ddm.num_instances >= self.params.ddm_min_votes  # before that both minima are infinite, which JSON cannot say
+        # before that both minima are infinite, which JSON cannot say
+        looked = ddm.num_instances >= self.params.ddm_min_votes
         return {
             "n": ddm.num_instances,
             "error_rate": float(ddm.error_rate.mean),

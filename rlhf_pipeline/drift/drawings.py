@@ -1,4 +1,6 @@
-"""The three pictures of the day's page as SVG elements. Knows numbers to draw; knows no page and no colour but class names."""
+"""The three pictures of the day's page as SVG elements. Knows numbers to draw; knows no page and no
+colour but class names.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,11 +38,18 @@ class Scale:
 
 
 def timeline(
-    errors: pd.DataFrame, events: Sequence[DriftEvent], warnings: Sequence[StreamWarning], *, day: str, noise_ceiling: Interval | None
+    errors: pd.DataFrame,
+    events: Sequence[DriftEvent],
+    warnings: Sequence[StreamWarning],
+    *,
+    day: str,
+    noise_ceiling: Interval | None,
 ) -> Element:
-    """Trailing error rate in vote order with its 95 % band (the votes taken one by one), a lane of signals for each detector above it.
+    """Trailing error rate in vote order with its 95 % band (the votes taken one by one), a lane of
+    signals for each detector above it.
 
-    `errors`: seq, day, error in any order, not empty. Of a longer stream the last MAX_VOTES are drawn.
+    `errors`: seq, day, error in any order, not empty. Of a longer stream the last MAX_VOTES are
+    drawn.
     """
     rows = errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
     trailing = rows["error"].astype(float).rolling(TRAILING, min_periods=min(30, TRAILING))
@@ -59,13 +68,26 @@ def timeline(
         _days(rows, x, day, top),
         _grid_y(y, np.arange(0, high + 0.01, 0.1), 90, 945),
         _ceiling(noise_ceiling, y),
-        _curve([(x(rows["seq"].iloc[i]), y(mean.iloc[i]), y(upper.iloc[i]), y(low.iloc[i])) for i in drawn]),
+        _curve(
+            [
+                (x(rows["seq"].iloc[i]), y(mean.iloc[i]), y(upper.iloc[i]), y(low.iloc[i]))
+                for i in drawn
+            ]
+        ),
         [
             mark
             for i, name in enumerate(lanes)
-            for mark in _lane(name, 30 + 22 * i, [e for e in events if e.seq >= first], [w for w in warnings if w.seq >= first], x)
+            for mark in _lane(
+                name,
+                30 + 22 * i,
+                [e for e in events if e.seq >= first],
+                [w for w in warnings if w.seq >= first],
+                x,
+            )
         ],
-        text((90 + 945) / 2, top + 254, f"vote seq {first:,} to {int(rows['seq'].max()):,}", "middle"),
+        text(
+            (90 + 945) / 2, top + 254, f"vote seq {first:,} to {int(rows['seq'].max()):,}", "middle"
+        ),
     )
 
 
@@ -82,7 +104,13 @@ def changes(clusters: Sequence[Cluster]) -> Element:
         parts += [
             el("line", x1=20, x2=945, y1=middle + 17, y2=middle + 17, class_="grid"),
             text(30, middle + 5, cluster.name, "middle", "strong"),
-            *_pair(cluster.share_reference, cluster.share_current, left, middle, cluster.change != "steady"),
+            *_pair(
+                cluster.share_reference,
+                cluster.share_current,
+                left,
+                middle,
+                cluster.change != "steady",
+            ),
             *_pair(cluster.error_reference, cluster.error_current, right, middle, cluster.is_worse),
         ]
         if cluster.error_current is None:
@@ -99,9 +127,14 @@ def changes(clusters: Sequence[Cluster]) -> Element:
 
 
 def reliability(
-    reference: Sequence[ReliabilityBin], current: Sequence[ReliabilityBin], *, noise_ceiling: Interval | None = None
+    reference: Sequence[ReliabilityBin],
+    current: Sequence[ReliabilityBin],
+    *,
+    noise_ceiling: Interval | None = None,
 ) -> Element:
-    """Stated confidence against the share that was right. Bins of few rows are hollow and faint: they say little."""
+    """Stated confidence against the share that was right. Bins of few rows are hollow and faint:
+    they say little.
+    """
     x, y = Scale(0.5, 1, 60, 600), Scale(0, 1, 330, 20)
     most = max([b.n for b in (*reference, *current)], default=1)
     bars = Scale(0, most, 0, 60)
@@ -111,11 +144,20 @@ def reliability(
         _grid_y(y, np.arange(0, 1.01, 0.2), 60, 600),
         el("line", x1=x(0.5), y1=y(0.5), x2=x(1), y2=y(1), class_="perfect"),
         text(x(0.93), y(0.955), "perfect", "end", "small"),
-        [] if noise_ceiling is None else _band(noise_ceiling.value, noise_ceiling.low, noise_ceiling.high, y, 60, 600),
+        []
+        if noise_ceiling is None
+        else _band(noise_ceiling.value, noise_ceiling.low, noise_ceiling.high, y, 60, 600),
         [mark for b in reference for mark in _bin(b, x, y, "ref", -4)],
         [mark for b in current for mark in _bin(b, x, y, "now", 4)],
         [
-            el("rect", x=x((b.low + b.high) / 2) + shift, y=420 - bars(b.n), width=9, height=bars(b.n), class_=f"bar {kind}")
+            el(
+                "rect",
+                x=x((b.low + b.high) / 2) + shift,
+                y=420 - bars(b.n),
+                width=9,
+                height=bars(b.n),
+                class_=f"bar {kind}",
+            )
             for bins, kind, shift in ((reference, "ref", -10), (current, "now", 1))
             for b in bins
         ],
@@ -135,25 +177,43 @@ def key(kind: str) -> Element:
         "warned": el("path", d="M9 3 l6 11 h-12 Z", class_="warned"),
     }
     shape = shapes.get(kind, el("circle", cx=9, cy=9, r=5))
-    return el("svg", shape, class_=f"key {kind}" if kind not in shapes else "key", viewBox="0 0 18 18", aria_hidden="true")
+    return el(
+        "svg",
+        shape,
+        class_=f"key {kind}" if kind not in shapes else "key",
+        viewBox="0 0 18 18",
+        aria_hidden="true",
+    )
 
 
 def svg(size: tuple[int, float], label: str, *children: Child) -> Element:
     return el(
-        "svg", *children, class_="narrow" if size[0] < 800 else None, viewBox=f"0 0 {size[0]} {size[1]:g}", role="img", aria_label=label
+        "svg",
+        *children,
+        class_="narrow" if size[0] < 800 else None,
+        viewBox=f"0 0 {size[0]} {size[1]:g}",
+        role="img",
+        aria_label=label,
     )
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", class_: str | None = None) -> Element:
+def text(
+    x: float, y: float, words: str, anchor: str = "start", class_: str | None = None
+) -> Element:
     return el("text", words, x=f"{x:g}", y=f"{y:g}", text_anchor=anchor, class_=class_)
 
 
 def _curve(points: Sequence[tuple[float, float, float, float]]) -> list[Element]:
     if not points:
         return [text(517, 220, "fewer than 30 votes: no rate is drawn yet", "middle")]
-    band = [f"{x},{high}" for x, _, high, _ in points] + [f"{x},{low}" for x, _, _, low in reversed(points)]
+    band = [f"{x},{high}" for x, _, high, _ in points] + [
+        f"{x},{low}" for x, _, _, low in reversed(points)
+    ]
     line = " ".join(f"{x},{y}" for x, y, _, _ in points)
-    return [el("polygon", points=" ".join(band), class_="band"), el("polyline", points=line, class_="curve")]
+    return [
+        el("polygon", points=" ".join(band), class_="band"),
+        el("polyline", points=line, class_="curve"),
+    ]
 
 
 def _ceiling(noise_ceiling: Interval | None, y: Scale) -> list[Element]:
@@ -165,30 +225,70 @@ def _ceiling(noise_ceiling: Interval | None, y: Scale) -> list[Element]:
 def _band(value: float, low: float, high: float, y: Scale, left: int, right: int) -> list[Element]:
     top, bottom = y(high), y(low)
     return [
-        el("rect", x=left, width=right - left, y=top, height=max(1.0, round(bottom - top, 1)), class_="ceiling-band"),
+        el(
+            "rect",
+            x=left,
+            width=right - left,
+            y=top,
+            height=max(1.0, round(bottom - top, 1)),
+            class_="ceiling-band",
+        ),
         el("line", x1=left, x2=right, y1=y(value), y2=y(value), class_="ceiling"),
     ]
 
 
 def _days(rows: pd.DataFrame, x: Scale, day: str, top: int) -> list[Element]:
     """A line and a label where a day's votes begin; the day of the page is shaded."""
-    spans = rows.groupby(rows["day"].astype(str))["seq"].quantile([0.0, 0.5, 1.0]).unstack().sort_values(0.5)
+    spans = (
+        rows.groupby(rows["day"].astype(str))["seq"]
+        .quantile([0.0, 0.5, 1.0])
+        .unstack()
+        .sort_values(0.5)
+    )
     places = [x(middle) for middle in spans[0.5]]
     labelled = [place for name, place in zip(spans.index, places, strict=True) if name == day]
     made: list[Element] = []
     for name, place, low, high in zip(spans.index, places, spans[0.0], spans[1.0], strict=True):
         if name == day:
-            made.append(el("rect", x=x(low), width=max(2.0, round(x(high) - x(low), 1)), y=14, height=top + 196, class_="today"))
+            made.append(
+                el(
+                    "rect",
+                    x=x(low),
+                    width=max(2.0, round(x(high) - x(low), 1)),
+                    y=14,
+                    height=top + 196,
+                    class_="today",
+                )
+            )
         made.append(el("line", x1=x(low), x2=x(low), y1=14, y2=top + 210, class_="grid"))
         if name == day or all(abs(place - other) >= LABEL_WIDTH for other in labelled):
             labelled.append(place)
-            made.append(text(place, top + 230, str(name)[5:], "middle", "strong" if name == day else None))
+            made.append(
+                text(place, top + 230, str(name)[5:], "middle", "strong" if name == day else None)
+            )
     return made
 
 
-def _lane(name: str, middle: float, events: Sequence[DriftEvent], warnings: Sequence[StreamWarning], x: Scale) -> list[Element]:
-    mine = [e for e in events if (e.kind == "calibration" if name == "calibration" else e.kind == "drift" and e.detector == name)]
-    made = [el("line", x1=90, x2=945, y1=middle, y2=middle, class_="grid"), text(82, middle + 4, named(name), "end")]
+def _lane(
+    name: str,
+    middle: float,
+    events: Sequence[DriftEvent],
+    warnings: Sequence[StreamWarning],
+    x: Scale,
+) -> list[Element]:
+    mine = [
+        e
+        for e in events
+        if (
+            e.kind == "calibration"
+            if name == "calibration"
+            else e.kind == "drift" and e.detector == name
+        )
+    ]
+    made = [
+        el("line", x1=90, x2=945, y1=middle, y2=middle, class_="grid"),
+        text(82, middle + 4, named(name), "end"),
+    ]
     for warning in warnings:
         if warning.detector == name:
             made.append(el("path", d=_triangle(x(warning.seq), middle), class_="warned"))
@@ -224,12 +324,24 @@ def _up_to(intervals: Iterable[Interval]) -> float:
     return float(np.ceil(max([i.high for i in intervals], default=0.5) * 10) / 10)
 
 
-def _pair(reference: Interval | None, current: Interval | None, x: Scale, middle: float, is_changed: bool) -> list[Element]:
+def _pair(
+    reference: Interval | None, current: Interval | None, x: Scale, middle: float, is_changed: bool
+) -> list[Element]:
     made: list[Element] = []
-    for interval, kind, y in ((reference, "ref", middle - 5), (current, "now changed" if is_changed else "now", middle + 6)):
+    for interval, kind, y in (
+        (reference, "ref", middle - 5),
+        (current, "now changed" if is_changed else "now", middle + 6),
+    ):
         if interval is not None:
             made += [
-                el("line", x1=x(interval.low), x2=x(interval.high), y1=y, y2=y, class_=f"whisker {kind}"),
+                el(
+                    "line",
+                    x1=x(interval.low),
+                    x2=x(interval.high),
+                    y1=y,
+                    y2=y,
+                    class_=f"whisker {kind}",
+                ),
                 el("circle", cx=x(interval.value), cy=y, r=5, class_=f"dot {kind}"),
             ]
     return made
@@ -239,6 +351,13 @@ def _bin(b: ReliabilityBin, x: Scale, y: Scale, kind: str, shift: float) -> list
     faint = " few" if b.n < MIN_IN_BIN else ""
     at = x(b.mean_confidence) + shift
     return [
-        el("line", x1=at, x2=at, y1=y(b.accuracy_low), y2=y(b.accuracy_high), class_=f"whisker {kind}{faint}"),
+        el(
+            "line",
+            x1=at,
+            x2=at,
+            y1=y(b.accuracy_low),
+            y2=y(b.accuracy_high),
+            class_=f"whisker {kind}{faint}",
+        ),
         el("circle", cx=at, cy=y(b.accuracy), r=5, class_=f"dot {kind}{faint}"),
     ]

@@ -1,4 +1,6 @@
-"""HDDM-A: the mean error since the best cut against Hoeffding's bound. Knows one stream of errors."""
+"""HDDM-A: the mean error since the best cut against Hoeffding's bound. Knows one stream of
+errors.
+"""
 
 from typing import Any, ClassVar, Self
 
@@ -12,20 +14,27 @@ class HDDMAParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    hddm_a_drift_alpha: float = Field(default=0.001, gt=0, lt=1, description="HDDM-A: significance at which drift is detected")
+    hddm_a_drift_alpha: float = Field(
+        default=0.001, gt=0, lt=1, description="HDDM-A: significance at which drift is detected"
+    )
     hddm_a_warning_alpha: float = Field(
-        default=0.005, gt=0, lt=1, description="HDDM-A: significance at which a warning begins; above the drift significance"
+        default=0.005,
+        gt=0,
+        lt=1,
+        description="HDDM-A: significance at which a warning begins; above the drift significance",
     )
     hddm_a_min_votes: int = Field(default=30, ge=10, description="HDDM-A: votes before it looks")
 
 
 class HDDMA:
-    """Hoeffding drift detection, A-test, one-sided: only a rise of the error rate counts; Frouros does the arithmetic.
+    """Hoeffding drift detection, A-test, one-sided: only a rise of the error rate counts; Frouros
+    does the arithmetic.
 
-    Fires when the mean of all votes exceeds the mean up to the best cut by more than Hoeffding's bound allows. The
-    change is dated at the onset of the warning that led to it.
+    Fires when the mean of all votes exceeds the mean up to the best cut by more than Hoeffding's
+    bound allows. The change is dated at the onset of the warning that led to it.
 
-    Frías-Blanco et al. 2015, Online and Non-Parametric Drift Detection Methods Based on Hoeffding's Bounds.
+    Frías-Blanco et al. 2015, Online and Non-Parametric Drift Detection Methods Based on Hoeffding's
+    Bounds.
 
     >>> detector = HDDMA(HDDMAParams())
     >>> stream = [0, 0, 0, 1] * 100 + [1, 0] * 200
@@ -45,7 +54,11 @@ class HDDMA:
         from frouros.detectors.concept_drift import HDDMAConfig
 
         p = self.params
-        config = HDDMAConfig(alpha_d=p.hddm_a_drift_alpha, alpha_w=p.hddm_a_warning_alpha, min_num_instances=p.hddm_a_min_votes)
+        config = HDDMAConfig(
+            alpha_d=p.hddm_a_drift_alpha,
+            alpha_w=p.hddm_a_warning_alpha,
+            min_num_instances=p.hddm_a_min_votes,
+        )
         self._hddm = Frouros(config=config)
         self._warning_seq: int | None = None
 
@@ -65,11 +78,18 @@ class HDDMA:
         return None
 
     def _evidence(self, error: float) -> dict[str, float]:
-        """Means before and after the cut with this vote counted. Taken first: Frouros forgets both means when it fires."""
+        """Means before and after the cut with this vote counted. Taken first: Frouros forgets both
+        means when it fires.
+        """
         x, z = self._hddm.test_type.x, self._hddm.test_type.z
         n_after = z.num_values + 1 - x.num_values
         after = (z.mean * z.num_values + error - x.mean * x.num_values) / n_after
-        return {"n_votes": z.num_values + 1, "n_before": x.num_values, "error_before": float(x.mean), "error_after": float(after)}
+        return {
+            "n_votes": z.num_values + 1,
+            "n_before": x.num_values,
+            "error_before": float(x.mean),
+            "error_after": float(after),
+        }
 
     def state(self) -> dict[str, Any]:
         test = self._hddm.test_type

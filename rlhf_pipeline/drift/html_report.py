@@ -1,7 +1,8 @@
-"""One page a day that stands alone: errors over time, clusters of prompts, calibration. Knows what it is handed; knows no storage.
+"""One page a day that stands alone: errors over time, clusters of prompts, calibration. Knows what
+it is handed; knows no storage.
 
-It fetches nothing and runs nothing, so it opens offline and may be mailed; the same evidence gives the same bytes. What
-there is too little of is said in words where its number would stand.
+It fetches nothing and runs nothing, so it opens offline and may be mailed; the same evidence gives
+the same bytes. What there is too little of is said in words where its number would stand.
 """
 
 import json
@@ -19,7 +20,11 @@ from rlhf_pipeline.drift.over_time import calibration_over_time
 from rlhf_pipeline.drift.page_parts import Texts, records_of
 from rlhf_pipeline.drift.page_style import STYLE
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.reliability import Reliability, reliability_of_day, reliability_of_reference
+from rlhf_pipeline.drift.reliability import (
+    Reliability,
+    reliability_of_day,
+    reliability_of_reference,
+)
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.wording import badge, best_reachable, listed, named, share
 from rlhf_pipeline.errors import NotEnoughData
@@ -40,11 +45,11 @@ MEANING = {
 class DayEvidence:
     """All that a day's page is made of. `report` has the schema DRIFT_REPORTS and one overall row.
 
-    `judged`: columns p, outcome, group, error of the day's votes. `by_group`: their calibration by source and category.
-    `over_time`: windows up to the day, the oldest first, or in words why they are left out.
-    `errors`: seq, day, error of the model's stream up to the day.
-    `texts`: comparison ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's report as JSON,
-    `files`: names of what lies beside the page.
+    `judged`: columns p, outcome, group, error of the day's votes. `by_group`: their calibration by
+    source and category. `over_time`: windows up to the day, the oldest first, or in words why they
+    are left out. `errors`: seq, day, error of the model's stream up to the day. `texts`: comparison
+    ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's
+    report as JSON, `files`: names of what lies beside the page.
     """
 
     project: str
@@ -52,8 +57,12 @@ class DayEvidence:
     report: pd.DataFrame
     reference: Window | None = None
     current: Window | None = None
-    judged: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": [], "error": []}))
-    errors: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"seq": [], "day": [], "error": []}))
+    judged: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": [], "error": []})
+    )
+    errors: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame({"seq": [], "day": [], "error": []})
+    )
     events: Sequence[DriftEvent] = ()
     warnings: Sequence[StreamWarning] = ()
     noise_ceiling: Interval | None = None
@@ -80,12 +89,28 @@ def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> s
             _part(
                 "drift-over-time",
                 "1  Drift over time",
-                page_parts.drift_over_time(e.day, rows, e.errors, e.events, e.warnings, e.noise_ceiling),
+                page_parts.drift_over_time(
+                    e.day, rows, e.errors, e.events, e.warnings, e.noise_ceiling
+                ),
             ),
-            _part("semantic-clusters", "2  Semantic clusters", page_parts.semantic_clusters(clusters, e.texts, params, e.noise_ceiling)),
-            _part("calibration", "3  Calibration", page_parts.calibration(before, today, rows, e.noise_ceiling, e.by_group)),
-            _part("calibration-over-time", "Calibration over time", calibration_over_time(e.over_time)),
-            _part("data-drift", "Lengths, confidence and embeddings", page_parts.data_drift(rows, e.data_drift, e.files)),
+            _part(
+                "semantic-clusters",
+                "2  Semantic clusters",
+                page_parts.semantic_clusters(clusters, e.texts, params, e.noise_ceiling),
+            ),
+            _part(
+                "calibration",
+                "3  Calibration",
+                page_parts.calibration(before, today, rows, e.noise_ceiling, e.by_group),
+            ),
+            _part(
+                "calibration-over-time", "Calibration over time", calibration_over_time(e.over_time)
+            ),
+            _part(
+                "data-drift",
+                "Lengths, confidence and embeddings",
+                page_parts.data_drift(rows, e.data_drift, e.files),
+            ),
             id="content",
         ),
         el("footer", el("p", _provenance(e))),
@@ -103,7 +128,10 @@ def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> s
 
 def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
     overall = _overall(rows)
-    said, suspects = overall["evidence"].get("says_drift", []), overall["evidence"].get("suspects", [])
+    said, suspects = (
+        overall["evidence"].get("says_drift", []),
+        overall["evidence"].get("suspects", []),
+    )
     because = (
         f"Says drift: {listed(said)}."
         if said
@@ -114,9 +142,13 @@ def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
     facts = {
         "Day": evidence.day,
         "Project": evidence.project,
-        "Reward model": str(overall["model_version"]) if overall["model_version"] != "none" else "none yet",
+        "Reward model": str(overall["model_version"])
+        if overall["model_version"] != "none"
+        else "none yet",
         "Judged votes": f"{overall['n_current']:,}",
-        "Reference": f"{overall['n_reference']:,} comparisons" if overall["n_reference"] else "none",
+        "Reference": f"{overall['n_reference']:,} comparisons"
+        if overall["n_reference"]
+        else "none",
     }
     return el(
         "header",
@@ -129,13 +161,28 @@ def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
 
 
 def _error_rate(judged: pd.DataFrame) -> Interval | None:
-    """Share of the day's votes that went against the model, drawn by comparison; None without votes."""
-    return interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy()) if len(judged) else None
+    """Share of the day's votes that went against the model, drawn by comparison; None without
+    votes.
+    """
+    return (
+        interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
+        if len(judged)
+        else None
+    )
 
 
-def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticClusters | str, today: Reliability | str) -> Element:
+def _summary(
+    evidence: DayEvidence,
+    rows: pd.DataFrame,
+    clusters: SemanticClusters | str,
+    today: Reliability | str,
+) -> Element:
     rate = _error_rate(evidence.judged)
-    tests = rows.loc[rows["detector"] == "error_rate", "evidence"] if evidence.reference is not None else ()
+    tests = (
+        rows.loc[rows["detector"] == "error_rate", "evidence"]
+        if evidence.reference is not None
+        else ()
+    )
     before = next((test.get("mean_reference") for test in tests), None)
     if isinstance(clusters, str):
         moved = "too few"
@@ -148,8 +195,10 @@ def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticCluste
             "drift-over-time",
             "Error rate",
             "no votes" if rate is None else share(rate.value),
-            "nothing was judged" if rate is None
-            else f"95 % interval {share(rate.low)} to {share(rate.high)}; {best_reachable(evidence.noise_ceiling)}; "
+            "nothing was judged"
+            if rate is None
+            else f"95 % interval {share(rate.low)} to {share(rate.high)}; "
+            f"{best_reachable(evidence.noise_ceiling)}; "
             + ("no reference yet" if before is None else f"reference {share(before)}"),
             _worst(rows[rows["space"] == "errors"]),
         ),
@@ -157,13 +206,19 @@ def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticCluste
         (
             "calibration",
             "Calibration slope",
-            "too few" if isinstance(today, str) else "unknown" if slope is None else f"{slope.value:.2f}",
-            "1 is calibrated, below 1 overconfident" if isinstance(today, str)
-            else "every vote went one way, or no side was taken" if slope is None
+            "too few"
+            if isinstance(today, str)
+            else "unknown"
+            if slope is None
+            else f"{slope.value:.2f}",
+            "1 is calibrated, below 1 overconfident"
+            if isinstance(today, str)
+            else "every vote went one way, or no side was taken"
+            if slope is None
             else f"95 % interval {slope.low:.2f} to {slope.high:.2f}",
             _worst(rows[rows["space"] == "calibration"]),
         ),
-    ]  # fmt: skip
+    ]
     return el(
         "ul",
         (
@@ -182,27 +237,45 @@ def _summary(evidence: DayEvidence, rows: pd.DataFrame, clusters: SemanticCluste
 
 def _calibration(evidence: DayEvidence) -> tuple[Reliability | str, Reliability | str]:
     window = evidence.reference
-    before = "The model has no reference window." if window is None else _or_words(lambda: reliability_of_reference(window))
+    before = (
+        "The model has no reference window."
+        if window is None
+        else _or_words(lambda: reliability_of_reference(window))
+    )
     return before, _or_words(lambda: reliability_of_day(evidence.judged))
 
 
 def _provenance(evidence: DayEvidence) -> str:
     seqs = evidence.errors["seq"]
     read = "" if seqs.empty else f" The error stream is read up to vote {int(seqs.max()):,}."
-    return f"Made by rlhf_pipeline from the drift_report of {evidence.day}.{read} The same votes give the same page."
+    return (
+        f"Made by rlhf_pipeline from the drift_report of {evidence.day}.{read} The same votes "
+        "give the same page."
+    )
 
 
 def _overall(rows: pd.DataFrame) -> Mapping[str, Any]:
     found = records_of(rows[rows["space"] == "overall"])
     if len(found) != 1:
-        raise NotEnoughData(f"The drift report has {len(found)} overall rows instead of one. Make the report of the day again.")
+        raise NotEnoughData(
+            f"The drift report has {len(found)} overall rows instead of one. Make the report of "
+            "the "
+            "day again."
+        )
     return found[0]
 
 
 def _worst(rows: pd.DataFrame) -> Verdict | None:
     """The most serious verdict of the rows; a row with too little counts only where all have."""
     found = {Verdict(v) for v in rows["verdict"]}
-    return next((v for v in (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT) if v in found), None)
+    return next(
+        (
+            v
+            for v in (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
+            if v in found
+        ),
+        None,
+    )
 
 
 def _or_words(make: Callable[[], T]) -> T | str:
@@ -213,4 +286,10 @@ def _or_words(make: Callable[[], T]) -> T | str:
 
 
 def _part(name: str, title: str, children: Iterable[Element]) -> Element:
-    return el("section", el("h2", title, id=f"{name}-title"), children, id=name, aria_labelledby=f"{name}-title")
+    return el(
+        "section",
+        el("h2", title, id=f"{name}-title"),
+        children,
+        id=name,
+        aria_labelledby=f"{name}-title",
+    )

@@ -1,7 +1,8 @@
 """HTML as a tree, so that no text can become markup. Knows elements; knows nothing of drift.
 
-Everything is put into the tree as text or attribute and escaped by the serialiser, and there is no way to put markup in
-as a string: a prompt that holds `<script>` is shown, never run. What would fetch or run anything is refused outright.
+Everything is put into the tree as text or attribute and escaped by the serialiser, and there is no
+way to put markup in as a string: a prompt that holds `<script>` is shown, never run. What would
+fetch or run anything is refused outright.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,17 +16,30 @@ FETCHING = {"src", "srcset", "action", "formaction", "poster", "background", "st
 
 
 def el(tag: str, *children: Child, **attributes: object) -> Element:
-    """An element. `class_` is the attribute class, `aria_label` is aria-label; an attribute that is None is left out.
+    """An element. `class_` is the attribute class, `aria_label` is aria-label; an attribute that is
+    None is left out.
 
     Raises ValueError for an element or attribute that could run or fetch something.
 
     >>> html(el("p", "1 < 2", class_="note"))
     '<p class="note">1 &lt; 2</p>'
     """
-    named = {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items() if value is not None}
-    unsafe = sorted(name for name in named if name in FETCHING or name.startswith("on") or name.endswith("href"))
-    if tag in RUNS_OR_FETCHES or [name for name in unsafe if not (name == "href" and named[name].startswith("#"))]:
-        raise ValueError(f"<{tag} {' '.join(unsafe)}> could run or fetch something. The page has to stand alone: write it as text.")
+    named = {
+        name.rstrip("_").replace("_", "-"): str(value)
+        for name, value in attributes.items()
+        if value is not None
+    }
+    unsafe = sorted(
+        name for name in named if name in FETCHING or name.startswith("on") or name.endswith("href")
+    )
+    if tag in RUNS_OR_FETCHES or [
+        name for name in unsafe if not (name == "href" and named[name].startswith("#"))
+    ]:
+        raise ValueError(
+            f"<{tag} {' '.join(unsafe)}> could run or fetch something. The page has to stand "
+            "alone: "
+            "write it as text."
+        )
     element = Element(tag, {name: printable(value) for name, value in named.items()})
     for child in children:
         _add(element, child)
@@ -37,12 +51,18 @@ def html(element: Element) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without what HTML cannot hold: control characters and halves of characters are shown as �.
+    """`text` without what HTML cannot hold: control characters and halves of characters are shown
+    as �.
 
     >>> printable("a\\x00b\\ud800c")
     'a�b�c'
     """
-    return "".join(c if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f" and not "\ud800" <= c <= "\udfff") else "�" for c in text)
+    return "".join(
+        c
+        if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f" and not "\ud800" <= c <= "\udfff")
+        else "�"
+        for c in text
+    )
 
 
 def cut(text: str, width: int) -> str:
@@ -55,14 +75,27 @@ def cut(text: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1].rstrip()} …"[: width + 1]
 
 
-def table(caption: str, head: Sequence[Child], rows: Sequence[Sequence[Child]], *, numeric: Iterable[int] = ()) -> Element:
-    """A table that scrolls by itself on a narrow screen; the first cell of a row names it. `numeric`: columns set to the right."""
+def table(
+    caption: str,
+    head: Sequence[Child],
+    rows: Sequence[Sequence[Child]],
+    *,
+    numeric: Iterable[int] = (),
+) -> Element:
+    """A table that scrolls by itself on a narrow screen; the first cell of a row names it.
+    `numeric`: columns set to the right.
+    """
     right = set(numeric)
     body = [
         el(
             "tr",
             (
-                el("th" if i == 0 else "td", cell, scope="row" if i == 0 else None, class_="number" if i in right else None)
+                el(
+                    "th" if i == 0 else "td",
+                    cell,
+                    scope="row" if i == 0 else None,
+                    class_="number" if i in right else None,
+                )
                 for i, cell in enumerate(row)
             ),
         )
@@ -71,7 +104,16 @@ def table(caption: str, head: Sequence[Child], rows: Sequence[Sequence[Child]], 
     made = el(
         "table",
         el("caption", caption),
-        el("thead", el("tr", (el("th", cell, scope="col", class_="number" if i in right else None) for i, cell in enumerate(head)))),
+        el(
+            "thead",
+            el(
+                "tr",
+                (
+                    el("th", cell, scope="col", class_="number" if i in right else None)
+                    for i, cell in enumerate(head)
+                ),
+            ),
+        ),
         el("tbody", body),
     )
     return el("div", made, class_="scroll", role="region", aria_label=caption, tabindex="0")

@@ -1,4 +1,6 @@
-"""Calibration over time on the day's page: a picture with counts, and the same as a table. Knows windows; knows neither page nor storage."""
+"""Calibration over time on the day's page: a picture with counts, and the same as a table. Knows
+windows; knows neither page nor storage.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
@@ -23,18 +25,33 @@ BARS = 60
 def calibration_over_time(windows: Sequence[CalibrationWindow] | str) -> Iterable[Element]:
     """The windows up to the day, the oldest first, or in words why they are left out."""
     if isinstance(windows, str) or not any(window.n_votes for window in windows):
-        yield missing(windows if isinstance(windows, str) else "No vote has met a prediction in the windows up to this day.")
+        yield missing(
+            windows
+            if isinstance(windows, str)
+            else "No vote has met a prediction in the windows up to this day."
+        )
         return
     length = _n_days(windows[-1])
-    of = "Each day by itself" if length == 1 else f"Each point is a day with the {length - 1} before it, so that neighbours share votes"
+    of = (
+        "Each day by itself"
+        if length == 1
+        else f"Each point is a day with the {length - 1} before it, so that neighbours share votes"
+    )
     yield el(
         "p",
-        f"{of}. All predictions count as they were served, whichever model made them, and were made before their votes. A vote that comes in late "
-        "changes the windows that hold its day, and no other.",
+        f"{of}. All predictions count as they were served, whichever model made them, and were "
+        "made "
+        "before their votes. A vote that comes in late changes the windows that hold its day, and "
+        "no other.",
     )
     yield figure(
         _drawing(windows),
-        legend(("now", "of the window"), ("ceiling", "noise ceiling of its votes"), ("today", "window of this day"), intervals=True),
+        legend(
+            ("now", "of the window"),
+            ("ceiling", "noise ceiling of its votes"),
+            ("today", "window of this day"),
+            intervals=True,
+        ),
     )
     yield table(
         "Calibration over time, the latest first",
@@ -52,8 +69,8 @@ def calibration_over_time(windows: Sequence[CalibrationWindow] | str) -> Iterabl
     )
     yield el(
         "p",
-        f"95 % intervals, drawn over prompts. Of fewer than {MIN_PAIRS} comparisons no figure is given: it would be read as knowledge. A Brier score "
-        f"of {COIN} is a coin's.",
+        f"95 % intervals, drawn over prompts. Of fewer than {MIN_PAIRS} comparisons no figure is "
+        f"given: it would be read as knowledge. A Brier score of {COIN} is a coin's.",
         class_="note",
     )
 
@@ -64,10 +81,19 @@ def _cells(window: CalibrationWindow) -> list[Child]:
         words = "nothing was judged" if window.n_votes == 0 else "too few"
         figures: list[Child] = [words, *["–"] * 3]
     else:
-        figures = [_figure(i) for i in (window.accuracy, window.noise_ceiling, window.ece, window.brier)]
+        figures = [
+            _figure(i) for i in (window.accuracy, window.noise_ceiling, window.ece, window.brier)
+        ]
     # The project's name is the page's.
-    models: Child = [el("span", label.rpartition(".")[2], class_="line") for label in window.reward_models]
-    return [el("span", window.day, class_="line"), counts, *figures, models if window.reward_models else "–"]
+    models: Child = [
+        el("span", label.rpartition(".")[2], class_="line") for label in window.reward_models
+    ]
+    return [
+        el("span", window.day, class_="line"),
+        counts,
+        *figures,
+        models if window.reward_models else "–",
+    ]
 
 
 def _figure(interval: Interval | None) -> Child:
@@ -83,7 +109,9 @@ def _figure(interval: Interval | None) -> Child:
 
 
 def _drawing(windows: Sequence[CalibrationWindow]) -> Element:
-    """Panels under one another over the same days: predicted right beside its ceiling, ECE, Brier, how many votes."""
+    """Panels under one another over the same days: predicted right beside its ceiling, ECE, Brier,
+    how many votes.
+    """
     x = Scale(-0.5, len(windows) - 0.5, LEFT, RIGHT)
     panels: list[tuple[str, Callable[[CalibrationWindow], Interval | None], float, float]] = [
         ("share predicted right", lambda w: w.accuracy, _low(windows), 1.0),
@@ -107,7 +135,11 @@ def _drawing(windows: Sequence[CalibrationWindow]) -> Element:
         y = Scale(low, high, top + HEIGHT, top)
         parts += [text(LEFT, top - 10, name, "start", "strong"), *_grid(y)]
         if row == 0:
-            parts += [mark for i, w in enumerate(windows) for mark in _ceiling(w.noise_ceiling, x(i), half, y)]
+            parts += [
+                mark
+                for i, w in enumerate(windows)
+                for mark in _ceiling(w.noise_ceiling, x(i), half, y)
+            ]
         if name == BRIER:
             parts += [
                 el("line", x1=LEFT, x2=RIGHT, y1=y(COIN), y2=y(COIN), class_="perfect"),
@@ -115,7 +147,8 @@ def _drawing(windows: Sequence[CalibrationWindow]) -> Element:
         parts += [mark for i, w in enumerate(windows) for mark in _whisker(of(w), x(i), y)]
     return svg(
         (960, bottom + BARS + 46),
-        "Share predicted right beside the noise ceiling, ECE, Brier score and number of votes, window by window",
+        "Share predicted right beside the noise ceiling, ECE, Brier score and number of votes, "
+        "window by window",
         parts,
         _counts(windows, x, half, bottom),
         _model_changes(windows, x, half, bottom + BARS),
@@ -138,8 +171,22 @@ def _ceiling(interval: Interval | None, x: float, half: float, y: Scale) -> list
         return []
     left, top, bottom = round(x - half, 1), y(interval.high), y(interval.low)
     return [
-        el("rect", x=left, width=round(2 * half, 1), y=top, height=max(1.0, round(bottom - top, 1)), class_="ceiling-band"),
-        el("line", x1=left, x2=round(x + half, 1), y1=y(interval.value), y2=y(interval.value), class_="ceiling"),
+        el(
+            "rect",
+            x=left,
+            width=round(2 * half, 1),
+            y=top,
+            height=max(1.0, round(bottom - top, 1)),
+            class_="ceiling-band",
+        ),
+        el(
+            "line",
+            x1=left,
+            x2=round(x + half, 1),
+            y1=y(interval.value),
+            y2=y(interval.value),
+            class_="ceiling",
+        ),
     ]
 
 
@@ -153,7 +200,9 @@ def _grid(y: Scale) -> list[Element]:
     return made
 
 
-def _counts(windows: Sequence[CalibrationWindow], x: Scale, half: float, top: float) -> list[Element]:
+def _counts(
+    windows: Sequence[CalibrationWindow], x: Scale, half: float, top: float
+) -> list[Element]:
     most = max(window.n_votes for window in windows)
     height = Scale(0, most, 0, BARS)
     bars = [
@@ -168,10 +217,17 @@ def _counts(windows: Sequence[CalibrationWindow], x: Scale, half: float, top: fl
         for i, w in enumerate(windows)
     ]
     base = el("line", x1=LEFT, x2=RIGHT, y1=top + BARS, y2=top + BARS, class_="axis")
-    return [text(LEFT, top - 10, "votes", "start", "strong"), text(LEFT - 8, top + 10, f"{most:,}", "end"), base, *bars]
+    return [
+        text(LEFT, top - 10, "votes", "start", "strong"),
+        text(LEFT - 8, top + 10, f"{most:,}", "end"),
+        base,
+        *bars,
+    ]
 
 
-def _model_changes(windows: Sequence[CalibrationWindow], x: Scale, half: float, bottom: float) -> list[Element]:
+def _model_changes(
+    windows: Sequence[CalibrationWindow], x: Scale, half: float, bottom: float
+) -> list[Element]:
     """A line before the first window in which a new reward model was judged."""
     made: list[Element] = []
     for i, label in new_models(windows):

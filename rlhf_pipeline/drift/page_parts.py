@@ -1,4 +1,6 @@
-"""The parts of the day's page, each a run of elements. Knows numbers and frames; knows neither page nor storage."""
+"""The parts of the day's page, each a run of elements. Knows numbers and frames; knows neither page
+nor storage.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +15,18 @@ from rlhf_pipeline.drift.markup import Child, cut, el, table
 from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.drift.reliability import MIN_IN_BIN, Reliability
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import badge, best_reachable, ceiling_words, missing, named, number, p_value, share, value_of, why_ceiling
+from rlhf_pipeline.drift.wording import (
+    badge,
+    best_reachable,
+    ceiling_words,
+    missing,
+    named,
+    number,
+    p_value,
+    share,
+    value_of,
+    why_ceiling,
+)
 from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, ReliabilityBin, Verdict
 from rlhf_pipeline.votes.plots import shortened
 
@@ -34,22 +47,39 @@ def drift_over_time(
     """The error rate in vote order, and what each detector said of it."""
     if errors.empty:
         yield missing(
-            "No vote has met a prediction of this model yet: there is no error to draw. Predictions are made when comparisons appear."
+            "No vote has met a prediction of this model yet: there is no error to draw. "
+            "Predictions are made when comparisons appear."
         )
     else:
         yield el(
-            "p", "An error is a vote against the completion that the reward model scored higher. Detectors read them in the order of votes."
+            "p",
+            "An error is a vote against the completion that the reward model scored higher. "
+            "Detectors read them in the order of votes.",
         )
         drawn = drawings.timeline(errors, events, warnings, day=day, noise_ceiling=noise_ceiling)
         yield figure(
             drawn,
-            legend(("curve", "error rate of the last 100 votes, with its 95 % band"), ("fired", "drift, with where the change is thought to begin"),
-                    ("warned", "warning"), ("today", "votes of this day"), *_ceiling_key("best reachable, from the noise ceiling", noise_ceiling)),
-        )  # fmt: skip
+            legend(
+                ("curve", "error rate of the last 100 votes, with its 95 % band"),
+                ("fired", "drift, with where the change is thought to begin"),
+                ("warned", "warning"),
+                ("today", "votes of this day"),
+                *_ceiling_key("best reachable, from the noise ceiling", noise_ceiling),
+            ),
+        )
         yield el("p", why_ceiling(noise_ceiling))
     yield table(
         "What watches the errors",
-        ["Detector", "Verdict", "Statistic", "Threshold", "p", "Reference", "Votes or rows", "What it saw"],
+        [
+            "Detector",
+            "Verdict",
+            "Statistic",
+            "Threshold",
+            "p",
+            "Reference",
+            "Votes or rows",
+            "What it saw",
+        ],
         [[*_test_cells(row), _seen(row)] for row in records_of(rows[rows["space"] == "errors"])],
         numeric=range(2, 7),
     )
@@ -61,48 +91,75 @@ def semantic_clusters(
     params: ClusterParams,
     noise_ceiling: Interval | None = None,
 ) -> Iterable[Element]:
-    """What became more, fewer or worse; `found` is what there is too little of, where no clusters could be made."""
+    """What became more, fewer or worse; `found` is what there is too little of, where no clusters
+    could be made.
+    """
     if isinstance(found, str):
         yield missing(found)
         return
     texts = texts_of([example for cluster in found.clusters for example in cluster.examples])
-    alike = "differ in which they hold" if found.p_value <= params.alpha else "hold them alike, as far as chance can tell"
+    alike = (
+        "differ in which they hold"
+        if found.p_value <= params.alpha
+        else "hold them alike, as far as chance can tell"
+    )
     yield el(
         "p",
-        f"{len(found.clusters)} clusters of {found.n_reference + found.n_current:,} prompts by k-means over what the reward model sees of each, prompt with completion; "
-        f""
-        f"the clusters hold {share(found.explained)} of the variance. Reference and day {alike} (χ² test, p {p_value(found.p_value)}). "
-        "Each prompt counts once; those that got worse or grew stand first.",
+        f"{len(found.clusters)} clusters of {found.n_reference + found.n_current:,} prompts by "
+        "k-means over what the reward model sees of each, prompt with completion; the clusters "
+        f"hold {share(found.explained)} of the variance. Reference and day {alike} (χ² test, p "
+        f"{p_value(found.p_value)}). Each prompt counts once; those that got worse or grew stand "
+        "first.",
     )
     yield figure(
-        drawings.changes(found.clusters), legend(("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True)
+        drawings.changes(found.clusters),
+        legend(("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True),
     )
     yield table(
         "Clusters, reference against day",
-        ["Cluster", "Change", "Share of the prompts", "Error rate", "Prompts nearest the centre, with completion a"],
+        [
+            "Cluster",
+            "Change",
+            "Share of the prompts",
+            "Error rate",
+            "Prompts nearest the centre, with completion a",
+        ],
         [_cluster_cells(cluster, texts) for cluster in found.clusters],
     )
     yield el(
         "p",
-        f"A cluster grew or shrank where Fisher's exact test stays below {params.alpha:g} after correction for all clusters and the share moved by at "
-        f"least {share(params.share_effect)}; it got worse where the error rate rose by at least {share(params.error_effect)} at the same level. "
-        f"Below {params.min_in_cluster} prompts no error rate is given. Of all votes of the day: {best_reachable(noise_ceiling)}.",
+        f"A cluster grew or shrank where Fisher's exact test stays below {params.alpha:g} after "
+        "correction for all clusters and the share moved by at least "
+        f"{share(params.share_effect)}; "
+        f"it got worse where the error rate rose by at least {share(params.error_effect)} at the "
+        f"same level. Below {params.min_in_cluster} prompts no error rate is given. Of all "
+        "votes of "
+        f"the day: {best_reachable(noise_ceiling)}.",
         class_="note",
     )
 
 
 def _cluster_cells(cluster: Cluster, texts: Texts) -> list[Child]:
     change = {"grew": "grew", "shrank": "shrank", "steady": None}[cluster.change]
-    said = " and ".join(word for word in ("got worse" if cluster.is_worse else None, change) if word)
+    said = " and ".join(
+        word for word in ("got worse" if cluster.is_worse else None, change) if word
+    )
     verdict = Verdict.DRIFT if cluster.is_worse else Verdict.WARNING if change else Verdict.STABLE
     shown = [texts[i] for i in cluster.examples if i in texts]
-    examples = [(cut(prompt, PROMPT_WIDTH), cut(completion, COMPLETION_WIDTH)) for prompt, completion in shown]
+    examples = [
+        (cut(prompt, PROMPT_WIDTH), cut(completion, COMPLETION_WIDTH))
+        for prompt, completion in shown
+    ]
     return [
         cluster.name,
         badge(verdict, said or "steady"),
         _from_to(cluster.share_reference, cluster.share_current, cluster.p_share),
         _from_to(cluster.error_reference, cluster.error_current, cluster.p_error),
-        el("ul", (el("li", prompt, el("small", completion)) for prompt, completion in examples), class_="examples")
+        el(
+            "ul",
+            (el("li", prompt, el("small", completion)) for prompt, completion in examples),
+            class_="examples",
+        )
         if examples
         else "no text at hand",
     ]
@@ -111,8 +168,14 @@ def _cluster_cells(cluster: Cluster, texts: Texts) -> list[Child]:
 def _from_to(before: Interval | None, now: Interval | None, p: float | None) -> Child:
     """What it was and is, how sure that is, and the p-value of the difference."""
     pair = (("reference", before), ("today", now))
-    lines = [el("span", f"{when} ", "too few" if i is None else el("b", share(i.value)), class_="line") for when, i in pair]
-    ranges = [el("small", f"{share(i.low)} to {share(i.high)}, {i.n:,} prompts") if i else None for _, i in pair]
+    lines = [
+        el("span", f"{when} ", "too few" if i is None else el("b", share(i.value)), class_="line")
+        for when, i in pair
+    ]
+    ranges = [
+        el("small", f"{share(i.low)} to {share(i.high)}, {i.n:,} prompts") if i else None
+        for _, i in pair
+    ]
     shown = [part for line, span in zip(lines, ranges, strict=True) for part in (line, span)]
     return [*shown, None if p is None else el("span", f"p {p_value(p)}", class_="line")]
 
@@ -124,12 +187,16 @@ def calibration(
     noise_ceiling: Interval | None = None,
     by_group: Sequence[GroupCalibration] = (),
 ) -> Iterable[Element]:
-    """Stated confidence against what came true, in the reference, today and in each group of today, and the tests of it."""
+    """Stated confidence against what came true, in the reference, today and in each group of today,
+    and the tests of it.
+    """
     yield from (missing(words) for words in (before, today) if isinstance(words, str))
     bins = [() if isinstance(side, str) else side.bins for side in (before, today)]
     if any(bins):
         yield el(
-            "p", "Of predictions stated with 80 % confidence 80 % should be right: on the diagonal. Below it the model is overconfident."
+            "p",
+            "Of predictions stated with 80 % confidence 80 % should be right: on the diagonal. "
+            "Below it the model is overconfident.",
         )
         yield figure(
             drawings.reliability(*bins, noise_ceiling=noise_ceiling),
@@ -140,9 +207,15 @@ def calibration(
         )  # fmt: skip
         yield el("p", ceiling_words(noise_ceiling))
         measures: list[tuple[str, Callable[[Reliability], str | None]]] = [
-            ("Calibration slope (1 is calibrated)", lambda r: None if r.slope is None else number(r.slope)),
+            (
+                "Calibration slope (1 is calibrated)",
+                lambda r: None if r.slope is None else number(r.slope),
+            ),
             ("ECE, equal mass (never 0 by chance alone)", lambda r: number(r.ece)),
-            ("ECE without its noise", lambda r: None if r.ece_debiased is None else number(r.ece_debiased)),
+            (
+                "ECE without its noise",
+                lambda r: None if r.ece_debiased is None else number(r.ece_debiased),
+            ),
             ("ECE, lower bound (97.5 %)", lambda r: f"{r.ece_lower_bound:.3f}"),
             ("Brier score (0.25 is a coin)", lambda r: number(r.brier)),
             ("Rows", lambda r: f"{r.n:,}"),
@@ -151,61 +224,105 @@ def calibration(
             "Calibration, reference against day",
             ["Measure", "Reference", "This day"],
             [
-                [name, *("too few" if isinstance(r, str) else measure(r) or "unknown" for r in (before, today))]
+                [
+                    name,
+                    *(
+                        "too few" if isinstance(r, str) else measure(r) or "unknown"
+                        for r in (before, today)
+                    ),
+                ]
                 for name, measure in measures
             ],
             numeric=(1, 2),
         )
-        yield el("details", el("summary", "Reliability by stated confidence"), _bin_table(bins[0], bins[1]))
+        yield el(
+            "details",
+            el("summary", "Reliability by stated confidence"),
+            _bin_table(bins[0], bins[1]),
+        )
     if by_group:
         shown = largest(by_group, MOST_GROUPS)
         rest = [group for group in by_group if group not in shown]
         yield _group_table("This day by source and category", shown)
         if rest:
-            yield el("details", el("summary", f"{len(rest):,} smaller groups"), _group_table("Smaller groups", rest))
+            yield el(
+                "details",
+                el("summary", f"{len(rest):,} smaller groups"),
+                _group_table("Smaller groups", rest),
+            )
         yield el(
             "p",
-            f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it would be read as knowledge. A noise ceiling is unknown "
-            "where no two votes overlap, and nobody judged one again.",
+            f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it "
+            "would be "
+            "read as knowledge. A noise ceiling is unknown where no two votes overlap, and nobody "
+            "judged one again.",
             class_="note",
         )
     yield table(
         "Calibration tests",
         ["Test", "Verdict", "Value", "Threshold", "Votes"],
         [
-            [named(row["detector"]), badge(row["verdict"]), value_of(row["statistic"]), value_of(row["threshold"]), f"{row['n_current']:,}"]
+            [
+                named(row["detector"]),
+                badge(row["verdict"]),
+                value_of(row["statistic"]),
+                value_of(row["threshold"]),
+                f"{row['n_current']:,}",
+            ]
             for row in records_of(rows[rows["space"] == "calibration"])
         ],
         numeric=(2, 3, 4),
     )
     yield el(
         "p",
-        "A test fails where even the favourable end of its interval is beyond the threshold, or its p is below it; each on a good model on "
-        "about 2.5 % of days at most.",
+        "A test fails where even the favourable end of its interval is beyond the threshold, or "
+        "its p is below it; each on a good model on about 2.5 % of days at most.",
         class_="note",
     )
 
 
 def _ceiling_key(words: str, ceiling: Interval | None) -> list[tuple[str, str]]:
     """Its entry of a legend, where it is drawn."""
-    return [] if ceiling is None else [("ceiling", words if ceiling.basis is None else f"{words} ({ceiling.basis})")]
+    return (
+        []
+        if ceiling is None
+        else [("ceiling", words if ceiling.basis is None else f"{words} ({ceiling.basis})")]
+    )
 
 
 def _group_table(caption: str, groups: Sequence[GroupCalibration]) -> Element:
-    head = ["Group", "Comparisons", "Share predicted right", "Noise ceiling", "ECE without its noise", "Calibration slope"]
+    head = [
+        "Group",
+        "Comparisons",
+        "Share predicted right",
+        "Noise ceiling",
+        "ECE without its noise",
+        "Calibration slope",
+    ]
     return table(caption, head, [_group_row(group) for group in groups], numeric=range(1, 6))
 
 
 def _group_row(group: GroupCalibration) -> list[Child]:
     m = group.calibrated
     accuracy, ece, slope = (
-        ("too few",) * 3 if m is None else (interval_cell(m.accuracy), interval_cell(m.ece_debiased), interval_cell(m.slope))
+        ("too few",) * 3
+        if m is None
+        else (interval_cell(m.accuracy), interval_cell(m.ece_debiased), interval_cell(m.slope))
     )
-    return [f"{group.by}: {shortened(group.group, NAME_WIDTH)}", f"{group.n:,}", accuracy, interval_cell(group.noise_ceiling), ece, slope]
+    return [
+        f"{group.by}: {shortened(group.group, NAME_WIDTH)}",
+        f"{group.n:,}",
+        accuracy,
+        interval_cell(group.noise_ceiling),
+        ece,
+        slope,
+    ]
 
 
 def interval_cell(interval: Interval | None) -> Child:
-    """A figure of a table with its interval, and beside it of how few groups and what a ceiling is from."""
+    """A figure of a table with its interval, and beside it of how few groups and what a ceiling is
+    from.
+    """
     if interval is None:
         return "unknown"
     beside = str(interval).rpartition("]")[2].strip()
@@ -216,7 +333,11 @@ def _bin_table(before: Sequence[ReliabilityBin], today: Sequence[ReliabilityBin]
     lows = sorted({b.low for b in (*before, *today)})
     found = [{b.low: b for b in side} for side in (before, today)]
     rows: list[list[Child]] = [
-        [f"{100 * low:.0f} to {100 * low + 5:.0f} %", *(cell for side in found for cell in _bin_cells(side.get(low)))] for low in lows
+        [
+            f"{100 * low:.0f} to {100 * low + 5:.0f} %",
+            *(cell for side in found for cell in _bin_cells(side.get(low))),
+        ]
+        for low in lows
     ]
     head = ["Stated confidence", "Right in reference", "Rows", "Right today", "Rows"]
     return table("Share predicted right", head, rows, numeric=range(1, 5))
@@ -226,17 +347,29 @@ def _bin_cells(b: ReliabilityBin | None) -> tuple[str, str]:
     if b is None:
         return "–", "0"
     few = b.n < MIN_IN_BIN
-    return "too few" if few else f"{share(b.accuracy)} ({share(b.accuracy_low)} to {share(b.accuracy_high)})", f"{b.n:,}"
+    return (
+        "too few"
+        if few
+        else f"{share(b.accuracy)} ({share(b.accuracy_low)} to {share(b.accuracy_high)})",
+        f"{b.n:,}",
+    )
 
 
-def data_drift(rows: pd.DataFrame, evidently: Mapping[str, Any], files: Sequence[str]) -> Iterable[Element]:
+def data_drift(
+    rows: pd.DataFrame, evidently: Mapping[str, Any], files: Sequence[str]
+) -> Iterable[Element]:
     """The tests of lengths, confidence and embeddings, and what Evidently says of the same rows."""
-    yield el("p", "A change of the data alone is a warning: it is no proof that the model is wrong.")
+    yield el(
+        "p", "A change of the data alone is a warning: it is no proof that the model is wrong."
+    )
     spaces = rows[~rows["space"].isin(["errors", "calibration", "overall"])]
     yield table(
         "Tests between the reference and the day",
         ["Space", "Verdict", "Statistic", "Threshold", "p", "Reference", "Day", "Test"],
-        [[named(row["space"]), *_test_cells(row)[1:], named(row["detector"])] for row in records_of(spaces)],
+        [
+            [named(row["space"]), *_test_cells(row)[1:], named(row["detector"])]
+            for row in records_of(spaces)
+        ],
         numeric=range(2, 7),
     )
     for row in records_of(spaces[spaces["space"] == "embeddings"]):
@@ -252,11 +385,19 @@ def data_drift(rows: pd.DataFrame, evidently: Mapping[str, Any], files: Sequence
             numeric=(2, 3),
         )
     else:
-        yield missing(f"Evidently compared nothing: {evidently.get('insufficient', 'it was handed no windows')}.")
+        yield missing(
+            "Evidently compared nothing: "
+            f"{evidently.get('insufficient', 'it was handed no windows')}."
+        )
     if files:
         names = [part for name in files for part in (", ", el("code", name))][1:]
         yield el(
-            "p", "Evidently's own results lie beside this page in the MLflow run of the day's drift_report: ", names, ".", class_="note"
+            "p",
+            "Evidently's own results lie beside this page in the MLflow run of the day's "
+            "drift_report: ",
+            names,
+            ".",
+            class_="note",
         )
 
 
@@ -264,7 +405,13 @@ def _evidently_cells(metric: Mapping[str, Any]) -> list[Child]:
     config, p = metric["config"], float(metric["value"])
     threshold = config.get("threshold")
     differs = "–" if threshold is None else "yes" if p < threshold else "no"
-    return [named(config["column"]), str(config.get("method") or "default"), p_value(p), value_of(threshold), differs]
+    return [
+        named(config["column"]),
+        str(config.get("method") or "default"),
+        p_value(p),
+        value_of(threshold),
+        differs,
+    ]
 
 
 def _test_cells(row: Mapping[str, Any]) -> list[Child]:
@@ -283,28 +430,59 @@ def _seen(row: Mapping[str, Any]) -> str:
     said = row["evidence"]
     events = [_event_words(event) for event in said.get("events", [])]
     at = [f"{seq:,}" for seq in said.get("warnings_at", [])]
-    warned = [f"warning at vote {', '.join(at[:3])}{f' and {len(at) - 3} more' if len(at) > 3 else ''}"] if at else []
-    means = [f"{share(said['mean_reference'])} before, {share(said['mean_current'])} today"] if "mean_current" in said else []
-    return "; ".join([*events, *warned, *means, *([said["reason"]] if "reason" in said else [])]) or "no rise"
+    warned = (
+        [f"warning at vote {', '.join(at[:3])}{f' and {len(at) - 3} more' if len(at) > 3 else ''}"]
+        if at
+        else []
+    )
+    means = (
+        [f"{share(said['mean_reference'])} before, {share(said['mean_current'])} today"]
+        if "mean_current" in said
+        else []
+    )
+    return (
+        "; ".join([*events, *warned, *means, *([said["reason"]] if "reason" in said else [])])
+        or "no rise"
+    )
 
 
 def _event_words(event: Mapping[str, Any]) -> str:
     after = event.get("error_after", event.get("error_rate"))
     since = f", since about {event['change_seq']:,}" if event.get("change_seq") else ""
-    rise = f": {share(event['error_before'])} to {share(after)}" if "error_before" in event and after is not None else ""
+    rise = (
+        f": {share(event['error_before'])} to {share(after)}"
+        if "error_before" in event and after is not None
+        else ""
+    )
     return f"drift at vote {event['seq']:,}{since}{rise}"
 
 
 def figure(drawn: Element, caption: Element) -> Element:
     """A picture that scrolls by itself on a narrow screen."""
-    return el("figure", el("div", drawn, class_="scroll picture", tabindex="0", role="region", aria_label="picture"), caption)
+    return el(
+        "figure",
+        el(
+            "div", drawn, class_="scroll picture", tabindex="0", role="region", aria_label="picture"
+        ),
+        caption,
+    )
 
 
 def legend(*entries: tuple[str, str], intervals: bool = False) -> Element:
     """The marks of a picture, `drawings.key` of each, and what they mean."""
     bars = el("li", "bars: 95 % intervals") if intervals else None
-    return el("figcaption", el("ul", (el("li", drawings.key(kind), words) for kind, words in entries), bars, class_="legend"))
+    return el(
+        "figcaption",
+        el(
+            "ul",
+            (el("li", drawings.key(kind), words) for kind, words in entries),
+            bars,
+            class_="legend",
+        ),
+    )
 
 
 def records_of(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return [dict(zip(rows.columns, row, strict=True)) for row in rows.itertuples(index=False, name=None)]
+    return [
+        dict(zip(rows.columns, row, strict=True)) for row in rows.itertuples(index=False, name=None)
+    ]

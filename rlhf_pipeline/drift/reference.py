@@ -1,4 +1,6 @@
-"""The two windows that drift compares: a champion's reference, frozen with it, and a day's. Knows frames and folders, no test."""
+"""The two windows that drift compares: a champion's reference, frozen with it, and a day's. Knows
+frames and folders, no test.
+"""
 
 import json
 import shutil
@@ -18,7 +20,8 @@ from rlhf_pipeline.parquet import READING, WRITING
 from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
-# prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from its cache.
+# prompts, completions -> (n, d) embeddings; the reward model's own features, so that they come from
+# its cache.
 Embed = Callable[[Sequence[str], Sequence[str]], Floats]
 
 COLUMNS = {
@@ -32,7 +35,8 @@ COLUMNS = {
     "embedding_row": "int64",
 }
 MAX_EMBEDDINGS = 1000
-LEFT_OUT = "Left out: "  # begins what is said of tests and pictures that were not made for another reason than too few rows
+# begins what is said of tests and pictures that were not made for another reason than too few rows
+LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
 
@@ -41,9 +45,10 @@ FRAME, EMBEDDINGS, META = "window.parquet", "embeddings.npy", "window.json"
 class Window:
     """One row per judged comparison of one reward model's out-of-sample predictions.
 
-    `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p (calibrated P(a
-    preferred)), error (share of the a/b votes that disagree), n_votes, embedding_row (-1 = not embedded).
-    `embeddings`: (n, d) float32 of one completion per prompt. `not_embedded`: why there are none, where it is not for want of rows.
+    `rows`: comparison_id, prompt_id, prompt_length and completion_length (characters, side a), p
+    (calibrated P(a preferred)), error (share of the a/b votes that disagree), n_votes,
+    embedding_row (-1 = not embedded). `embeddings`: (n, d) float32 of one completion per prompt.
+    `not_embedded`: why there are none, where it is not for want of rows.
     """
 
     model_version: str
@@ -52,14 +57,22 @@ class Window:
     not_embedded: str | None = None
 
     def independent(self) -> pd.DataFrame:
-        """One comparison per prompt: completions of one prompt resemble each other, and a test would count them as many.
+        """One comparison per prompt: completions of one prompt resemble each other, and a test
+        would count them as many.
 
-        Taken is the smallest comparison_id, a content hash: as good as drawn by lot, and the same every time.
+        Taken is the smallest comparison_id, a content hash: as good as drawn by lot, and the same
+        every time.
         """
-        return self.rows.sort_values("comparison_id").drop_duplicates("prompt_id").reset_index(drop=True)
+        return (
+            self.rows.sort_values("comparison_id")
+            .drop_duplicates("prompt_id")
+            .reset_index(drop=True)
+        )
 
     def save(self, folder: Path, hashes: FileHashes | None = None) -> None:
-        """Write Parquet, npy and JSON to `folder`, all or nothing, and record their hashes; equal windows give equal bytes."""
+        """Write Parquet, npy and JSON to `folder`, all or nothing, and record their hashes; equal
+        windows give equal bytes.
+        """
         partial = folder.with_name(f".{folder.name}.{uuid4().hex}")
         partial.mkdir(parents=True)
         try:
@@ -74,7 +87,9 @@ class Window:
 
     @classmethod
     def load(cls, folder: Path, hashes: FileHashes | None = None) -> "Window":
-        """Raises ArtefactError naming the folder when a file is missing, unreadable or not what was saved."""
+        """Raises ArtefactError naming the folder when a file is missing, unreadable or not what was
+        saved.
+        """
         try:
             contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
             changed = [] if hashes is None else hashes.changed(_recorded(folder, contents))
@@ -84,20 +99,30 @@ class Window:
             rows = pd.read_parquet(BytesIO(contents[FRAME]), **READING)
             embeddings = np.load(BytesIO(contents[EMBEDDINGS]), allow_pickle=False)
             if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
-                raise ValueError(f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}")
+                raise ValueError(
+                    f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}"
+                )
             return cls(meta["model_version"], _typed(rows), embeddings)
         except Exception as cause:  # a damaged file raises whatever its decoder trips over
             raise ArtefactError(
-                f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or delete the folder and calibrate its "
-                "reward model again."
+                f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or "
+                "delete the folder and calibrate its reward model again."
             ) from cause
 
     def _contents(self) -> dict[str, bytes]:
         frame, embeddings = BytesIO(), BytesIO()
         self.rows.to_parquet(frame, index=False, **WRITING)
         np.save(embeddings, self.embeddings.astype(np.float32), allow_pickle=False)
-        meta = {"model_version": self.model_version, "n": len(self.rows), "n_embeddings": len(self.embeddings)}
-        return {FRAME: frame.getvalue(), EMBEDDINGS: embeddings.getvalue(), META: json.dumps(meta, sort_keys=True).encode()}
+        meta = {
+            "model_version": self.model_version,
+            "n": len(self.rows),
+            "n_embeddings": len(self.embeddings),
+        }
+        return {
+            FRAME: frame.getvalue(),
+            EMBEDDINGS: embeddings.getvalue(),
+            META: json.dumps(meta, sort_keys=True).encode(),
+        }
 
 
 ReferenceWindow = Window  # frozen at registration; what differs is only where the rows come from
@@ -112,21 +137,34 @@ def reference_window(
     taste_changes: TasteChanges = NO_CHANGES,
     max_embeddings: int = MAX_EMBEDDINGS,
 ) -> Window:
-    """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in the pairs' order.
+    """From preference pairs of the calib split and the calibrated P(chosen preferred) of each, in
+    the pairs' order.
 
-    Pairs from before the last of `taste_changes` are left out: a model is not to be compared with the taste it left. A pair's error
-    is the share of its votes the prediction misses, so that reference and current window both count single votes; pairs that
-    nobody took a side of are left out, as of a day. Raises FrameError for a pair of another split, InvalidScores for a p that is no probability.
+    Pairs from before the last of `taste_changes` are left out: a model is not to be compared with
+    the taste it left. A pair's error is the share of its votes the prediction misses, so that
+    reference and current window both count single votes; pairs that nobody took a side of are left
+    out, as of a day. Raises FrameError for a pair of another split, InvalidScores for a p that is
+    no probability.
     """
     wrong = pairs.loc[pairs["split"] != "calib", ["comparison_id", "split"]]
     if len(wrong):
-        raise FrameError(f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only pairs of split calib.")
+        raise FrameError(
+            f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only "
+            "pairs of split calib."
+        )
     p_chosen = _probabilities(p_chosen, len(pairs))
     keep = (pairs["n_votes"] > 0).to_numpy() & taste_changes.is_current(pairs)
     pairs, p_chosen = pairs[keep], p_chosen[keep]
     chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
-    missed = np.where(p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5))
-    texts = pd.DataFrame({"prompt": pairs["prompt"], "completion": pairs["chosen"].where(chosen_is_a, pairs["rejected"])})
+    missed = np.where(
+        p_chosen > 0.5, 1 - pairs["agreement"], np.where(p_chosen < 0.5, pairs["agreement"], 0.5)
+    )
+    texts = pd.DataFrame(
+        {
+            "prompt": pairs["prompt"],
+            "completion": pairs["chosen"].where(chosen_is_a, pairs["rejected"]),
+        }
+    )
     rows = pd.DataFrame(
         {
             "comparison_id": pairs["comparison_id"],
@@ -148,39 +186,64 @@ def current_window(
     not_embedded: str | None = None,
     max_embeddings: int = MAX_EMBEDDINGS,
 ) -> Window:
-    """From a day's reflection rows of one model and the comparisons they are about; only judged comparisons count.
+    """From a day's reflection rows of one model and the comparisons they are about; only judged
+    comparisons count.
 
-    Without `embed` say why in `not_embedded`; it is told where embeddings would have been compared. Ties and unjudged rows are left
-    out because the reference has none: they would shift lengths and confidence by themselves. Raises FrameError naming a comparison
-    that is missing.
+    Without `embed` say why in `not_embedded`; it is told where embeddings would have been compared.
+    Ties and unjudged rows are left out because the reference has none: they would shift lengths and
+    confidence by themselves. Raises FrameError naming a comparison that is missing.
     """
-    judged = reflections[(reflections["reward_model"] == model_version) & reflections["is_error"].notna()]
-    grouped = judged.assign(error=judged["is_error"].astype(float)).groupby("comparison_id", sort=True)
-    rows = grouped.agg(p=("p_calibrated", "first"), error=("error", "mean"), n_votes=("error", "size")).reset_index()
+    judged = reflections[
+        (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
+    ]
+    grouped = judged.assign(error=judged["is_error"].astype(float)).groupby(
+        "comparison_id", sort=True
+    )
+    rows = grouped.agg(
+        p=("p_calibrated", "first"), error=("error", "mean"), n_votes=("error", "size")
+    ).reset_index()
     lost = rows.loc[~rows["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise FrameError(
-            f"{len(lost)} judged comparisons are not among the comparisons given, first {lost.iloc[0]}. Give those of the same day."
+            f"{len(lost)} judged comparisons are not among the comparisons given, first "
+            f"{lost.iloc[0]}. Give those of the same day."
         )
     known = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]
     joined = rows.merge(known, on="comparison_id", how="left", validate="one_to_one")
     _probabilities(joined["p"].to_numpy(dtype=float), len(joined))
     texts = joined[["prompt", "completion_a"]].rename(columns={"completion_a": "completion"})
-    window = _window(model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings)
+    window = _window(
+        model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings
+    )
     return window if embed is not None else replace(window, not_embedded=not_embedded)
 
 
-def _window(model_version: str, rows: pd.DataFrame, texts: pd.DataFrame, embed: Embed | None, max_embeddings: int) -> Window:
-    rows = rows.assign(prompt_length=texts["prompt"].map(len), completion_length=texts["completion"].map(len), embedding_row=-1)
-    order = rows["comparison_id"].argsort().to_numpy()  # so that the order of the given rows never matters
+def _window(
+    model_version: str,
+    rows: pd.DataFrame,
+    texts: pd.DataFrame,
+    embed: Embed | None,
+    max_embeddings: int,
+) -> Window:
+    rows = rows.assign(
+        prompt_length=texts["prompt"].map(len),
+        completion_length=texts["completion"].map(len),
+        embedding_row=-1,
+    )
+    # so that the order of the given rows never matters
+    order = rows["comparison_id"].argsort().to_numpy()
     rows, texts = rows.iloc[order].reset_index(drop=True), texts.iloc[order].reset_index(drop=True)
     first = rows.drop_duplicates("prompt_id").index[:max_embeddings]
     if embed is None or len(first) == 0:
         return Window(model_version, _typed(rows), np.zeros((0, 0), dtype=np.float32))
-    embeddings = np.asarray(embed(texts["prompt"][first].tolist(), texts["completion"][first].tolist()), dtype=np.float32)
+    embeddings = np.asarray(
+        embed(texts["prompt"][first].tolist(), texts["completion"][first].tolist()),
+        dtype=np.float32,
+    )
     if embeddings.ndim != 2 or len(embeddings) != len(first) or not np.isfinite(embeddings).all():
         raise InvalidScores(
-            f"{len(first)} texts gave embeddings of shape {embeddings.shape}, or NaN or infinity among them. Check the encoder."
+            f"{len(first)} texts gave embeddings of shape {embeddings.shape}, or NaN or infinity "
+            "among them. Check the encoder."
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
     return Window(model_version, _typed(rows), embeddings)
@@ -197,10 +260,13 @@ def _typed(rows: pd.DataFrame) -> pd.DataFrame:
 def _probabilities(values: Floats, n: int) -> Floats:
     p = np.asarray(values, dtype=float)
     if p.shape != (n,):
-        raise InvalidScores(f"{n} rows, but probabilities of shape {p.shape}. Give one per row, in the same order.")
+        raise InvalidScores(
+            f"{n} rows, but probabilities of shape {p.shape}. Give one per row, in the same order."
+        )
     bad = ~((p >= 0) & (p <= 1))
     if bad.any():
         raise InvalidScores(
-            f"{int(bad.sum())} of {n} probabilities are outside [0, 1] or NaN, first at row {int(bad.argmax())}. Check the calibrator."
+            f"{int(bad.sum())} of {n} probabilities are outside [0, 1] or NaN, first at row "
+            f"{int(bad.argmax())}. Check the calibrator."
         )
     return p

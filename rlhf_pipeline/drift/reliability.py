@@ -1,4 +1,6 @@
-"""How well stated probabilities held in the reference and on the day. Knows windows and judged predictions; knows no page."""
+"""How well stated probabilities held in the reference and on the day. Knows windows and judged
+predictions; knows no page.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +21,8 @@ MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
 
 @dataclass(frozen=True)
 class Reliability:
-    """Calibration of one window, over groups of comparisons. `slope` is None where no probability differs from 0.5, and where every
-    vote went with the model or every one against it."""
+    """Calibration of one window, over groups of comparisons. `slope` is None where no probability
+    differs from 0.5, and where every vote went with the model or every one against it."""
 
     n: int
     bins: tuple[ReliabilityBin, ...]
@@ -31,24 +33,50 @@ class Reliability:
     brier: Interval
 
 
-def reliability_of_reference(window: Window, thresholds: CalibrationThresholds | None = None) -> Reliability:
+def reliability_of_reference(
+    window: Window, thresholds: CalibrationThresholds | None = None
+) -> Reliability:
     """One row per comparison, as heavy as its votes. Raises NotEnoughData below `min_rows`."""
     rows = window.rows
     p, error = rows["p"].to_numpy(dtype=float), rows["error"].to_numpy(dtype=float)
-    outcome = np.where(p > 0.5, 1 - error, error)  # `error` is the share of votes against the side predicted
+    # `error` is the share of votes against the side predicted
+    outcome = np.where(p > 0.5, 1 - error, error)
     weights = rows["n_votes"].to_numpy(dtype=float)
-    return _reliability("reference", p, outcome, rows["comparison_id"].to_numpy(), weights, thresholds)
+    return _reliability(
+        "reference", p, outcome, rows["comparison_id"].to_numpy(), weights, thresholds
+    )
 
 
-def reliability_of_day(judged: pd.DataFrame, thresholds: CalibrationThresholds | None = None) -> Reliability:
-    """Columns `p`, `outcome`, `group` of single votes, as calibration tests see them. Raises NotEnoughData below `min_rows`."""
-    return _reliability("day", judged["p"].to_numpy(), judged["outcome"].to_numpy(), judged["group"].to_numpy(), None, thresholds)
+def reliability_of_day(
+    judged: pd.DataFrame, thresholds: CalibrationThresholds | None = None
+) -> Reliability:
+    """Columns `p`, `outcome`, `group` of single votes, as calibration tests see them. Raises
+    NotEnoughData below `min_rows`.
+    """
+    return _reliability(
+        "day",
+        judged["p"].to_numpy(),
+        judged["outcome"].to_numpy(),
+        judged["group"].to_numpy(),
+        None,
+        thresholds,
+    )
 
 
-def _reliability(name: str, p: Any, outcome: Any, groups: Any, weights: Any, thresholds: CalibrationThresholds | None) -> Reliability:
+def _reliability(
+    name: str,
+    p: Any,
+    outcome: Any,
+    groups: Any,
+    weights: Any,
+    thresholds: CalibrationThresholds | None,
+) -> Reliability:
     needed = (thresholds or CalibrationThresholds()).min_rows
     if len(p) < needed:
-        raise NotEnoughData(f"The {name} has {len(p)} judged predictions; {needed} are needed to speak of calibration. Collect more votes.")
+        raise NotEnoughData(
+            f"The {name} has {len(p)} judged predictions; {needed} are needed to speak of "
+            "calibration. Collect more votes."
+        )
     measured = calibration_metrics(p, outcome, weights=weights, groups=groups)
     try:
         slope = calibration_slope(p, outcome, weights=weights, groups=groups)

@@ -1,4 +1,6 @@
-"""A day's drift report: every space's verdict and one overall, and Evidently's view of the same windows. Knows no storage."""
+"""A day's drift report: every space's verdict and one overall, and Evidently's view of the same
+windows. Knows no storage.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,9 @@ class DriftParams(DetectorParams, ClusterParams, ConfirmationParams):
 
 @dataclass(frozen=True)
 class DataDriftReport:
-    """Evidently's data-drift report: `json` to keep, `html()` (3.7 MB, self-contained) made on demand."""
+    """Evidently's data-drift report: `json` to keep, `html()` (3.7 MB, self-contained) made on
+    demand.
+    """
 
     json: dict[str, Any]
     html: Callable[[], str]
@@ -44,44 +48,73 @@ def drift_report(
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS.
 
-    `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq` decide its rows, so that
-    the same snapshot gives the same report whatever was voted since. `overall` is `drift` if at
-    least `confirmations` of these say so: a detector (with an event in the last `confirmation_window` votes up to
-    `last_seq`, by default that of the day's last event, or with others on that day that confirm each other), the error rate of the day, the calibration tests (as one).
-    Any other drift makes it `warning`, data drift included (a change of the data is no proof that the model is wrong);
-    so does a warning of a window test, or of as many detectors. With too few votes and nothing to report it is
-    `insufficient`, else `stable`.
+    `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq`
+    decide its rows, so that the same snapshot gives the same report whatever was voted since.
+    `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
+    the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
+    or with others on that day that confirm each other), the error rate of the day, the calibration
+    tests (as one). Any other drift makes it `warning`, data drift included (a change of the data is
+    no proof that the model is wrong); so does a warning of a window test, or of as many detectors.
+    With too few votes and nothing to report it is `insufficient`, else `stable`.
     """
     params = params or DriftParams()
     until = float("inf") if last_seq is None else last_seq
-    own = [e for e in events if e.model_version == model_version and str(e.day) <= day and e.seq <= until]
+    own = [
+        e
+        for e in events
+        if e.model_version == model_version and str(e.day) <= day and e.seq <= until
+    ]
     warnings = [w for w in warnings if w.seq <= until]
     compared = compare_windows(reference, current, params)
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)
     rows = [
-        *[_detector_row(name, day, own, warnings, n_reference, n_current, params) for name in DETECTORS],
+        *[
+            _detector_row(name, day, own, warnings, n_reference, n_current, params)
+            for name in DETECTORS
+        ],
         *[_calibration_row(test, n_current) for test in calibration_tests],
         *compared,
     ]
     if not calibration_tests:
-        rows.append(_row("calibration", "none", Verdict.INSUFFICIENT, n_reference, n_current, {"reason": "no calibration test was made"}))
+        rows.append(
+            _row(
+                "calibration",
+                "none",
+                Verdict.INSUFFICIENT,
+                n_reference,
+                n_current,
+                {"reason": "no calibration test was made"},
+            )
+        )
     rows.append(_overall(rows, own, day, last_seq, n_reference, n_current, params))
     frame = pd.DataFrame([row.model_dump() for row in rows])
-    frame["evidence"] = [json.dumps(row.evidence, sort_keys=True, allow_nan=False, default=str) for row in rows]
-    return check_frame(frame.assign(day=day, model_version=model_version or "none")[list(DRIFT_REPORTS.columns)], DRIFT_REPORTS)
+    frame["evidence"] = [
+        json.dumps(row.evidence, sort_keys=True, allow_nan=False, default=str) for row in rows
+    ]
+    return check_frame(
+        frame.assign(day=day, model_version=model_version or "none")[list(DRIFT_REPORTS.columns)],
+        DRIFT_REPORTS,
+    )
 
 
 def overall_verdict(report: pd.DataFrame) -> Verdict:
     """The verdict of the day in a report made by `drift_report`."""
     rows = report.loc[report["space"] == "overall", "verdict"]
     if len(rows) != 1:
-        raise NotEnoughData(f"The drift report has {len(rows)} overall rows instead of one. Make the report of the day again.")
+        raise NotEnoughData(
+            f"The drift report has {len(rows)} overall rows instead of one. Make the report of the "
+            "day again."
+        )
     return Verdict(rows.iloc[0])
 
 
-def data_drift_report(reference: Window, current: Window, params: WindowParams | None = None) -> DataDriftReport:
-    """Evidently's DataDrift preset over one row per prompt: lengths, confidence. Raises NotEnoughData for an empty window."""
+def data_drift_report(
+    reference: Window, current: Window, params: WindowParams | None = None
+) -> DataDriftReport:
+    """Evidently's DataDrift preset over one row per prompt: lengths, confidence. Raises
+    NotEnoughData for an empty window.
+    """
     from evidently import DataDefinition, Dataset, Report
     from evidently.presets import DataDriftPreset
 
@@ -92,13 +125,20 @@ def data_drift_report(reference: Window, current: Window, params: WindowParams |
         rows = window.independent()
         if rows.empty:
             raise NotEnoughData(
-                f"The {name} window of {window.model_version} is empty; Evidently has nothing to compare. Collect votes first."
+                f"The {name} window of {window.model_version} is empty; Evidently has nothing to "
+                "compare. Collect votes first."
             )
-        frames.append(rows.assign(confidence=rows["p"].where(rows["p"] > 0.5, 1 - rows["p"]))[columns])
+        frames.append(
+            rows.assign(confidence=rows["p"].where(rows["p"] > 0.5, 1 - rows["p"]))[columns]
+        )
     definition = DataDefinition(numerical_columns=columns)
     before, now = (Dataset.from_pandas(frame, data_definition=definition) for frame in frames)
-    snapshot = Report([DataDriftPreset(num_method="ks", num_threshold=params.alpha)]).run(now, before)
-    return DataDriftReport(json=json.loads(snapshot.json()), html=lambda: str(snapshot.get_html_str(as_iframe=False)))
+    snapshot = Report([DataDriftPreset(num_method="ks", num_threshold=params.alpha)]).run(
+        now, before
+    )
+    return DataDriftReport(
+        json=json.loads(snapshot.json()), html=lambda: str(snapshot.get_html_str(as_iframe=False))
+    )
 
 
 def _detector_row(
@@ -113,21 +153,28 @@ def _detector_row(
     fired = [e for e in events if e.kind == "drift" and e.detector == name and str(e.day) == day]
     warned = [w for w in warnings if w.detector == name and str(w.day) == day]
     evidence: dict[str, Any] = {
-        "events": [{"event_id": e.event_id, "seq": e.seq, "change_seq": e.change_seq, **e.evidence} for e in fired],
+        "events": [
+            {"event_id": e.event_id, "seq": e.seq, "change_seq": e.change_seq, **e.evidence}
+            for e in fired
+        ],
         "warnings_at": [w.seq for w in warned],
     }
     if fired:
         verdict = Verdict.DRIFT
     elif n_current < params.min_votes:
         verdict = Verdict.INSUFFICIENT
-        evidence["reason"] = f"{n_current} judged votes; {params.min_votes} are needed to call a day stable"
+        evidence["reason"] = (
+            f"{n_current} judged votes; {params.min_votes} are needed to call a day stable"
+        )
     else:
         verdict = Verdict.WARNING if warned else Verdict.STABLE
     return _row("errors", name, verdict, n_reference, n_current, evidence)
 
 
 def _calibration_row(test: Mapping[str, Any], n_current: int) -> SpaceVerdict:
-    verdict = {True: Verdict.STABLE, False: Verdict.DRIFT, None: Verdict.INSUFFICIENT}[test["passed"]]
+    verdict = {True: Verdict.STABLE, False: Verdict.DRIFT, None: Verdict.INSUFFICIENT}[
+        test["passed"]
+    ]
     statistic, threshold = test["value"], test["threshold"]
     return SpaceVerdict(
         space="calibration",
@@ -153,33 +200,63 @@ def _overall(
 ) -> SpaceVerdict:
     today = [e.seq for e in events if str(e.day) == day]
     until = last_seq if last_seq is not None else max(today, default=None)
-    recent = [e for e in events if until is not None and until - params.confirmation_window < e.seq <= until]
+    recent = [
+        e
+        for e in events
+        if until is not None and until - params.confirmation_window < e.seq <= until
+    ]
     saying = {source_of(e) for e in recent}
-    # On a day of thousands of votes a change of its morning lies further back than that window, and the trigger fires on it all the same.
+    # On a day of thousands of votes a change of its morning lies further back than that window, and
+    # the trigger fires on it all the same.
     saying |= set(sources(confirming([e for e in events if str(e.day) == day], params)))
-    saying |= {"error_rate" for r in rows if (r.space, r.detector, r.verdict) == ("errors", "error_rate", Verdict.DRIFT)}
-    saying |= {"calibration" for r in rows if (r.space, r.verdict) == ("calibration", Verdict.DRIFT)}
+    saying |= {
+        "error_rate"
+        for r in rows
+        if (r.space, r.detector, r.verdict) == ("errors", "error_rate", Verdict.DRIFT)
+    }
+    saying |= {
+        "calibration" for r in rows if (r.space, r.verdict) == ("calibration", Verdict.DRIFT)
+    }
     warned = [r for r in rows if r.detector in DETECTORS and r.verdict == Verdict.WARNING]
-    suspects = [r for r in rows if r.verdict == Verdict.DRIFT or (r.verdict == Verdict.WARNING and r not in warned)]
-    if len(warned) >= params.confirmations:  # a detector's warning level is passed by chance on many days, two at once seldom
+    suspects = [
+        r
+        for r in rows
+        if r.verdict == Verdict.DRIFT or (r.verdict == Verdict.WARNING and r not in warned)
+    ]
+    # a detector's warning level is passed by chance on many days, two at once seldom
+    if len(warned) >= params.confirmations:
         suspects += warned
     if len(saying) >= params.confirmations:
         verdict = Verdict.DRIFT
     elif suspects or saying:
         verdict = Verdict.WARNING
     else:
-        verdict = Verdict.INSUFFICIENT if n_current < params.min_votes or n_reference < params.min_reference else Verdict.STABLE
+        verdict = (
+            Verdict.INSUFFICIENT
+            if n_current < params.min_votes or n_reference < params.min_reference
+            else Verdict.STABLE
+        )
     evidence = {
         "says_drift": sorted(saying),
         "confirmations": params.confirmations,
         "suspects": [f"{r.space}/{r.detector}: {r.verdict}" for r in suspects],
-        "rule": f"drift needs {params.confirmations} of the error detectors, the error rate and calibration; data drift alone is a warning",
+        "rule": f"drift needs {params.confirmations} of the error detectors, the error rate and "
+        "calibration; data drift alone is a warning",
     }
     row = _row("overall", "confirmation", verdict, n_reference, n_current, evidence)
-    return row.model_copy(update={"statistic": float(len(saying)), "threshold": float(params.confirmations)})
+    return row.model_copy(
+        update={"statistic": float(len(saying)), "threshold": float(params.confirmations)}
+    )
 
 
-def _row(space: str, detector: str, verdict: Verdict, n_reference: int, n_current: int, evidence: dict[str, Any]) -> SpaceVerdict:
+def _row(
+    space: str,
+    detector: str,
+    verdict: Verdict,
+    n_reference: int,
+    n_current: int,
+    evidence: dict[str, Any],
+) -> SpaceVerdict:
     return SpaceVerdict(
         space=space,
         detector=detector,

@@ -1,4 +1,6 @@
-"""Runs the detectors over a stream of errors in vote order, resumable at any vote. Knows no storage and no schedule."""
+"""Runs the detectors over a stream of errors in vote order, resumable at any vote. Knows no storage
+and no schedule.
+"""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -18,7 +20,9 @@ KEPT_WARNINGS = 200  # of one detector: more than any report looks back
 
 
 class DetectorParams(DDMParams, ADWINParams, HDDMAParams):
-    """Knobs of all detectors. Defaults: see benchmarks/bench_detectors.py for what they cost and catch."""
+    """Knobs of all detectors. Defaults: see benchmarks/bench_detectors.py for what they cost and
+    catch.
+    """
 
 
 class StreamWarning(Record):
@@ -30,7 +34,9 @@ class StreamWarning(Record):
 
 
 class ScanResult(Record):
-    """`events` of the votes read now; `warnings` also of earlier scans; `states` to hand to the next scan, plain JSON."""
+    """`events` of the votes read now; `warnings` also of earlier scans; `states` to hand to the
+    next scan, plain JSON.
+    """
 
     events: tuple[DriftEvent, ...]
     warnings: tuple[StreamWarning, ...]
@@ -38,9 +44,19 @@ class ScanResult(Record):
 
 
 def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
-    """seq, day, error (0 or 1) of one model's predictions that a vote for a or b has judged, in seq order."""
-    rows = reflections[(reflections["reward_model"] == model_version) & reflections["is_error"].notna()]
-    errors = pd.DataFrame({"seq": rows["seq"].astype("int64"), "day": rows["day"], "error": rows["is_error"].astype("int64")})
+    """seq, day, error (0 or 1) of one model's predictions that a vote for a or b has judged, in seq
+    order.
+    """
+    rows = reflections[
+        (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
+    ]
+    errors = pd.DataFrame(
+        {
+            "seq": rows["seq"].astype("int64"),
+            "day": rows["day"],
+            "error": rows["is_error"].astype("int64"),
+        }
+    )
     return errors.sort_values("seq", ignore_index=True)
 
 
@@ -55,10 +71,11 @@ def scan(
 ) -> ScanResult:
     """Feed every detector the errors it has not seen: columns seq, day, error, any row order.
 
-    A detector skips votes up to the seq its saved state has reached. A state saved under other parameters is dropped
-    and that detector reads from the first row given, so `errors` is best the whole stream of the model version; what
-    it repeats are the same events again. Raises ConfigurationError for a state of another model or stream, FrameError
-    for a duplicate seq, InvalidScores for an error that is no number in [0, 1].
+    A detector skips votes up to the seq its saved state has reached. A state saved under other
+    parameters is dropped and that detector reads from the first row given, so `errors` is best the
+    whole stream of the model version; what it repeats are the same events again. Raises
+    ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
+    InvalidScores for an error that is no number in [0, 1].
     """
     rows = _ordered(errors)
     params = params or DetectorParams()
@@ -67,15 +84,23 @@ def scan(
     new_states: dict[str, dict[str, Any]] = {}
     for name, kind in DETECTORS.items():
         saved = (states or {}).get(name)
-        if saved is not None and (saved["model_version"], saved["stream"]) != (model_version, stream):
+        if saved is not None and (saved["model_version"], saved["stream"]) != (
+            model_version,
+            stream,
+        ):
             raise ConfigurationError(
-                f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, not {model_version}/{stream}. "
-                "Every model version has its own streams: give its own state, or none to start one."
+                f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, "
+                f"not {model_version}/{stream}. Every model version has its own streams: give its "
+                "own state, or none to start one."
             )
         detector = kind(params)  # type: ignore[call-arg]
         fingerprint = params_hash(detector)
         if saved is not None and saved["params_hash"] == fingerprint:
-            detector, last_seq, warnings = kind.from_state(params, saved["detector"]), saved["last_seq"], list(saved["warnings"])
+            detector, last_seq, warnings = (
+                kind.from_state(params, saved["detector"]),
+                saved["last_seq"],
+                list(saved["warnings"]),
+            )
         else:
             last_seq, warnings = 0, []
         for seq, day, error in rows:
@@ -103,25 +128,40 @@ def scan(
 
 def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning, ...]:
     """The warnings that saved states remember, in seq order."""
-    found = [StreamWarning(detector=name, **warning) for name, state in states.items() for warning in state["warnings"]]
+    found = [
+        StreamWarning(detector=name, **warning)
+        for name, state in states.items()
+        for warning in state["warnings"]
+    ]
     return tuple(sorted(found, key=lambda w: (w.seq, w.detector)))
 
 
 def _ordered(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
     missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
     if missing:
-        raise FrameError(f"errors: missing columns {missing}. A stream has seq, day and error; see error_stream.")
+        raise FrameError(
+            f"errors: missing columns {missing}. A stream has seq, day and error; see error_stream."
+        )
     duplicate = errors["seq"].duplicated()
     if duplicate.any():
         seq = errors["seq"][duplicate].iloc[0]
-        raise FrameError(f"errors: vote seq {seq} stands there twice. Give one row per vote of one model version.")
+        raise FrameError(
+            f"errors: vote seq {seq} stands there twice. Give one row per vote of one model "
+            "version."
+        )
     ordered = errors.sort_values("seq")
     days = (str(day) for day in ordered["day"])
     return list(zip(ordered["seq"].tolist(), days, ordered["error"].tolist(), strict=True))
 
 
 def _event(
-    detector: DriftDetector, signal: Signal, model_version: str, fingerprint: str, stream: str, day: str, at: datetime
+    detector: DriftDetector,
+    signal: Signal,
+    model_version: str,
+    fingerprint: str,
+    stream: str,
+    day: str,
+    at: datetime,
 ) -> DriftEvent:
     return DriftEvent(
         kind="drift",

@@ -1,4 +1,6 @@
-"""Tests of whether two samples come from one distribution: KS, PSI, MMD, error rates, shares. Knows arrays; knows no windows."""
+"""Tests of whether two samples come from one distribution: KS, PSI, MMD, error rates, shares. Knows
+arrays; knows no windows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +11,15 @@ from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Interval
 
-TIE = 1e-12  # permuted statistics equal to the observed one up to rounding count as at least as large
+# permuted statistics equal to the observed one up to rounding count as at least as large
+TIE = 1e-12
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """`effect` is the statistic without what chance alone adds for these sample sizes; `p_value` under one distribution."""
+    """`effect` is the statistic without what chance alone adds for these sample sizes; `p_value`
+    under one distribution.
+    """
 
     __test__ = False  # not a pytest class
 
@@ -24,7 +29,9 @@ class TestResult:
 
 
 def kolmogorov_smirnov(reference: Floats, current: Floats) -> TestResult:
-    """Largest distance of the two empirical distributions, 0 to 1. Conservative where values are tied."""
+    """Largest distance of the two empirical distributions, 0 to 1. Conservative where values are
+    tied.
+    """
     from scipy.stats import ks_2samp
 
     reference, current = _sample(reference, "reference"), _sample(current, "current")
@@ -33,11 +40,13 @@ def kolmogorov_smirnov(reference: Floats, current: Floats) -> TestResult:
 
 
 def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10) -> TestResult:
-    """PSI over quantile bins of the reference, half a count added to each bin so that none is empty.
+    """PSI over quantile bins of the reference, half a count added to each bin so that none is
+    empty.
 
-    Under one distribution PSI / (1/n + 1/m) is chi-squared with bins - 1 degrees of freedom (Yurdakul, Naranjo 2020,
-    Statistical Properties of the Population Stability Index), so it has a p-value, and its expectation there is taken
-    off the effect: a fixed limit of 0.2 is exceeded by chance in small samples.
+    Under one distribution PSI / (1/n + 1/m) is chi-squared with bins - 1 degrees of freedom
+    (Yurdakul, Naranjo 2020, Statistical Properties of the Population Stability Index), so it has a
+    p-value, and its expectation there is taken off the effect: a fixed limit of 0.2 is exceeded by
+    chance in small samples.
     """
     from scipy.stats import chi2
 
@@ -49,7 +58,9 @@ def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10
     psi = float(np.sum((share_current - share_reference) * np.log(share_current / share_reference)))
     per_degree = 1 / len(reference) + 1 / len(current)
     degrees = len(edges)
-    return TestResult(psi, max(0.0, psi - degrees * per_degree), float(chi2.sf(psi / per_degree, degrees)))
+    return TestResult(
+        psi, max(0.0, psi - degrees * per_degree), float(chi2.sf(psi / per_degree, degrees))
+    )
 
 
 def _shares(values: Floats, edges: Floats) -> Floats:
@@ -58,15 +69,20 @@ def _shares(values: Floats, edges: Floats) -> Floats:
     return shares
 
 
-def maximum_mean_discrepancy(reference: Floats, current: Floats, *, n_permutations: int = 999, seed: int = 0) -> TestResult:
-    """Unbiased MMD² with an RBF kernel whose width is the median distance, and its permutation p-value (k+1)/(n+1).
+def maximum_mean_discrepancy(
+    reference: Floats, current: Floats, *, n_permutations: int = 999, seed: int = 0
+) -> TestResult:
+    """Unbiased MMD² with an RBF kernel whose width is the median distance, and its permutation
+    p-value (k+1)/(n+1).
 
-    Arrays (n, d) and (m, d). One Gram matrix serves all permutations. Gretton et al. 2012, A Kernel Two-Sample Test.
+    Arrays (n, d) and (m, d). One Gram matrix serves all permutations. Gretton et al. 2012, A Kernel
+    Two-Sample Test.
     """
     reference, current = _sample(reference, "reference", 2), _sample(current, "current", 2)
     if reference.shape[1] != current.shape[1]:
         raise InvalidScores(
-            f"Embeddings of {reference.shape[1]} and {current.shape[1]} dimensions cannot be compared. Embed both with one encoder."
+            f"Embeddings of {reference.shape[1]} and {current.shape[1]} dimensions cannot be "
+            "compared. Embed both with one encoder."
         )
     gram = _gram(np.concatenate([reference, current]))
     n, total = len(reference), len(reference) + len(current)
@@ -77,7 +93,9 @@ def maximum_mean_discrepancy(reference: Floats, current: Floats, *, n_permutatio
         labels[rng.permutation(total)[:n], column] = 1
     statistics = _mmd(gram, labels, n)
     n_larger = int(np.sum(statistics[1:] >= statistics[0] - TIE))
-    return TestResult(float(statistics[0]), max(0.0, float(statistics[0])), (n_larger + 1) / (n_permutations + 1))
+    return TestResult(
+        float(statistics[0]), max(0.0, float(statistics[0])), (n_larger + 1) / (n_permutations + 1)
+    )
 
 
 def _gram(points: Floats) -> Floats:
@@ -85,37 +103,47 @@ def _gram(points: Floats) -> Floats:
     norms = np.sum(points**2, axis=1)
     squared = np.maximum(norms[:, None] + norms[None, :] - 2 * points @ points.T, 0)
     distances = squared[np.triu_indices(len(points), k=1)]
-    scale = np.median(distances) or np.mean(distances) or 1.0  # many equal points: median 0; all equal: any width will do
+    # many equal points: median 0; all equal: any width will do
+    scale = np.median(distances) or np.mean(distances) or 1.0
     gram: Floats = np.exp(-squared / (2 * scale))
     np.fill_diagonal(gram, 0)
     return gram
 
 
 def _mmd(gram: Floats, labels: Floats, n: int) -> Floats:
-    """MMD² for every column of `labels` (1 = first sample, n of them): sums of blocks of one Gram matrix."""
+    """MMD² for every column of `labels` (1 = first sample, n of them): sums of blocks of one Gram
+    matrix.
+    """
     m = len(gram) - n
     rows = gram.sum(axis=1) @ labels
     within_first = np.einsum("ip,ip->p", labels, gram @ labels)
     across = rows - within_first
     within_second = gram.sum() - within_first - 2 * across
-    squared: Floats = within_first / (n * (n - 1)) + within_second / (m * (m - 1)) - 2 * across / (n * m)
+    squared: Floats = (
+        within_first / (n * (n - 1)) + within_second / (m * (m - 1)) - 2 * across / (n * m)
+    )
     return squared
 
 
 def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
-    """Rise of the mean error (each in [0, 1]) by a one-sided two-sample z-test with pooled variance."""
+    """Rise of the mean error (each in [0, 1]) by a one-sided two-sample z-test with pooled
+    variance.
+    """
     from scipy.stats import norm
 
     reference, current = _sample(reference, "reference"), _sample(current, "current")
     rise = float(np.mean(current) - np.mean(reference))
     pooled = float(np.mean(np.concatenate([reference, current])))
     deviation = float(np.sqrt(pooled * (1 - pooled) * (1 / len(reference) + 1 / len(current))))
-    p_value = float(norm.sf(rise / deviation)) if deviation > 0 else 1.0  # all right or all wrong in both: no rise
+    # all right or all wrong in both: no rise
+    p_value = float(norm.sf(rise / deviation)) if deviation > 0 else 1.0
     return TestResult(rise, max(0.0, rise), p_value)
 
 
 def proportion(share: float, n: int, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between the ends it is too wide, never too narrow."""
+    """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between
+    the ends it is too wide, never too narrow.
+    """
     from scipy.stats import norm
 
     if n < 1:
@@ -123,11 +151,19 @@ def proportion(share: float, n: int, *, level: float = 0.95) -> Interval:
     z2 = float(norm.ppf(0.5 + level / 2)) ** 2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = float(np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n)))) / (1 + z2 / n)
-    return Interval(value=share, low=max(0.0, min(share, centre - half)), high=min(1.0, max(share, centre + half)), n=n, level=level)
+    return Interval(
+        value=share,
+        low=max(0.0, min(share, centre - half)),
+        high=min(1.0, max(share, centre + half)),
+        n=n,
+        level=level,
+    )
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Benjamini–Hochberg: rejecting those at most alpha keeps the false discovery rate at alpha over the whole family."""
+    """Benjamini–Hochberg: rejecting those at most alpha keeps the false discovery rate at alpha
+    over the whole family.
+    """
     if len(p_values) == 0:
         return []
     p = np.asarray(p_values, dtype=float)
@@ -141,12 +177,18 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 def _sample(values: Floats, name: str, n_dimensions: int = 1) -> Floats:
     sample = np.asarray(values, dtype=float)
     if sample.ndim != n_dimensions:
-        raise InvalidScores(f"The {name} sample has {sample.ndim} dimensions, the test takes {n_dimensions}.")
+        raise InvalidScores(
+            f"The {name} sample has {sample.ndim} dimensions, the test takes {n_dimensions}."
+        )
     if len(sample) < 2:
-        raise NotEnoughData(f"The {name} sample has {len(sample)} rows; a two-sample test needs 2 and is worth little below 30.")
+        raise NotEnoughData(
+            f"The {name} sample has {len(sample)} rows; a two-sample test needs 2 and is worth "
+            "little below 30."
+        )
     if not np.isfinite(sample).all():
         row = int((~np.isfinite(sample)).nonzero()[0][0])
         raise InvalidScores(
-            f"The {name} sample is not finite at row {row}. Find what produced NaN or infinity there; nothing is dropped silently."
+            f"The {name} sample is not finite at row {row}. Find what produced NaN or infinity "
+            "there; nothing is dropped silently."
         )
     return sample

@@ -1,4 +1,6 @@
-"""Share of checkable answers that are right, for two policies on the same prompts. Knows references; knows no reward model."""
+"""Share of checkable answers that are right, for two policies on the same prompts. Knows
+references; knows no reward model.
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +14,9 @@ from rlhf_pipeline.records import Interval
 
 @dataclass(frozen=True)
 class Checkable:
-    """`difference` is candidate minus champion, paired by prompt: a question hard for both tells nothing about either."""
+    """`difference` is candidate minus champion, paired by prompt: a question hard for both tells
+    nothing about either.
+    """
 
     candidate: Interval
     champion: Interval
@@ -30,7 +34,9 @@ def rightness(references: pd.Series, completions: pd.Series) -> Floats:
 
 
 def checkable(samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000) -> Checkable | None:
-    """From `samples` with prompt_id, right_candidate and right_champion; None where no prompt has a checkable answer."""
+    """From `samples` with prompt_id, right_candidate and right_champion; None where no prompt has a
+    checkable answer.
+    """
     checked = samples.dropna(subset=["right_candidate", "right_champion"])
     if checked.empty:
         return None

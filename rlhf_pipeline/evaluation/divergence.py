@@ -1,4 +1,6 @@
-"""How far a candidate policy has moved from the champion. Knows policies and texts; knows no reward."""
+"""How far a candidate policy has moved from the champion. Knows policies and texts; knows no
+reward.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,35 +15,55 @@ MAX_LOGITS = 20_000_000  # 160 MB
 
 
 def kl_per_token(
-    candidate: Policy, champion: Policy, prompts: Sequence[str], completions: Sequence[str], *, max_logits: int = MAX_LOGITS
+    candidate: Policy,
+    champion: Policy,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    *,
+    max_logits: int = MAX_LOGITS,
 ) -> Floats:
-    """KL(candidate || champion) in nats per token along each of the candidate's completions, (n,), never negative.
+    """KL(candidate || champion) in nats per token along each of the candidate's completions, (n,),
+    never negative.
 
-    At every position the divergence of the two next-token distributions is summed over the whole vocabulary, rather
-    than estimated from the one token that was drawn (Amini et al. 2025, the Rao-Blackwellised estimator): it has less
-    variance and, unlike the mean log ratio, cannot come out below zero. The end token counts as a position. At most
-    `max_logits` numbers are held per batch and policy.
+    At every position the divergence of the two next-token distributions is summed over the whole
+    vocabulary, rather than estimated from the one token that was drawn (Amini et al. 2025, the
+    Rao-Blackwellised estimator): it has less variance and, unlike the mean log ratio, cannot come
+    out below zero. The end token counts as a position. At most `max_logits` numbers are held per
+    batch and policy.
 
-    Raises ModelError for policies of different vocabularies, InvalidScores for logits that are not finite.
+    Raises ModelError for policies of different vocabularies, InvalidScores for logits that are not
+    finite.
     """
     if candidate.tokenizer.get_vocab() != champion.tokenizer.get_vocab():
         raise ModelError(
-            f"KL per token needs one vocabulary; {candidate.name} and {champion.name} have different ones. Compare policies of one family."
+            f"KL per token needs one vocabulary; {candidate.name} and {champion.name} have "
+            "different ones. Compare policies of one family."
         )
-    rows = [_token_ids(candidate, prompt, text) for prompt, text in zip(prompts, completions, strict=True)]
+    rows = [
+        _token_ids(candidate, prompt, text)
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]
     divergences = np.zeros(len(rows))
     for batch in _batches([len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits):
         divergences[batch] = _batch_kl(candidate.model, champion.model, [rows[i] for i in batch])
     if not np.isfinite(divergences).all():
-        raise InvalidScores(f"KL from {champion.name} to {candidate.name} is not finite: the weights of one of them are damaged.")
+        raise InvalidScores(
+            f"KL from {champion.name} to {candidate.name} is not finite: the weights of one of "
+            "them "
+            "are damaged."
+        )
     return divergences
 
 
 def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int], list[int]]:
     """Prompt and completion as the policy reads and writes them, cut to its context."""
-    is_plain = policy.tokenizer.chat_template is None  # a chat template writes its own special tokens
+    # a chat template writes its own special tokens
+    is_plain = policy.tokenizer.chat_template is None
     head = policy.tokenizer(policy.format_prompt(prompt), add_special_tokens=is_plain)["input_ids"]
-    tail = [*policy.tokenizer(completion, add_special_tokens=False)["input_ids"], policy.tokenizer.eos_token_id]
+    tail = [
+        *policy.tokenizer(completion, add_special_tokens=False)["input_ids"],
+        policy.tokenizer.eos_token_id,
+    ]
     return list(head), tail[: max(1, policy.context_length - len(head))]
 
 
@@ -60,14 +82,23 @@ def _batch_kl(candidate: Any, champion: Any, rows: Sequence[tuple[list[int], lis
 
     width = max(len(p) + len(c) for p, c in rows)
     ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c in rows])
-    mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in rows])
+    mask = torch.tensor(
+        [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in rows]
+    )
     # position t predicts token t + 1: the last prompt token predicts the first of the completion
-    judged = torch.tensor([[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows])
+    judged = torch.tensor(
+        [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows]
+    )
     with torch.inference_mode():
         log_p, log_q = (
-            model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits[:, :-1].cpu().double().log_softmax(-1)
+            model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
+            .logits[:, :-1]
+            .cpu()
+            .double()
+            .log_softmax(-1)
             for model in (candidate, champion)
         )
-        by_position = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)  # below zero by rounding alone
+        # below zero by rounding alone
+        by_position = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
         by_row = (by_position * judged).sum(-1) / judged.sum(-1)
     return np.asarray(by_row, dtype=np.float64)

@@ -1,4 +1,6 @@
-"""Whether a candidate becomes champion: four rules, each with its reason in words. Knows one Evaluation; computes nothing anew."""
+"""Whether a candidate becomes champion: four rules, each with its reason in words. Knows one
+Evaluation; computes nothing anew.
+"""
 
 from collections.abc import Sequence
 
@@ -12,17 +14,26 @@ class GateParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    min_win_rate: float = Field(0.5, description="The win rate's lower bound must be above this", ge=0, le=1)
-    max_length_change: float = Field(0.25, description="Largest relative change of the mean length, either way", ge=0)
-    require_checkable: bool = Field(True, description="Refuse a candidate when no prompt has a checkable answer")
+    min_win_rate: float = Field(
+        0.5, description="The win rate's lower bound must be above this", ge=0, le=1
+    )
+    max_length_change: float = Field(
+        0.25, description="Largest relative change of the mean length, either way", ge=0
+    )
+    require_checkable: bool = Field(
+        True, description="Refuse a candidate when no prompt has a checkable answer"
+    )
 
 
-def gate(evaluation: Evaluation, params: GateParams, failed_blocking_checks: Sequence[str] = ()) -> GateDecision:
-    """Promoted only if every rule holds: a win rate alone rewards longer texts and worse facts (Gao et al. 2023).
+def gate(
+    evaluation: Evaluation, params: GateParams, failed_blocking_checks: Sequence[str] = ()
+) -> GateDecision:
+    """Promoted only if every rule holds: a win rate alone rewards longer texts and worse facts (Gao
+    et al. 2023).
 
-    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not worse beyond their
-    interval; the mean length moved at most max_length_change; no blocking check failed. `failed_blocking_checks`
-    are the names of those that did.
+    The rules: the win rate's lower bound is above min_win_rate; checkable answers are not worse
+    beyond their interval; the mean length moved at most max_length_change; no blocking check
+    failed. `failed_blocking_checks` are the names of those that did.
     """
     checks = (
         _win_rate(evaluation, params),
@@ -45,22 +56,38 @@ def _win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
     return GateCheck(
         name="win_rate",
         passed=passed,
-        reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound {rate.low:.3f} is "
+        reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound "
+        f"{rate.low:.3f} is "
         f"{'above' if passed else 'not above'} {params.min_win_rate:g}.",
     )
 
 
 def _checkable(evaluation: Evaluation, params: GateParams) -> GateCheck:
-    difference, candidate, champion = evaluation.checkable_difference, evaluation.checkable_candidate, evaluation.checkable_champion
+    difference, candidate, champion = (
+        evaluation.checkable_difference,
+        evaluation.checkable_candidate,
+        evaluation.checkable_champion,
+    )
     if difference is None or candidate is None or champion is None:
-        what = "so nothing shows that facts did not suffer" if params.require_checkable else "and none is required"
-        return GateCheck(name="checkable_answers", passed=not params.require_checkable, reason=f"No prompt has a checkable answer, {what}.")
+        what = (
+            "so nothing shows that facts did not suffer"
+            if params.require_checkable
+            else "and none is required"
+        )
+        return GateCheck(
+            name="checkable_answers",
+            passed=not params.require_checkable,
+            reason=f"No prompt has a checkable answer, {what}.",
+        )
     passed = difference.high >= 0
     return GateCheck(
         name="checkable_answers",
         passed=passed,
-        reason=f"Right on {candidate.value:.3f} of {difference.n} checkable prompts, the champion on {champion.value:.3f}: the difference "
-        f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] is {'not ' if passed else ''}worse beyond its interval.",
+        reason=f"Right on {candidate.value:.3f} of {difference.n} checkable prompts, the champion "
+        f"on {champion.value:.3f}: the difference {difference.value:+.3f} "
+        f"[{difference.low:+.3f}, {difference.high:+.3f}] is "
+        f"{'not ' if passed else ''}worse "
+        "beyond its interval.",
     )
 
 
@@ -71,11 +98,16 @@ def _length(evaluation: Evaluation, params: GateParams) -> GateCheck:
     return GateCheck(
         name="mean_length",
         passed=passed,
-        reason=f"Mean length {after:.1f} characters, the champion's {before:.1f}: a change of {change:+.1%}, "
-        f"{'within' if passed else 'beyond'} the {params.max_length_change:.0%} allowed.",
+        reason=f"Mean length {after:.1f} characters, the champion's {before:.1f}: a change of "
+        f"{change:+.1%}, {'within' if passed else 'beyond'} the "
+        f"{params.max_length_change:.0%} allowed.",
     )
 
 
 def _blocking(failed: Sequence[str]) -> GateCheck:
-    reason = f"{len(failed)} blocking checks failed: {', '.join(failed)}." if failed else "No blocking check failed."
+    reason = (
+        f"{len(failed)} blocking checks failed: {', '.join(failed)}."
+        if failed
+        else "No blocking check failed."
+    )
     return GateCheck(name="blocking_checks", passed=not failed, reason=reason)

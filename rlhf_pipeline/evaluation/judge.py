@@ -1,5 +1,6 @@
-"""Lets a candidate and the champion complete the same prompts and judges both by a reward model. Knows policies, reward models and
-the engine of completions; knows no gate, no registry, no truth of a simulator.
+"""Lets a candidate and the champion complete the same prompts and judges both by a reward model.
+Knows policies, reward models and the engine of completions; knows no gate, no registry, no truth of
+a simulator.
 """
 
 from collections.abc import Sequence
@@ -33,13 +34,25 @@ class EvaluationParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    temperature: float = Field(0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5)
+    temperature: float = Field(
+        0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5
+    )
     top_p: float = Field(1.0, description="Nucleus mass of both policies", gt=0, le=1)
     max_new_tokens: int = Field(48, description="Tokens per completion at most", ge=1, le=8192)
-    samples_per_prompt: int = Field(1, description="Completions per prompt and policy, averaged within the prompt", ge=1, le=64)
-    min_prompts: int = Field(30, description="Fewer prompts than this are refused: their interval would say nothing", ge=2)
-    seed: int = Field(0, description="Of the samples (the same for both policies) and of the bootstrap", ge=0)
-    n_resamples: int = Field(2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000)
+    samples_per_prompt: int = Field(
+        1, description="Completions per prompt and policy, averaged within the prompt", ge=1, le=64
+    )
+    min_prompts: int = Field(
+        30,
+        description="Fewer prompts than this are refused: their interval would say nothing",
+        ge=2,
+    )
+    seed: int = Field(
+        0, description="Of the samples (the same for both policies) and of the bootstrap", ge=0
+    )
+    n_resamples: int = Field(
+        2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000
+    )
 
 
 def evaluate(
@@ -56,20 +69,27 @@ def evaluate(
     ledger: WorkLedger | None = None,
     progress: Progress = silent,
 ) -> tuple[Evaluation, pd.DataFrame]:
-    """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one row per prompt and sample.
+    """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one
+    row per prompt and sample.
 
-    Both policies sample with the same seeds, so equal policies write equal texts and their win rate is 0.5 exactly. Each completion
-    is an item of `ledger` under the label of its policy: what was written by then is not written again. Without a ledger all is.
-    Rewards are in logits of the reward model, lengths in characters, KL in nats per token. With a calibrator the
-    expected share of persons that prefer the candidate is given too. Row order of `prompts` does not matter.
+    Both policies sample with the same seeds, so equal policies write equal texts and their win rate
+    is 0.5 exactly. Each completion is an item of `ledger` under the label of its policy: what was
+    written by then is not written again. Without a ledger all is. Rewards are in logits of the
+    reward model, lengths in characters, KL in nats per token. With a calibrator the expected share
+    of persons that prefer the candidate is given too. Row order of `prompts` does not matter.
 
-    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any prompt or cannot complete one,
-    InvalidScores for a reward that is not finite.
+    Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any
+    prompt or cannot complete one, InvalidScores for a reward that is not finite.
     """
     asked = _questions(prompts, params)
     texts = [
-        _complete(LocalBackend(policy, label), asked, params, ledger, (f"{role} completes", progress))
-        for role, policy, label in (("candidate", candidate, candidate_label), ("champion", champion, champion_label))
+        _complete(
+            LocalBackend(policy, label), asked, params, ledger, (f"{role} completes", progress)
+        )
+        for role, policy, label in (
+            ("candidate", candidate, candidate_label),
+            ("champion", champion, champion_label),
+        )
     ]
     for label, written in zip((candidate_label, champion_label), texts, strict=True):
         _refuse_silence(label, written)
@@ -77,7 +97,11 @@ def evaluate(
     samples = _judged(samples, reward_model, calibrator, progress)
     samples["kl"] = kl_per_token(candidate, champion, samples["prompt"].tolist(), texts[0])
     evaluation = _summary(samples, params, prompts_hash(prompts))
-    labels = {"candidate": candidate_label, "champion": champion_label, "reward_model": reward_model_label}
+    labels = {
+        "candidate": candidate_label,
+        "champion": champion_label,
+        "reward_model": reward_model_label,
+    }
     return Evaluation(**labels, **evaluation), samples
 
 
@@ -85,31 +109,49 @@ def _questions(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
     """One row per prompt and sample in order of prompt_id, each with its seed."""
     checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
     if len(checked) < params.min_prompts:
-        raise NotEnoughData(f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. Freeze more prompts.")
-    kept = checked[["prompt_id", "text", "category", "reference"]].rename(columns={"text": "prompt"})
+        raise NotEnoughData(
+            f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. "
+            "Freeze more prompts."
+        )
+    kept = checked[["prompt_id", "text", "category", "reference"]].rename(
+        columns={"text": "prompt"}
+    )
     repeated = kept.loc[kept.index.repeat(params.samples_per_prompt)].reset_index(drop=True)
     repeated["sample_index"] = repeated.groupby("prompt_id").cumcount()
     keys = zip(repeated["prompt_id"], repeated["sample_index"], strict=True)
-    return repeated.assign(seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys])
+    return repeated.assign(
+        seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys]
+    )
 
 
 def _complete(
-    backend: LocalBackend, asked: pd.DataFrame, params: EvaluationParams, ledger: WorkLedger | None, report: tuple[str, Progress]
+    backend: LocalBackend,
+    asked: pd.DataFrame,
+    params: EvaluationParams,
+    ledger: WorkLedger | None,
+    report: tuple[str, Progress],
 ) -> list[str]:
     note, progress = report
     requests = [
         CompletionRequest(
-            prompt_id=row.prompt_id, prompt=row.prompt, temperature=params.temperature, top_p=params.top_p, sample_index=row.sample_index,
-            seed=row.seed, max_tokens=params.max_new_tokens,
+            prompt_id=row.prompt_id,
+            prompt=row.prompt,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            sample_index=row.sample_index,
+            seed=row.seed,
+            max_tokens=params.max_new_tokens,
         )
         for row in asked.itertuples()
-    ]  # fmt: skip
+    ]
     made = outcomes(backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note)
-    # A completion without a word is judged as one; what could not be written at all would be judged as if it were.
+    # A completion without a word is judged as one; what could not be written at all would be judged
+    # as if it were.
     for settled, result in made:
         if result is None and settled.kind != "empty":
             raise CompletionError(
-                f"{backend.model_version} could not complete prompt {asked['prompt_id'][settled.item_no]}: {settled.error}"
+                f"{backend.model_version} could not complete prompt "
+                f"{asked['prompt_id'][settled.item_no]}: {settled.error}"
             )
     return ["" if result is None else result.text or "" for _, result in made]
 
@@ -117,17 +159,30 @@ def _complete(
 def _refuse_silence(label: str, texts: Sequence[str]) -> None:
     if not any(text.strip() for text in texts):
         raise CompletionError(
-            f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to judge. Its training collapsed, or its "
-            "chat template and end token do not fit its weights. Train another candidate with a lower learning rate."
+            f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to "
+            "judge. "
+            "Its training collapsed, or its chat template and end token do not fit its weights. "
+            "Train another candidate with a lower learning rate."
         )
 
 
-def _judged(samples: pd.DataFrame, reward_model: RewardModel, calibrator: Calibrator | None, progress: Progress) -> pd.DataFrame:
-    """`samples` with the scores and rightness of both completions, who won, and the calibrated probability of it."""
+def _judged(
+    samples: pd.DataFrame,
+    reward_model: RewardModel,
+    calibrator: Calibrator | None,
+    progress: Progress,
+) -> pd.DataFrame:
+    """`samples` with the scores and rightness of both completions, who won, and the calibrated
+    probability of it.
+    """
     texts = [*samples["completion_candidate"], *samples["completion_champion"]]
     scores = _finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))
     candidate, champion = scores[: len(samples)], scores[len(samples) :]
-    p = np.full(len(samples), np.nan) if calibrator is None else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
+    p = (
+        np.full(len(samples), np.nan)
+        if calibrator is None
+        else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
+    )
     return samples.assign(
         score_candidate=candidate,
         score_champion=champion,
@@ -142,20 +197,24 @@ def _finite(scores: Floats) -> Floats:
     bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
         raise InvalidScores(
-            f"The reward model gave {len(bad)} of {len(scores)} completions a score that is not finite, first in row {bad[0]}. "
-            "Fit it again."
+            f"The reward model gave {len(bad)} of {len(scores)} completions a score that is not "
+            f"finite, first in row {bad[0]}. Fit it again."
         )
     return scores
 
 
-def _summary(samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: str) -> dict[str, Any]:
+def _summary(
+    samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: str
+) -> dict[str, Any]:
     drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
     right = checkable(samples, **drawn)
     return {
         "n_prompts": int(samples["prompt_id"].nunique()),
         "prompts_hash": hash_of_prompts,
         "win_rate": win_rate(samples, **drawn),
-        "expected_win_rate": None if samples["p_win"].isna().all() else mean_over_prompts(samples, "p_win", **drawn),
+        "expected_win_rate": None
+        if samples["p_win"].isna().all()
+        else mean_over_prompts(samples, "p_win", **drawn),
         "mean_reward_candidate": mean_over_prompts(samples, "score_candidate", **drawn),
         "mean_reward_champion": mean_over_prompts(samples, "score_champion", **drawn),
         "kl": mean_over_prompts(samples, "kl", **drawn),
@@ -164,5 +223,7 @@ def _summary(samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: s
         "checkable_difference": right.difference if right else None,
         "mean_length_candidate": float(samples["completion_candidate"].str.len().mean()),
         "mean_length_champion": float(samples["completion_champion"].str.len().mean()),
-        "samples_hash": content_hash(samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()),
+        "samples_hash": content_hash(
+            samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()
+        ),
     }

@@ -1,4 +1,6 @@
-"""Pictures of a training and an evaluation as PNG bytes. Knows numbers by step; knows no trainer."""
+"""Pictures of a training and an evaluation as PNG bytes. Knows numbers by step; knows no
+trainer.
+"""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,9 @@ SMOOTHED_OVER = 0.1  # share of the points in one running mean
 
 
 def loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = None) -> bytes:
-    """The loss by optimiser step, as logged and smoothed, and below it each of `others` (name -> (step, value) pairs)."""
+    """The loss by optimiser step, as logged and smoothed, and below it each of `others` (name ->
+    (step, value) pairs).
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,7 +37,10 @@ def loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = 
 def _draw(ax: Any, name: str, curve: Curve) -> None:
     steps, values = [step for step, _ in curve], [value for _, value in curve]
     width = max(1, round(len(values) * SMOOTHED_OVER))
-    smooth = [sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))]
+    smooth = [
+        sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
+        for i in range(len(values))
+    ]
     ax.plot(steps, values, color="#9db7d5", linewidth=1, label="as logged")
     ax.plot(steps, smooth, color="#1f4e8c", linewidth=2, label=f"mean of the last {width}")
     ax.set_ylabel(name)

@@ -1,7 +1,8 @@
-"""A reward model against people, on predictions made before their votes: how sure it was, and how often it was right. Knows frames; knows no
-store and no picture.
+"""A reward model against people, on predictions made before their votes: how sure it was, and how
+often it was right. Knows frames; knows no store and no picture.
 
-A bin of the reliability table and the votes listed behind it are counted by one rule, `equal_width`, so that a bin of 12 lists 12.
+A bin of the reliability table and the votes listed behind it are counted by one rule,
+`equal_width`, so that a bin of 12 lists 12.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,24 @@ from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.votes import shown_ceiling
 
-VOTED = ("comparison_id", "vote_id", "seq", "annotator_id", "choice", "strength", "p_raw", "p_calibrated")
+VOTED = (
+    "comparison_id",
+    "vote_id",
+    "seq",
+    "annotator_id",
+    "choice",
+    "strength",
+    "p_raw",
+    "p_calibrated",
+)
 PAIRS = (*VOTED, "wrong")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a table, a diagram and a page show of one model: `n_votes` for a or b met its predictions, on `n_comparisons`."""
+    """What a table, a diagram and a page show of one model: `n_votes` for a or b met its
+    predictions, on `n_comparisons`.
+    """
 
     n_votes: int
     n_comparisons: int
@@ -31,13 +43,20 @@ class Probe:
     noise_ceiling: Interval | None
 
 
-def probe(reflections: pd.DataFrame, votes: pd.DataFrame, *, passes: pd.DataFrame | None = None) -> Probe:
-    """Of the REFLECTIONS of one model. `votes`: VOTES on the same comparisons, for the noise ceiling, ties too, and for the prompts, over which
-    intervals are drawn; `passes` as `agreement` takes them. Raises NotEnoughData where nobody preferred a side of anything it predicted."""
+def probe(
+    reflections: pd.DataFrame, votes: pd.DataFrame, *, passes: pd.DataFrame | None = None
+) -> Probe:
+    """Of the REFLECTIONS of one model. `votes`: VOTES on the same comparisons, for the noise
+    ceiling, ties too, and for the prompts, over which intervals are drawn; `passes` as `agreement`
+    takes them. Raises NotEnoughData where nobody preferred a side of anything it predicted."""
     rows = _judged(reflections, votes)
     if rows.empty:
         n = reflections["comparison_id"].nunique()
-        raise NotEnoughData(f"{n} comparisons were predicted, and nobody has preferred a side of one since. Collect votes on them.")
+        raise NotEnoughData(
+            f"{n} comparisons were predicted, and nobody has preferred a side of one since. "
+            "Collect "
+            "votes on them."
+        )
     return Probe(
         n_votes=len(rows),
         n_comparisons=int(rows["group"].nunique()),
@@ -53,32 +72,47 @@ def bins_of(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[Reliability
 
 
 def _judged(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """`judged_predictions` with a column `prompt`: comparisons of one prompt are right and wrong together."""
+    """`judged_predictions` with a column `prompt`: comparisons of one prompt are right and wrong
+    together.
+    """
     rows = judged_predictions(reflections)
     prompts = dict(zip(votes["comparison_id"], votes["prompt_id"], strict=True))
     return rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
 
 
 def _bins(rows: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    return () if rows.empty else reliability_table(rows["p"], rows["outcome"], groups=rows["prompt"])
+    return (
+        () if rows.empty else reliability_table(rows["p"], rows["outcome"], groups=rows["prompt"])
+    )
 
 
 def sided(reflections: pd.DataFrame) -> pd.DataFrame:
     """As much of REFLECTIONS as `pairs_in` reads, to be kept at hand."""
-    return reflections.loc[reflections["is_error"].notna(), [*VOTED, "is_error"]].reset_index(drop=True)
+    return reflections.loc[reflections["is_error"].notna(), [*VOTED, "is_error"]].reset_index(
+        drop=True
+    )
 
 
 def bin_of(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
-    """The bin in which a stated confidence lies, 0.5 to 1. Raises NotEnoughData naming the bins that have votes."""
-    inside = [found for found in bins if found.low <= value < found.high or (value == 1.0 and found.high == 1.0)]
+    """The bin in which a stated confidence lies, 0.5 to 1. Raises NotEnoughData naming the bins
+    that have votes.
+    """
+    inside = [
+        found
+        for found in bins
+        if found.low <= value < found.high or (value == 1.0 and found.high == 1.0)
+    ]
     if not inside:
         there = ", ".join(f"{found.low:.2f}-{found.high:.2f}" for found in bins)
-        raise NotEnoughData(f"No vote lies in the bin of {value:g}. There are votes in {there or 'none'}.")
+        raise NotEnoughData(
+            f"No vote lies in the bin of {value:g}. There are votes in {there or 'none'}."
+        )
     return inside[0]
 
 
 def pairs_in(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
-    """The votes of a bin, PAIRS, as many as it counts: the wrongly predicted first, by seq. `wrong`: the vote went against the higher score.
+    """The votes of a bin, PAIRS, as many as it counts: the wrongly predicted first, by seq.
+    `wrong`: the vote went against the higher score.
 
     Of REFLECTIONS, or of what `sided` leaves of them.
     """
@@ -87,5 +121,7 @@ def pairs_in(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
         return judged.assign(wrong=False)[list(PAIRS)]
     number = equal_width(Rows.of(judged["p_calibrated"], np.zeros(len(judged))))
     inside = judged[number == round((wanted.low - 0.5) * 2 * N_BINS)]
-    listed = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(["wrong", "seq"], ascending=[False, True])
+    listed = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(
+        ["wrong", "seq"], ascending=[False, True]
+    )
     return listed[list(PAIRS)].reset_index(drop=True)

@@ -9,7 +9,9 @@ DAY = "frozen"  # a label instead of a day: the set belongs to none
 
 
 def frozen_prompts(n: int = 300, *, seed: int = 0) -> pd.DataFrame:
-    """`n` PROMPTS of the shipped templates, the same for the same n and seed on every day and machine."""
+    """`n` PROMPTS of the shipped templates, the same for the same n and seed on every day and
+    machine.
+    """
     return generate(PromptParams(n=n, seed=seed), day=DAY)
 
 
@@ -19,6 +21,13 @@ def frozen_prompt_ids(prompts: pd.DataFrame) -> frozenset[str]:
 
 
 def prompts_hash(prompts: pd.DataFrame) -> str:
-    """Content hash of what the policies are asked: ids, texts and references, in whatever order they stand."""
+    """Content hash of what the policies are asked: ids, texts and references, in whatever order
+    they stand.
+    """
     references = prompts["reference"].astype(object).where(prompts["reference"].notna(), None)
-    return content_hash(sorted(zip(prompts["prompt_id"], prompts["text"], references, strict=True), key=lambda row: row[0]))
+    return content_hash(
+        sorted(
+            zip(prompts["prompt_id"], prompts["text"], references, strict=True),
+            key=lambda row: row[0],
+        )
+    )

@@ -1,4 +1,6 @@
-"""The language model that answers prompts: the embedded one, trained here, or any causal LM. Knows no votes."""
+"""The language model that answers prompts: the embedded one, trained here, or any causal LM. Knows
+no votes.
+"""
 
 from rlhf_pipeline.policy.loading import Generated, Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain

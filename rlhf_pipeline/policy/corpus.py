@@ -1,7 +1,9 @@
-"""The instruction corpus of the embedded policy: prompts of the library with completions of uneven quality.
+"""The instruction corpus of the embedded policy: prompts of the library with completions of uneven
+quality.
 
-Right and wrong, warm, sourced or plain, terse, full or rambling, so that samples of one prompt differ in what people
-care about. Knows the prompt library; knows no tokenizer, no model and no taste.
+Right and wrong, warm, sourced or plain, terse, full or rambling, so that samples of one prompt
+differ in what people care about. Knows the prompt library; knows no tokenizer, no model and no
+taste.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +27,21 @@ class CorpusParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     n_texts: int = Field(13_440, description="Prompt and completion pairs", ge=100)
-    wrong: float = Field(0.25, description="Share of checkable completions with a wrong answer", ge=0, le=1)
-    terse: float = Field(0.35, description="Share of completions that say the least possible", ge=0, le=1)
-    rambling: float = Field(0.12, description="Share with a rambling sentence before or after", ge=0, le=1)
-    warm: float = Field(0.48, description="Chance of a warm sentence before, and again after", ge=0, le=1)
-    sourced: float = Field(0.24, description="Chance of a sourced sentence before, and again after", ge=0, le=1)
+    wrong: float = Field(
+        0.25, description="Share of checkable completions with a wrong answer", ge=0, le=1
+    )
+    terse: float = Field(
+        0.35, description="Share of completions that say the least possible", ge=0, le=1
+    )
+    rambling: float = Field(
+        0.12, description="Share with a rambling sentence before or after", ge=0, le=1
+    )
+    warm: float = Field(
+        0.48, description="Chance of a warm sentence before, and again after", ge=0, le=1
+    )
+    sourced: float = Field(
+        0.24, description="Chance of a sourced sentence before, and again after", ge=0, le=1
+    )
 
 
 class Text(NamedTuple):
@@ -40,7 +52,9 @@ class Text(NamedTuple):
 
 
 def make_corpus(params: CorpusParams, seed: int) -> list[Text]:
-    """`params.n_texts` texts, every template and level equally often, in seeded order; the same for the same seed."""
+    """`params.n_texts` texts, every template and level equally often, in seeded order; the same for
+    the same seed.
+    """
     rng = np.random.default_rng(seed)
     templates = [t for t in load_templates() if t.template_id in _answers()["bodies"]]
     turns = np.resize(np.arange(len(templates)), params.n_texts)
@@ -49,7 +63,10 @@ def make_corpus(params: CorpusParams, seed: int) -> list[Text]:
 
 def style_sentences() -> dict[str, tuple[str, ...]]:
     """The sentences of each style: warm, sourced, rambling."""
-    return {style: (*places["before"], *places["after"]) for style, places in _answers()["styles"].items()}
+    return {
+        style: (*places["before"], *places["after"])
+        for style, places in _answers()["styles"].items()
+    }
 
 
 @cache
@@ -90,14 +107,22 @@ def _body(template: Template, draft: Draft, params: CorpusParams, rng: np.random
     answer = draft.reference
     if answer is not None and rng.random() < params.wrong:
         answer = _wrong(template, draft, rng)
-    forms = _answers()["bodies"][template.template_id]["terse" if rng.random() < params.terse else "full"]
+    forms = _answers()["bodies"][template.template_id][
+        "terse" if rng.random() < params.terse else "full"
+    ]
     text = _pick(forms, rng).format(**_slots(draft, rng), answer=answer)
     return text[0].upper() + text[1:]
 
 
 def _wrong(template: Template, draft: Draft, rng: np.random.Generator) -> str:
-    """The answer to another filling of the template, by preference one that the prompt's own words suggest."""
-    others = [str(draft.variables[name]) for name in template.distinct if str(draft.variables[name]) != draft.reference]
+    """The answer to another filling of the template, by preference one that the prompt's own words
+    suggest.
+    """
+    others = [
+        str(draft.variables[name])
+        for name in template.distinct
+        if str(draft.variables[name]) != draft.reference
+    ]
     if others:
         return _pick(others, rng)
     while True:
@@ -111,7 +136,10 @@ def _slots(draft: Draft, rng: np.random.Generator) -> dict[str, Any]:
     drawn = {name: _pick(values, rng) for name, values in slots.items()}
     if "kind" in draft.variables:
         one, two = rng.permutation(len(slots[draft.variables["kind"]]))[:2]
-        drawn |= {"one": slots[draft.variables["kind"]][one], "two": slots[draft.variables["kind"]][two]}
+        drawn |= {
+            "one": slots[draft.variables["kind"]][one],
+            "two": slots[draft.variables["kind"]][two],
+        }
     return drawn | dict(draft.variables)
 
 

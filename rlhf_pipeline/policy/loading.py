@@ -1,4 +1,6 @@
-"""Any transformers causal LM as a policy that completes prompts and scores completions. Knows no prompt library and no votes."""
+"""Any transformers causal LM as a policy that completes prompts and scores completions. Knows no
+prompt library and no votes.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ DEFAULT_CONTEXT = 2048
 
 @dataclass(frozen=True)
 class Generated:
-    """One completion; `n_tokens` counts the end token, `finish_reason` is `length` when it was cut off."""
+    """One completion; `n_tokens` counts the end token, `finish_reason` is `length` when it was cut
+    off.
+    """
 
     text: str
     n_prompt_tokens: int
@@ -30,7 +34,8 @@ class Generated:
 def load_policy(name_or_folder: str | Path) -> "Policy":
     """The policy in a folder, or by hub id.
 
-    Raises ModelNotFound when the folder does not exist, holds no model or its files are damaged, or the hub has no such model or cannot be reached.
+    Raises ModelNotFound when the folder does not exist, holds no model or its files are damaged, or
+    the hub has no such model or cannot be reached.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -38,17 +43,25 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
     folder = Path(name_or_folder)
     is_folder = folder.is_dir()
     if not is_folder and _looks_like_path(name_or_folder):
-        raise ModelNotFound(f"Policy folder {folder} does not exist. Run `rlhf init`, or give the folder or hub id of a causal LM.")
+        raise ModelNotFound(
+            f"Policy folder {folder} does not exist. Run `rlhf init`, or give the folder or hub id "
+            "of a causal LM."
+        )
     if is_folder and not (folder / "config.json").is_file():
         raise ModelNotFound(
-            f"Policy folder {folder} holds no config.json. Give a folder written by save_pretrained, or delete it and run `rlhf init`."
+            f"Policy folder {folder} holds no config.json. Give a folder written by "
+            "save_pretrained, or delete it and run `rlhf init`."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), local_files_only=is_folder)
-        model = AutoModelForCausalLM.from_pretrained(str(name_or_folder), local_files_only=is_folder, dtype="float32")
+        model = AutoModelForCausalLM.from_pretrained(
+            str(name_or_folder), local_files_only=is_folder, dtype="float32"
+        )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
         raise ModelNotFound(
-            f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check the folder's files or the hub id."
+            f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check "
+            "the "
+            "folder's files or the hub id."
         ) from cause
     return Policy(model.eval(), tokenizer, name=str(name_or_folder))
 
@@ -56,8 +69,9 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
 class Policy:
     """A causal LM with its tokenizer.
 
-    Prompts go through the tokenizer's chat template when it has one, else they are continued as they are. Every
-    row is sampled from its own seed: what it gets does not depend on the batch it is in.
+    Prompts go through the tokenizer's chat template when it has one, else they are continued as
+    they are. Every row is sampled from its own seed: what it gets does not depend on the batch it
+    is in.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
@@ -74,7 +88,11 @@ class Policy:
         """The prompt as the model reads it, ready for a completion to follow."""
         if self.tokenizer.chat_template is None:
             return text
-        return str(self.tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True))
+        return str(
+            self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+        )
 
     def count_prompt_tokens(self, text: str) -> int:
         return len(self._prompt_ids(text))
@@ -90,24 +108,34 @@ class Policy:
         batch_size: int = 64,
         on_text: OnText | None = None,
     ) -> list[Generated]:
-        """One completion per prompt, in order. `on_text` is told each row's text piece by piece while it is made; joined they are the completion.
+        """One completion per prompt, in order. `on_text` is told each row's text piece by piece
+        while it is made; joined they are the completion.
 
-        Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context, and for
-        temperatures, top_ps or seeds of another number than the prompts.
+        Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context,
+        and for temperatures, top_ps or seeds of another number than the prompts.
         """
         n = len(prompts)
-        temperatures, top_ps = _per_row(temperature, n, "temperatures"), _per_row(top_p, n, "top_ps")
+        temperatures, top_ps = (
+            _per_row(temperature, n, "temperatures"),
+            _per_row(top_p, n, "top_ps"),
+        )
         if len(seeds) != n:
             raise CompletionError(f"{len(seeds)} seeds for {n} prompts. Give one seed per prompt.")
         ids = [self._prompt_ids(prompt) for prompt in prompts]
         self._check_room(ids, max_new_tokens)
         made: dict[int, Generated] = {}
-        order = sorted(range(n), key=lambda i: len(ids[i]))  # rows of like length share a batch: less padding
+        # rows of like length share a batch: less padding
+        order = sorted(range(n), key=lambda i: len(ids[i]))
         for start in range(0, n, batch_size):
             rows = order[start : start + batch_size]
             heard = None if on_text is None else _Heard(self, rows, on_text)
             batch = self._generate_batch(
-                [ids[i] for i in rows], temperatures[rows], top_ps[rows], [seeds[i] for i in rows], max_new_tokens, heard
+                [ids[i] for i in rows],
+                temperatures[rows],
+                top_ps[rows],
+                [seeds[i] for i in rows],
+                max_new_tokens,
+                heard,
             )
             if heard is not None:
                 heard.end([one.text for one in batch])
@@ -122,10 +150,15 @@ class Policy:
     def log_likelihood(
         self, prompts: Sequence[str], completions: Sequence[str], *, batch_size: int = 64
     ) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """Summed log probability (n,), in nats, of each completion and its end token given its prompt, and the tokens summed over (n,)."""
+        """Summed log probability (n,), in nats, of each completion and its end token given its
+        prompt, and the tokens summed over (n,).
+        """
         ends = self._end_ids()[:1]
         pairs = [
-            (self._prompt_ids(p), [*self.tokenizer(c, add_special_tokens=False)["input_ids"], *ends])
+            (
+                self._prompt_ids(p),
+                [*self.tokenizer(c, add_special_tokens=False)["input_ids"], *ends],
+            )
             for p, c in zip(prompts, completions, strict=True)
         ]
         sums = np.zeros(len(pairs))
@@ -154,8 +187,9 @@ class Policy:
         for index, row in enumerate(ids):
             if len(row) + max_new_tokens > self.context_length:
                 raise CompletionError(
-                    f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is more than the context of "
-                    f"{self.context_length} of {self.name}. Shorten the prompt or lower max_new_tokens."
+                    f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is "
+                    f"more than the context of {self.context_length} of {self.name}. Shorten the "
+                    "prompt or lower max_new_tokens."
                 )
 
     def _generate_batch(
@@ -174,27 +208,46 @@ class Policy:
         width = max(len(row) for row in ids)
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
-        chooser = _RowChooser(self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard)
-        # the chooser leaves one token per row possible, so that transformers' greedy search only has to follow
+        chooser = _RowChooser(
+            self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard
+        )
+        # the chooser leaves one token per row possible, so that transformers' greedy search only
+        # has to follow
         config = GenerationConfig(
-            do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, eos_token_id=ends or None, pad_token_id=pad, repetition_penalty=1.0
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=ends or None,
+            pad_token_id=pad,
+            repetition_penalty=1.0,
         )
         with torch.inference_mode():
             output = self.model.generate(
-                input_ids=input_ids, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList([chooser])
+                input_ids=input_ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([chooser]),
             )
-        return [self._generated(row, len(prompt), ends) for row, prompt in zip(output[:, width:].tolist(), ids, strict=True)]
+        return [
+            self._generated(row, len(prompt), ends)
+            for row, prompt in zip(output[:, width:].tolist(), ids, strict=True)
+        ]
 
     def _generated(self, tokens: list[int], n_prompt_tokens: int, ends: Sequence[int]) -> Generated:
         stop = next((i for i, token in enumerate(tokens) if token in ends), None)
         return Generated(
-            self.text_of(tokens[:stop]), n_prompt_tokens, len(tokens) if stop is None else stop + 1, "length" if stop is None else "stop"
+            self.text_of(tokens[:stop]),
+            n_prompt_tokens,
+            len(tokens) if stop is None else stop + 1,
+            "length" if stop is None else "stop",
         )
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Of a completion's tokens: without the blanks around it."""
         # A byte-level policy may draw NUL, which no database keeps.
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
+        return (
+            str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
+        )
 
     def _summed_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
         import torch
@@ -202,16 +255,27 @@ class Policy:
         pad = self._pad_id()
         width = max(len(p) + len(c) for p, c in pairs)
         ids = torch.tensor([[*p, *c] + [pad] * (width - len(p) - len(c)) for p, c in pairs])
-        mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs])
-        scored = torch.tensor([[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs])
+        mask = torch.tensor(
+            [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+        )
+        scored = torch.tensor(
+            [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+        )
         with torch.inference_mode():
-            log_p = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1].double().log_softmax(-1)
+            log_p = (
+                self.model(input_ids=ids, attention_mask=mask)
+                .logits[:, :-1]
+                .double()
+                .log_softmax(-1)
+            )
         taken = log_p.gather(-1, ids[:, 1:, None])[..., 0]
         return np.asarray((taken * scored).sum(-1), dtype=np.float64)
 
 
 class _Heard:
-    """Rows of a batch, told while they are made. A character whose bytes are not all there is told once they are."""
+    """Rows of a batch, told while they are made. A character whose bytes are not all there is told
+    once they are.
+    """
 
     def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
         self._policy, self._rows, self._on_text = policy, rows, on_text
@@ -251,39 +315,57 @@ class _RowChooser:
         self._noise: RowNoise | None = None
         self._open = list(range(len(n_prompt)))
         self._width = max(n_prompt)
-        self._last_alone = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+        self._last_alone = (
+            {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+        )
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         self._noise = self._noise or RowNoise(self._seeds, self._temperatures, scores.shape[1])
         rows = self._open
         logits = np.array(scores[rows], dtype=np.float64)
         if not np.isfinite(logits.max(axis=1)).all():
-            raise BackendUnavailable("The policy's logits are not finite. Its weights are damaged: register another version.")
+            raise BackendUnavailable(
+                "The policy's logits are not finite. Its weights are damaged: register another "
+                "version."
+            )
         noise = self._noise.draw(rows)
         tokens, decided = choose_tokens(logits, self._temperatures[rows], self._top_ps[rows], noise)
         for at in np.flatnonzero(~decided):
             row = rows[at]
             alone = self._logits_alone(input_ids[row, self._width - self._n_prompt[row] :])
-            tokens[at] = choose_tokens(alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]])[0][0]
+            tokens[at] = choose_tokens(
+                alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]]
+            )[0][0]
         only = scores.new_full(scores.shape, -float("inf"))
         only[:, 0] = 0.0  # closed rows: transformers writes the pad token over whatever is chosen
         only[rows, 0] = -float("inf")
         only[rows, tokens] = 0.0
-        self._open = [row for row, token in zip(rows, tokens, strict=True) if token not in self._ends]
+        self._open = [
+            row for row, token in zip(rows, tokens, strict=True) if token not in self._ends
+        ]
         if self._heard is not None:
             for row, token in zip(rows, tokens, strict=True):
                 self._heard.add(row, int(token))
         return only
 
     def _logits_alone(self, ids: Any) -> Floats:
-        # Only the last token's logits, where a model can leave out the others: the head is most of the work of a small one.
-        return np.array(self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64)
+        # Only the last token's logits, where a model can leave out the others: the head is most of
+        # the work of a small one.
+        return np.array(
+            self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64
+        )
 
 
 def _per_row(value: Sequence[float] | float, n: int, what: str) -> Floats:
-    values = np.full(n, value, dtype=np.float64) if isinstance(value, int | float) else np.array(value, dtype=np.float64)
+    values = (
+        np.full(n, value, dtype=np.float64)
+        if isinstance(value, int | float)
+        else np.array(value, dtype=np.float64)
+    )
     if len(values) != n or not np.isfinite(values).all() or (values < 0).any():
-        raise CompletionError(f"{what} must be one number from 0 up, or one per prompt ({n}), not {value}.")
+        raise CompletionError(
+            f"{what} must be one number from 0 up, or one per prompt ({n}), not {value}."
+        )
     return values
 
 

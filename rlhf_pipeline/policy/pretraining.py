@@ -1,7 +1,8 @@
-"""Trains the embedded policy: a small Llama on the generated corpus, in under a minute on one core. Knows no votes.
+"""Trains the embedded policy: a small Llama on the generated corpus, in under a minute on one core.
+Knows no votes.
 
-Deterministic: one torch thread, one seed, no time in the files: the same parameters give the same bytes on the same
-kind of processor and version of torch.
+Deterministic: one torch thread, one seed, no time in the files: the same parameters give the same
+bytes on the same kind of processor and version of torch.
 """
 
 import json
@@ -41,15 +42,22 @@ class PretrainingParams(BaseModel):
     context_length: int = Field(256, description="Tokens of prompt and completion together", ge=64)
     steps: int = Field(420, description="Optimizer steps", ge=1)
     batch_size: int = Field(32, description="Texts per step", ge=1)
-    learning_rate: float = Field(3e-3, description="Peak, after warm-up over a twentieth of the steps; cosine decay to a tenth", gt=0)
+    learning_rate: float = Field(
+        3e-3,
+        description="Peak, after warm-up over a twentieth of the steps; cosine decay to a tenth",
+        gt=0,
+    )
     seed: int = Field(0, description="Seed of corpus, weights and order", ge=0)
 
 
-def pretrain(folder: Path, params: PretrainingParams | None = None, *, progress: Progress = silent) -> dict[str, Any]:
+def pretrain(
+    folder: Path, params: PretrainingParams | None = None, *, progress: Progress = silent
+) -> dict[str, Any]:
     """The policy as a transformers folder, and the report of its training.
 
-    A complete folder is left as it is and its report returned with `is_new` False. The folder appears whole or not at all.
-    Raises ConfigurationError when it was trained with other parameters, TrainingFailed when the loss is not finite.
+    A complete folder is left as it is and its report returned with `is_new` False. The folder
+    appears whole or not at all. Raises ConfigurationError when it was trained with other
+    parameters, TrainingFailed when the loss is not finite.
     """
     params = params or PretrainingParams()
     if is_complete(folder):
@@ -58,7 +66,11 @@ def pretrain(folder: Path, params: PretrainingParams | None = None, *, progress:
     with _unfinished(folder) as unfinished, _one_thread(params.seed):
         report = _train_into(unfinished, params, progress)
         _publish(unfinished, folder)
-    return report | {"is_new": True, "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    return report | {
+        "is_new": True,
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
+    }
 
 
 def is_complete(folder: Path) -> bool:
@@ -69,7 +81,10 @@ def is_complete(folder: Path) -> bool:
 def _existing(folder: Path, params: PretrainingParams) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     if report["params"] != params.model_dump(mode="json"):
-        raise ConfigurationError(f"{folder} was trained with other parameters. Give another folder, or delete this one to train again.")
+        raise ConfigurationError(
+            f"{folder} was trained with other parameters. Give another folder, or delete this one "
+            "to train again."
+        )
     return report | {"is_new": False, "seconds": 0.0, "cpu_seconds": 0.0}
 
 
@@ -85,7 +100,9 @@ def _publish(unfinished: Path, folder: Path) -> None:
 
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """A folder to work in beside `folder`, gone at the end unless it was moved; those of killed processes go too."""
+    """A folder to work in beside `folder`, gone at the end unless it was moved; those of killed
+    processes go too.
+    """
     begun = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
     for rest in folder.parent.glob(f".{folder.name}.unfinished-*"):
         if rest == begun or not Path(f"/proc/{rest.name.rpartition('-')[2]}").exists():
@@ -99,7 +116,9 @@ def _unfinished(folder: Path) -> Iterator[Path]:
 
 def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> dict[str, Any]:
     corpus = make_corpus(params.corpus, params.seed)
-    tokenizer = train_tokenizer((part for text in corpus for part in text), params.n_vocabulary, params.context_length)
+    tokenizer = train_tokenizer(
+        (part for text in corpus for part in text), params.n_vocabulary, params.context_length
+    )
     model = _new_model(params, tokenizer)
     losses = _fit(model, _encode(corpus, tokenizer), params, progress)
     model.save_pretrained(folder)
@@ -136,26 +155,44 @@ def _new_model(params: PretrainingParams, tokenizer: Any) -> Any:
 
 
 def _encode(corpus: list[Text], tokenizer: Any) -> list[tuple[list[int], int]]:
-    """Token ids of each text and the number of those that are prompt, by the tokenizer's own chat template."""
+    """Token ids of each text and the number of those that are prompt, by the tokenizer's own chat
+    template.
+    """
     prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": t.prompt}], tokenize=False, add_generation_prompt=True) for t in corpus
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": t.prompt}], tokenize=False, add_generation_prompt=True
+        )
+        for t in corpus
     ]
     prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    completion_ids = tokenizer([t.completion + tokenizer.eos_token for t in corpus], add_special_tokens=False)["input_ids"]
+    completion_ids = tokenizer(
+        [t.completion + tokenizer.eos_token for t in corpus], add_special_tokens=False
+    )["input_ids"]
     return [([*p, *c], len(p)) for p, c in zip(prompt_ids, completion_ids, strict=True)]
 
 
-def _fit(model: Any, texts: list[tuple[list[int], int]], params: PretrainingParams, progress: Progress) -> list[float]:
+def _fit(
+    model: Any, texts: list[tuple[list[int], int]], params: PretrainingParams, progress: Progress
+) -> list[float]:
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=params.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=params.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.01,
+        fused=True,
+    )
     model.train()
     losses: list[float] = []
     for step, rows in enumerate(_batches(texts, params), start=1):
         optimizer.param_groups[0]["lr"] = params.learning_rate * _schedule(step, params.steps)
         loss = _loss(model, [texts[i] for i in rows])
         if not torch.isfinite(loss):
-            raise TrainingFailed(f"Pretraining: the loss is {loss.item()} at step {step}. Lower learning_rate ({params.learning_rate}).")
+            raise TrainingFailed(
+                f"Pretraining: the loss is {loss.item()} at step {step}. Lower learning_rate "
+                f"({params.learning_rate})."
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -171,7 +208,8 @@ def _batches(texts: list[tuple[list[int], int]], params: PretrainingParams) -> I
     size, made = params.batch_size, 0
     while made < params.steps:
         shuffled = rng.permutation(len(texts))
-        by_length = sorted(shuffled.tolist(), key=lambda i: len(texts[i][0]))  # stable: ties stay shuffled
+        # stable: ties stay shuffled
+        by_length = sorted(shuffled.tolist(), key=lambda i: len(texts[i][0]))
         batches = [by_length[start : start + size] for start in range(0, len(texts), size)]
         for at in rng.permutation(len(batches))[: params.steps - made]:
             made += 1
@@ -186,7 +224,10 @@ def _loss(model: Any, texts: list[tuple[list[int], int]]) -> Any:
     ids = torch.tensor([row + [0] * (width - len(row)) for row, _ in texts])
     # padding stands on the right and attention looks left: no mask is needed where no loss is taken
     learned = torch.tensor(
-        [[0] * (n_prompt - 1) + [1] * (len(row) - n_prompt) + [0] * (width - len(row)) for row, n_prompt in texts]
+        [
+            [0] * (n_prompt - 1) + [1] * (len(row) - n_prompt) + [0] * (width - len(row))
+            for row, n_prompt in texts
+        ]
     ).bool()
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     return torch.nn.functional.cross_entropy(model.lm_head(hidden[learned]), ids[:, 1:][learned])
@@ -194,12 +235,18 @@ def _loss(model: Any, texts: list[tuple[list[int], int]]) -> Any:
 
 def _schedule(step: int, steps: int) -> float:
     warm_up = max(1, steps // 20)
-    return step / warm_up if step < warm_up else 0.1 + 0.45 * (1 + cos(pi * (step - warm_up) / max(1, steps - warm_up)))
+    return (
+        step / warm_up
+        if step < warm_up
+        else 0.1 + 0.45 * (1 + cos(pi * (step - warm_up) / max(1, steps - warm_up)))
+    )
 
 
 @contextmanager
 def _one_thread(seed: int) -> Iterator[None]:
-    """One torch thread, because sums over several round differently; the caller's threads and random state come back."""
+    """One torch thread, because sums over several round differently; the caller's threads and
+    random state come back.
+    """
     import torch
 
     threads = torch.get_num_threads()

@@ -1,9 +1,11 @@
-"""Which token comes next, drawn per row from the row's own seed. Knows logits; knows no model and no text.
+"""Which token comes next, drawn per row from the row's own seed. Knows logits; knows no model and
+no text.
 
-A token is the argmax of log p / temperature + Gumbel noise (Maddison et al. 2014: the same distribution as sampling).
-The noise of a row depends on its seed and step alone. Matrix products round differently in a batch of another shape, so a draw
-closer to another outcome than that rounding is reported as undecided: the caller decides it on the row alone, and a batch
-of one equals a batch of eight.
+A token is the argmax of log p / temperature + Gumbel noise (Maddison et al. 2014: the same
+distribution as sampling). The noise of a row depends on its seed and step alone. Matrix products
+round differently in a batch of another shape, so a draw closer to another outcome than that
+rounding is reported as undecided: the caller decides it on the row alone, and a batch of one equals
+a batch of eight.
 """
 
 from collections.abc import Sequence
@@ -18,24 +20,37 @@ MASS_TOLERANCE = 1e-4
 
 
 class RowNoise:
-    """Gumbel noise for some rows, each from its own generator; greedy rows (temperature 0) get none."""
+    """Gumbel noise for some rows, each from its own generator; greedy rows (temperature 0) get
+    none.
+    """
 
     def __init__(self, seeds: Sequence[int], temperatures: Floats, n_vocabulary: int) -> None:
-        self._generators = [np.random.default_rng(seed) if t > 0 else None for seed, t in zip(seeds, temperatures, strict=True)]
+        self._generators = [
+            np.random.default_rng(seed) if t > 0 else None
+            for seed, t in zip(seeds, temperatures, strict=True)
+        ]
         self._shape = n_vocabulary
 
     def draw(self, rows: Sequence[int]) -> Floats:
-        """The next noise of `rows`, (len(rows), n_vocabulary), or (len(rows), 1) of nothing; each call advances these rows by one step."""
+        """The next noise of `rows`, (len(rows), n_vocabulary), or (len(rows), 1) of nothing; each
+        call advances these rows by one step.
+        """
         generators = [self._generators[row] for row in rows]
         if not any(generators):
             return np.zeros((len(rows), 1))
-        return np.stack([np.zeros(self._shape) if g is None else g.gumbel(size=self._shape) for g in generators])
+        return np.stack(
+            [np.zeros(self._shape) if g is None else g.gumbel(size=self._shape) for g in generators]
+        )
 
 
-def choose_tokens(logits: Floats, temperature: Floats, top_p: Floats, noise: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Tokens (rows,) and whether each is decided beyond rounding (rows,), for logits and noise (rows, n_vocabulary or 1).
+def choose_tokens(
+    logits: Floats, temperature: Floats, top_p: Floats, noise: Floats
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Tokens (rows,) and whether each is decided beyond rounding (rows,), for logits and noise
+    (rows, n_vocabulary or 1).
 
-    Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of likeliest tokens with at least that mass.
+    Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of likeliest tokens with
+    at least that mass.
     """
     greedy = temperature <= 0
     scale = np.where(greedy, 1.0, temperature)[:, None]
@@ -60,8 +75,12 @@ def choose_tokens(logits: Floats, temperature: Floats, top_p: Floats, noise: Flo
     return tokens, ~(near_tie | at_edge)
 
 
-def _nucleus(p: Floats, top_p: Floats) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Floats]:
-    """Of rows that are cut: tokens kept, those and the next likeliest one, whether rounding could move the edge, the edge's probability."""
+def _nucleus(
+    p: Floats, top_p: Floats
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_], Floats]:
+    """Of rows that are cut: tokens kept, those and the next likeliest one, whether rounding could
+    move the edge, the edge's probability.
+    """
     order = np.argsort(-p, axis=1, kind="stable")
     sorted_p = np.take_along_axis(p, order, axis=1)
     before = np.cumsum(sorted_p, axis=1) - sorted_p
@@ -72,6 +91,9 @@ def _nucleus(p: Floats, top_p: Floats) -> tuple[npt.NDArray[np.bool_], npt.NDArr
     last = np.arange(len(p)), n_kept - 1
     following = np.arange(len(p)), np.minimum(n_kept, p.shape[1] - 1)
     edge: Floats = sorted_p[last]
-    near_target = np.minimum(np.abs(before[last] - target[:, 0]), np.abs(before[following] - target[:, 0])) < MASS_TOLERANCE
+    near_target = (
+        np.minimum(np.abs(before[last] - target[:, 0]), np.abs(before[following] - target[:, 0]))
+        < MASS_TOLERANCE
+    )
     equal = sorted_p[last] - sorted_p[following] < LOGIT_TOLERANCE * sorted_p[last]
     return kept, wide, near_target | equal, edge

@@ -1,11 +1,14 @@
-"""The byte-level BPE tokenizer of the embedded policy and its chat template. Knows texts; knows no model."""
+"""The byte-level BPE tokenizer of the embedded policy and its chat template. Knows texts; knows no
+model.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# One format for sampling, scoring and training: it is stored with the tokenizer, and everybody reads it there.
+# One format for sampling, scoring and training: it is stored with the tokenizer, and everybody
+# reads it there.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     f"{{%- if message['role'] == 'assistant' -%}}{{{{ '{ASSISTANT}' + message['content'] + '{END}' }}}}"
@@ -16,7 +19,9 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], n_vocabulary: int, context_length: int) -> Any:
-    """A transformers tokenizer trained on `texts`: byte-level, so that no text is out of vocabulary; deterministic."""
+    """A transformers tokenizer trained on `texts`: byte-level, so that no text is out of
+    vocabulary; deterministic.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

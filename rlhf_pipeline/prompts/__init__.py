@@ -1,6 +1,8 @@
-"""Prompts of a day from one of several sources. Knows which generators there are; knows nothing of completions.
+"""Prompts of a day from one of several sources. Knows which generators there are; knows nothing of
+completions.
 
-One file per generator; a new one is a file with a class that satisfies `base.PromptGenerator` and a line in GENERATORS.
+One file per generator; a new one is a file with a class that satisfies `base.PromptGenerator` and a
+line in GENERATORS.
 """
 
 from importlib.metadata import entry_points
@@ -38,9 +40,22 @@ def source_names() -> list[str]:
 
 
 __all__ = [
-    "GENERATORS", "PromptGenerator", "PromptParams", "Rejection", "Report", "Selection", "day_seed", "generate", "generate_with", "is_right",
-    "prompt_id", "quotas", "read_jsonl", "source_names", "write_jsonl",
-]  # fmt: skip
+    "GENERATORS",
+    "PromptGenerator",
+    "PromptParams",
+    "Rejection",
+    "Report",
+    "Selection",
+    "day_seed",
+    "generate",
+    "generate_with",
+    "is_right",
+    "prompt_id",
+    "quotas",
+    "read_jsonl",
+    "source_names",
+    "write_jsonl",
+]
 
 
 def generate(
@@ -55,19 +70,29 @@ def generate(
 ) -> pd.DataFrame:
     """The PROMPTS of `day`: exactly `params.n`, the same for the same params and day.
 
-    `source_file` is a template library, a data set or a list of instructions, as the source has it; `exclude` holds
-    prompt ids that must not come (earlier days, the frozen evaluation set); `report` is told what became of every prompt; `embed`, a
-    sentence encoder, is what a topic needs. Raises PromptError naming row and cure.
+    `source_file` is a template library, a data set or a list of instructions, as the source has it;
+    `exclude` holds prompt ids that must not come (earlier days, the frozen evaluation set);
+    `report` is told what became of every prompt; `embed`, a sentence encoder, is what a topic
+    needs. Raises PromptError naming row and cure.
     """
     if params.source not in GENERATORS:
         raise PromptError(f"No prompt source {params.source!r}. Known: {', '.join(GENERATORS)}.")
     if text_generator is not None and params.source in UNWRITTEN:
         raise PromptError(
-            f"The source {params.source} writes nothing, so a text generator is of no use to it. Leave it out, or set the source."
+            f"The source {params.source} writes nothing, so a text generator is of no use to it. "
+            "Leave it out, or set the source."
         )
-    generator: PromptGenerator = GENERATORS[params.source](source_file=source_file, text_generator=text_generator)
-    what = "The template library" if params.source == "templates" else str(params.dataset or source_file or f"The source {params.source}")
-    return generate_with(generator, params, day=day, exclude=exclude, report=report, embed=embed, what=what)
+    generator: PromptGenerator = GENERATORS[params.source](
+        source_file=source_file, text_generator=text_generator
+    )
+    what = (
+        "The template library"
+        if params.source == "templates"
+        else str(params.dataset or source_file or f"The source {params.source}")
+    )
+    return generate_with(
+        generator, params, day=day, exclude=exclude, report=report, embed=embed, what=what
+    )
 
 
 def generate_with(
@@ -80,8 +105,12 @@ def generate_with(
     embed: Embed | None = None,
     what: str | None = None,
 ) -> pd.DataFrame:
-    """`generate` by a generator of one's own, such as an evolution with another fitness; `what` names it where it has too few prompts."""
+    """`generate` by a generator of one's own, such as an evolution with another fitness; `what`
+    names it where it has too few prompts.
+    """
     seed = day_seed(params.seed, day)
     selection = Selection(params, exclude=exclude, report=report, embed=embed)
     generator.generate(params, seed=seed, selection=selection)
-    return selection.frame(source=generator.name, what=what or f"The source {generator.name}", day=day, seed=seed)
+    return selection.frame(
+        source=generator.name, what=what or f"The source {generator.name}", day=day, seed=seed
+    )

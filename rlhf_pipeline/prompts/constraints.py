@@ -1,7 +1,9 @@
-"""Rules that every prompt of a run must keep: length, terms, topic, language. Knows texts; knows no source of prompts.
+"""Rules that every prompt of a run must keep: length, terms, topic, language. Knows texts; knows no
+source of prompts.
 
-Each rule gives a reason in words where it is broken, with the parameter to change. Language is told by py3langid (Lui and Baldwin
-2012), topic by the cosine of two embeddings, made by whatever encoder is handed in.
+Each rule gives a reason in words where it is broken, with the parameter to change. Language is told
+by py3langid (Lui and Baldwin 2012), topic by the cosine of two embeddings, made by whatever encoder
+is handed in.
 """
 
 import re
@@ -19,16 +21,60 @@ from rlhf_pipeline.errors import PromptError
 Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 MAX_PROMPT_BYTES = 100_000
-# py3langid tells 97 and more apart, dialects among them, and takes a short English question for Nigerian Pidgin now and then (1 of the
-# 54 shipped instructions). Among these none was mistaken.
+# py3langid tells 97 and more apart, dialects among them, and takes a short English question for
+# Nigerian Pidgin now and then (1 of the 54 shipped instructions). Among these none was mistaken.
 LANGUAGES = (
-    "ar", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id", "it", "ja", "ko", "lt",
-    "lv", "ms", "nl", "no", "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "sw", "ta", "te", "th", "tr", "uk", "ur", "vi", "zh",
-)  # fmt: skip
+    "ar",
+    "bg",
+    "bn",
+    "ca",
+    "cs",
+    "da",
+    "de",
+    "el",
+    "en",
+    "es",
+    "et",
+    "fa",
+    "fi",
+    "fr",
+    "he",
+    "hi",
+    "hr",
+    "hu",
+    "id",
+    "it",
+    "ja",
+    "ko",
+    "lt",
+    "lv",
+    "ms",
+    "nl",
+    "no",
+    "pl",
+    "pt",
+    "ro",
+    "ru",
+    "sk",
+    "sl",
+    "sr",
+    "sv",
+    "sw",
+    "ta",
+    "te",
+    "th",
+    "tr",
+    "uk",
+    "ur",
+    "vi",
+    "zh",
+)
 LEAST_LETTERS = 8  # of a shorter text no language can be told
-# Thai to Khmer, kana, ideographs and Hangul: written without blanks, or with endings, so that a term stands within other signs.
+# Thai to Khmer, kana, ideographs and Hangul: written without blanks, or with endings, so that a
+# term stands within other signs.
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]"
-REMEMBERED = 20_000  # similarities to the topic, so that no text is embedded twice in a row of questions about it
+# similarities to the topic, so that no text is embedded twice in a row of questions about it
+REMEMBERED = 20_000
 
 
 class Broken(NamedTuple):
@@ -44,12 +90,28 @@ class ConstraintParams(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     min_chars: int = Field(1, description="Least characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
-    max_chars: int = Field(MAX_PROMPT_BYTES, description="Most characters of a prompt", ge=1, le=MAX_PROMPT_BYTES)
-    must: list[str] = Field([], description="Terms that every prompt holds, as whole words in any case and any form of Unicode")
-    must_not: list[str] = Field([], description="Terms that no prompt holds, as whole words in any case and any form of Unicode")
-    language: str = Field("", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any")
-    topic: str = Field("", description="What every prompt is about, in a few words; empty = anything")
-    min_topic_similarity: float = Field(0.3, description="Least cosine of the embeddings of prompt and topic", ge=-1, le=1)
+    max_chars: int = Field(
+        MAX_PROMPT_BYTES, description="Most characters of a prompt", ge=1, le=MAX_PROMPT_BYTES
+    )
+    must: list[str] = Field(
+        [],
+        description="Terms that every prompt holds, as whole words in any case and any form of "
+        "Unicode",
+    )
+    must_not: list[str] = Field(
+        [],
+        description="Terms that no prompt holds, as whole words in any case and any form of "
+        "Unicode",
+    )
+    language: str = Field(
+        "", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any"
+    )
+    topic: str = Field(
+        "", description="What every prompt is about, in a few words; empty = anything"
+    )
+    min_topic_similarity: float = Field(
+        0.3, description="Least cosine of the embeddings of prompt and topic", ge=-1, le=1
+    )
 
     @field_validator("must", "must_not")
     @classmethod
@@ -76,11 +138,17 @@ class ConstraintParams(BaseModel):
 
 
 class Constraints:
-    """The rules of `params`, ready to be asked. Raises PromptError where a topic is named and nothing can embed it."""
+    """The rules of `params`, ready to be asked. Raises PromptError where a topic is named and
+    nothing can embed it.
+    """
 
     def __init__(self, params: ConstraintParams, embed: Embed | None = None) -> None:
         if params.topic and embed is None:
-            raise PromptError(f"The topic {params.topic!r} needs a sentence encoder, and none was handed in. Hand one in as `embed`.")
+            raise PromptError(
+                f"The topic {params.topic!r} needs a sentence encoder, and none was handed in. "
+                "Hand "
+                "one in as `embed`."
+            )
         self._params = params
         self._must = {term: _pattern(term) for term in params.must}
         self._must_not = {term: _pattern(term) for term in params.must_not}
@@ -93,10 +161,16 @@ class Constraints:
         return self._but_topic(text) or self._topic_of(text)
 
     def foresee(self, texts: Iterable[str]) -> None:
-        """Embeds at once what `broken` will be asked of, several times faster than one by one; nothing where no topic is asked for."""
+        """Embeds at once what `broken` will be asked of, several times faster than one by one;
+        nothing where no topic is asked for.
+        """
         if self._embed is None:
             return
-        new = [text for text in dict.fromkeys(texts) if text not in self._similarities and self._but_topic(text) is None]
+        new = [
+            text
+            for text in dict.fromkeys(texts)
+            if text not in self._similarities and self._but_topic(text) is None
+        ]
         if not new:
             return
         for text, vector in zip(new, self._embed(new), strict=True):
@@ -110,9 +184,17 @@ class Constraints:
 
     def _length(self, text: str) -> Broken | None:
         if len(text) < self._params.min_chars:
-            return Broken("length", f"{len(text):,} characters, at least {self._params.min_chars:,} are asked for (min_chars)")
+            return Broken(
+                "length",
+                f"{len(text):,} characters, at least {self._params.min_chars:,} are asked for "
+                "(min_chars)",
+            )
         if len(text) > self._params.max_chars:
-            return Broken("length", f"{len(text):,} characters, at most {self._params.max_chars:,} are asked for (max_chars)")
+            return Broken(
+                "length",
+                f"{len(text):,} characters, at most {self._params.max_chars:,} are asked for "
+                "(max_chars)",
+            )
         return None
 
     def _terms(self, text: str) -> Broken | None:
@@ -133,8 +215,14 @@ class Constraints:
             return None
         found = language_of(text)
         if found is None:
-            return Broken("language", f"too few letters to tell a language, {wanted} is asked for (language)")
-        return None if found == wanted else Broken("language", f"it reads as {found}, {wanted} is asked for (language)")
+            return Broken(
+                "language", f"too few letters to tell a language, {wanted} is asked for (language)"
+            )
+        return (
+            None
+            if found == wanted
+            else Broken("language", f"it reads as {found}, {wanted} is asked for (language)")
+        )
 
     def _topic_of(self, text: str) -> Broken | None:
         if self._embed is None:
@@ -145,19 +233,26 @@ class Constraints:
         if cosine >= least:
             return None
         return Broken(
-            "topic", f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is asked for (topic, min_topic_similarity)"
+            "topic",
+            f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is asked for "
+            "(topic, min_topic_similarity)",
         )
 
 
 def unusable(text: str) -> Broken | None:
-    """Why no prompt may be this text, whatever is asked for: empty, over the limit, or what a database cannot keep."""
+    """Why no prompt may be this text, whatever is asked for: empty, over the limit, or what a
+    database cannot keep.
+    """
     if not text.strip():
         return Broken("empty", "the prompt is empty. Give every row a text")
     if (why := unstorable(text)) is not None:
         return Broken("text", f"the prompt {why}")
     size = len(text.encode())
     if size > MAX_PROMPT_BYTES:
-        return Broken("size", f"the prompt has {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}. Shorten or drop it")
+        return Broken(
+            "size",
+            f"the prompt has {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}. Shorten or drop it",
+        )
     return None
 
 
@@ -170,12 +265,20 @@ def unstorable(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError as cause:
-        return f"holds half a character (a lone surrogate) after {cause.start:,} others. Write it whole or take it out"
-    return "holds a NUL character, which databases keep none of. Take it out" if "\x00" in text else None
+        return (
+            f"holds half a character (a lone surrogate) after {cause.start:,} others. Write it "
+            "whole or take it out"
+        )
+    return (
+        "holds a NUL character, which databases keep none of. Take it out"
+        if "\x00" in text
+        else None
+    )
 
 
 def language_of(text: str) -> str | None:
-    """The code of the language among LANGUAGES that `text` reads as; None where it has too few letters to tell.
+    """The code of the language among LANGUAGES that `text` reads as; None where it has too few
+    letters to tell.
 
     >>> language_of("Was ist die Hauptstadt von Frankreich?"), language_of("2 + 2 = ?")
     ('de', None)
@@ -195,12 +298,18 @@ def _identifier() -> Any:
 
 
 def _folded(text: str) -> str:
-    """In one case and one form of Unicode: what reads the same is the same, full-width and ligatures too."""
+    """In one case and one form of Unicode: what reads the same is the same, full-width and
+    ligatures too.
+    """
     return normalize("NFKC", normalize("NFKC", text).casefold())
 
 
 def _pattern(term: str) -> re.Pattern[str]:
     words = _folded(term).split()
-    before, after = ("" if re.match(UNSPACED, sign) else r"\w" for sign in (words[0][0], words[-1][-1]))
+    before, after = (
+        "" if re.match(UNSPACED, sign) else r"\w" for sign in (words[0][0], words[-1][-1])
+    )
     said = r"\s+".join(map(re.escape, words))
-    return re.compile((f"(?<!{before})" if before else "") + said + (f"(?!{after})" if after else ""))
+    return re.compile(
+        (f"(?<!{before})" if before else "") + said + (f"(?!{after})" if after else "")
+    )

@@ -1,4 +1,6 @@
-"""Prompts from a file or a data set, and the JSONL form of PROMPTS. Knows rows; knows no template and no policy."""
+"""Prompts from a file or a data set, and the JSONL form of PROMPTS. Knows rows; knows no template
+and no policy.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,18 +27,23 @@ TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
 
 
 class DatasetGenerator:
-    """Draws from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of the hub or in a folder (`dataset`).
+    """Draws from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of the hub or
+    in a folder (`dataset`).
 
     Rows have a text column and, where they know them, category, difficulty, reference and domain.
     """
 
     name = "dataset"
 
-    def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
+    def __init__(
+        self, source_file: Path | None = None, text_generator: TextGenerator | None = None
+    ) -> None:
         self._path = source_file
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`; rows are drawn without replacement in seeded order, duplicates of the file once."""
+        """See `PromptGenerator`; rows are drawn without replacement in seeded order, duplicates of
+        the file once.
+        """
         places: list[str] = []
         drafts: list[Draft] = []
         for where, draft in read_drafts(self._rows(params), params, selection.report):
@@ -44,7 +51,8 @@ class DatasetGenerator:
             drafts.append(draft)
         if not drafts and not selection.report.n_rejected.total():
             raise PromptError(
-                f"{params.dataset or self._path} holds no rows. Give it one prompt a row, in a column {' or '.join(TEXT_COLUMNS)}."
+                f"{params.dataset or self._path} holds no rows. Give it one prompt a row, in a "
+                f"column {' or '.join(TEXT_COLUMNS)}."
             )
         order = np.random.default_rng(seed).permutation(len(drafts))
         selection.offer_all((drafts[i] for i in order), (places[i] for i in order))
@@ -54,15 +62,18 @@ class DatasetGenerator:
             return hub_rows(params.dataset, params.split)
         if self._path is None:
             raise PromptError(
-                "The dataset source needs a file or a data set. Name a JSONL, JSON, CSV or Parquet file of prompts (RLHF_PROMPTS_FILE, or "
-                "--file), or set `dataset` to a hub id or folder."
+                "The dataset source needs a file or a data set. Name a JSONL, JSON, CSV or Parquet "
+                "file of prompts (RLHF_PROMPTS_FILE, or --file), or set `dataset` to a hub id or "
+                "folder."
             )
         return read_rows(self._path)
 
 
-def read_drafts(rows: Iterator[Row], params: PromptParams, report: Report) -> Iterator[tuple[str, Draft]]:
-    """Drafts of rows with the words that name each, every text once, whichever way its accents are encoded; rows that are none, and
-    repeats, are told to `report`."""
+def read_drafts(
+    rows: Iterator[Row], params: PromptParams, report: Report
+) -> Iterator[tuple[str, Draft]]:
+    """Drafts of rows with the words that name each, every text once, whichever way its accents are
+    encoded; rows that are none, and repeats, are told to `report`."""
     seen: set[str] = set()
     for row in rows:
         draft = row.fault or _draft(row.cells, params.domain)
@@ -78,17 +89,23 @@ def read_drafts(rows: Iterator[Row], params: PromptParams, report: Report) -> It
 
 
 def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
-    """PROMPTS as one JSON object a line; returns the number of lines. Never half a file; raises ArtefactError where the disk refuses."""
+    """PROMPTS as one JSON object a line; returns the number of lines. Never half a file; raises
+    ArtefactError where the disk refuses.
+    """
     checked = check_frame(frame, PROMPTS)
     with writing_whole(path) as file:
         for start in range(0, len(checked), ROWS_AT_ONCE):
             rows = checked.iloc[start : start + ROWS_AT_ONCE].to_dict("records")
-            file.write("".join(f"{json.dumps(plain(row), ensure_ascii=False)}\n" for row in rows).encode())
+            file.write(
+                "".join(f"{json.dumps(plain(row), ensure_ascii=False)}\n" for row in rows).encode()
+            )
     return len(checked)
 
 
 def read_jsonl(path: Path) -> pd.DataFrame:
-    """PROMPTS from a file of `write_jsonl`, unchanged. Raises PromptError naming the line or column."""
+    """PROMPTS from a file of `write_jsonl`, unchanged. Raises PromptError naming the line or
+    column.
+    """
     rows = []
     for row in read_rows(path):
         if row.fault is not None:
@@ -106,16 +123,33 @@ def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     """The draft of a row, or why it is none, with the cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
     if text is None:
-        return f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are {', '.join(map(repr, row)) or 'none'}"
+        return (
+            f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are "
+            f"{', '.join(map(repr, row)) or 'none'}"
+        )
     if (broken := unusable(text)) is not None:
         return broken.reason
     domain = str(row.get("domain") or whole_domain)
-    category = _word(row.get("category")) or (domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value)
+    category = _word(row.get("category")) or (
+        domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value
+    )
     difficulty = _word(row.get("difficulty")) or Difficulty.MEDIUM.value
     if category not in tuple(Category) or difficulty not in tuple(Difficulty):
-        return f"category {category!r}, difficulty {difficulty!r}. Categories: {', '.join(Category)}; difficulties: {', '.join(Difficulty)}"
-    reference, template, variables = row.get("reference"), row.get("template_id"), _variables(row.get("variables"), domain)
-    for name, said in (("reference", reference), ("template_id", template), ("domain", domain), ("variables", variables)):
+        return (
+            f"category {category!r}, difficulty {difficulty!r}. Categories: "
+            f"{', '.join(Category)}; difficulties: {', '.join(Difficulty)}"
+        )
+    reference, template, variables = (
+        row.get("reference"),
+        row.get("template_id"),
+        _variables(row.get("variables"), domain),
+    )
+    for name, said in (
+        ("reference", reference),
+        ("template_id", template),
+        ("domain", domain),
+        ("variables", variables),
+    ):
         if (why := _unkept(said)) is not None:
             return f"{name} {why}"
     return Draft(
@@ -137,7 +171,8 @@ def _unkept(said: Any) -> str | None:
     if isinstance(said, list):
         return "is a list, not a text. Give one"
     if isinstance(said, Mapping):
-        said = json.dumps(dict(said), ensure_ascii=False, default=str)  # where NUL is an escape, which can be kept
+        # where NUL is an escape, which can be kept
+        said = json.dumps(dict(said), ensure_ascii=False, default=str)
     return unstorable(said) if isinstance(said, str) else None
 
 

@@ -1,7 +1,8 @@
-"""Prompts by distilabel's Self-Instruct, where that package is installed. Knows how its tasks are asked; knows no pipeline of it.
+"""Prompts by distilabel's Self-Instruct, where that package is installed. Knows how its tasks are
+asked; knows no pipeline of it.
 
-An adapter, held to the same tests as the others: what distilabel writes is offered like any draft. Without the package `freeform` and
-`evolution` fill the same columns.
+An adapter, held to the same tests as the others: what distilabel writes is offered like any draft.
+Without the package `freeform` and `evolution` fill the same columns.
 """
 
 import re
@@ -13,7 +14,12 @@ import numpy as np
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts.base import Draft, PromptParams
-from rlhf_pipeline.prompts.freeform import INSTRUCTIONS, MAX_ROUNDS, load_instructions, offer_written
+from rlhf_pipeline.prompts.freeform import (
+    INSTRUCTIONS,
+    MAX_ROUNDS,
+    load_instructions,
+    offer_written,
+)
 from rlhf_pipeline.prompts.selection import Selection
 from rlhf_pipeline.prompts.written import ask
 from rlhf_pipeline.protocols import TextGenerator
@@ -23,24 +29,35 @@ NUMBERING = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
 
 
 class Task(Protocol):
-    """What of a distilabel task is used: rows with `input` go in, batches of the same rows with `instructions` come out."""
+    """What of a distilabel task is used: rows with `input` go in, batches of the same rows with
+    `instructions` come out.
+    """
 
     def process(self, inputs: Any) -> Iterator[Sequence[Mapping[str, Any]]]: ...
 
 
 class DistilabelGenerator:
-    """Asks distilabel's SelfInstruct for prompts like the instruction lines of a category; the text generator is its LLM."""
+    """Asks distilabel's SelfInstruct for prompts like the instruction lines of a category; the text
+    generator is its LLM.
+    """
 
     name = "distilabel"
 
-    def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None, task: Task | None = None) -> None:
+    def __init__(
+        self,
+        source_file: Path | None = None,
+        text_generator: TextGenerator | None = None,
+        task: Task | None = None,
+    ) -> None:
         """`task` is another of distilabel's tasks with the same columns, with an LLM of its own."""
         self._path = INSTRUCTIONS if source_file is None else source_file
         self._generator = text_generator
         self._task = task
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`. Raises PromptError where distilabel is not installed, or nothing was handed in that writes."""
+        """See `PromptGenerator`. Raises PromptError where distilabel is not installed, or nothing
+        was handed in that writes.
+        """
         lines = load_instructions(self._path, selection)
         rng = np.random.default_rng(seed)
         for attempt in range(MAX_ROUNDS):
@@ -52,28 +69,57 @@ class DistilabelGenerator:
     def _ask(self, task: Task, lines: Sequence[Draft], selection: Selection) -> None:
         """Rows for all that is still wanted, in one call."""
         wanted = [
-            (line, level or line.difficulty, f"{level or 'any'} difficulty, {line.category}: {line.text}")
+            (
+                line,
+                level or line.difficulty,
+                f"{level or 'any'} difficulty, {line.category}: {line.text}",
+            )
             for (category, level), n in selection.open_cells.items()
             for line in _for(lines, category, -(-n // AT_ONCE))
         ]
-        rows = [row for batch in task.process([{"input": said} for _, _, said in wanted]) for row in batch]
+        rows = [
+            row
+            for batch in task.process([{"input": said} for _, _, said in wanted])
+            for row in batch
+        ]
         for (line, level, _), row in zip(wanted, rows, strict=True):
-            texts = [NUMBERING.sub("", " ".join(str(text).split())) for text in row.get("instructions") or ()]
+            texts = [
+                NUMBERING.sub("", " ".join(str(text).split()))
+                for text in row.get("instructions") or ()
+            ]
             if not texts:
-                selection.report.reject("written", "distilabel gave no instructions for it", where=f"instruction {line.text!r}")
-            offer_written([Draft(text, line.category, level, variables={"instruction": line.text}) for text in texts], selection)
+                selection.report.reject(
+                    "written",
+                    "distilabel gave no instructions for it",
+                    where=f"instruction {line.text!r}",
+                )
+            offer_written(
+                [
+                    Draft(text, line.category, level, variables={"instruction": line.text})
+                    for text in texts
+                ],
+                selection,
+            )
 
 
 def self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Task:
-    """distilabel's SelfInstruct over a text generator. Raises PromptError naming what is missing and the way round."""
+    """distilabel's SelfInstruct over a text generator. Raises PromptError naming what is missing
+    and the way round.
+    """
     instead = "or use the source freeform or evolution, which fill the same columns"
     try:
         from distilabel.models.llms import LLM
         from distilabel.steps.tasks import SelfInstruct
     except ImportError as cause:
-        raise PromptError(f"distilabel cannot be imported ({cause}). Run `pip install distilabel requests`, {instead}.") from cause
+        raise PromptError(
+            f"distilabel cannot be imported ({cause}). Run `pip install distilabel requests`, "
+            f"{instead}."
+        ) from cause
     if text_generator is None:
-        raise PromptError(f"The source distilabel needs a text generator, and none was handed in. Hand one in, {instead}.")
+        raise PromptError(
+            "The source distilabel needs a text generator, and none was handed in. Hand one in, "
+            f"{instead}."
+        )
     writer: TextGenerator = text_generator
 
     class Handed(LLM):  # type: ignore[misc]
@@ -83,7 +129,12 @@ def self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Tas
         def model_name(self) -> str:
             return type(writer).__name__
 
-        def generate(self, inputs: Sequence[Sequence[Mapping[str, str]]], num_generations: int = 1, **options: Any) -> list[dict[str, Any]]:
+        def generate(
+            self,
+            inputs: Sequence[Sequence[Mapping[str, str]]],
+            num_generations: int = 1,
+            **options: Any,
+        ) -> list[dict[str, Any]]:
             asked = ["\n\n".join(message["content"] for message in chat) for chat in inputs]
             said = ask(writer, asked, seed=seed)
             unknown = {"input_tokens": [0], "output_tokens": [0]}

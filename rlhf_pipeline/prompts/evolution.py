@@ -1,7 +1,9 @@
-"""Prompts bred from others, generation by generation. Knows drafts, mutations and a fitness; knows no policy and no reward model.
+"""Prompts bred from others, generation by generation. Knows drafts, mutations and a fitness; knows
+no policy and no reward model.
 
-In each generation parents are picked by tournament and mutated; what is new, keeps the rules and nearly repeats nobody who ever lived is
-scored; the fittest of old and young live on, each category by itself, so that none crowds out another.
+In each generation parents are picked by tournament and mutated; what is new, keeps the rules and
+nearly repeats nobody who ever lived is scored; the fittest of old and young live on, each category
+by itself, so that none crowds out another.
 """
 
 from collections import defaultdict
@@ -24,7 +26,8 @@ from rlhf_pipeline.prompts.templates import TemplateGenerator, load_templates, s
 from rlhf_pipeline.protocols import TextGenerator
 
 TOURNAMENT = 3
-SEEDS_PER_PLACE = 3  # drawn for each place of the first generation, because some nearly repeat another
+# drawn for each place of the first generation, because some nearly repeat another
+SEEDS_PER_PLACE = 3
 MOST_SEEDS = 100_000
 
 
@@ -50,43 +53,64 @@ class Individual:
 
 
 class EvolutionGenerator:
-    """Evolves the shipped templates, a template library or a data set; by a text generator, or by rules without one.
+    """Evolves the shipped templates, a template library or a data set; by a text generator, or by
+    rules without one.
 
-    After `generate`, `history_` holds all who lived in the order of their birth, `mean_fitness_` the mean of those alive in each generation.
+    After `generate`, `history_` holds all who lived in the order of their birth, `mean_fitness_`
+    the mean of those alive in each generation.
     """
 
     name = "evolution"
 
     def __init__(
-        self, source_file: Path | None = None, text_generator: TextGenerator | None = None, fitness: Fitness | None = None
+        self,
+        source_file: Path | None = None,
+        text_generator: TextGenerator | None = None,
+        fitness: Fitness | None = None,
     ) -> None:
         self._path = source_file
         self._generator = text_generator
-        self._fitness = fitness or (JudgedDifficulty(text_generator) if text_generator else Demands())
+        self._fitness = fitness or (
+            JudgedDifficulty(text_generator) if text_generator else Demands()
+        )
         self.history_: list[Individual] = []
         self.mean_fitness_: list[float] = []
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`; of each cell the fittest of the last generation come first, then whoever lived before."""
+        """See `PromptGenerator`; of each cell the fittest of the last generation come first, then
+        whoever lived before.
+        """
         rng = np.random.default_rng(seed)
         mutator = self._mutator(params)
         alike = NearDuplicates(params.alike)
         self.history_, self.mean_fitness_ = [], []
         seeds = self._seeds(params, seed, selection)
-        living = self._born([Child(Parent(d, d), "seed", ()) for d in seeds], 0, selection, alike, seed)
+        living = self._born(
+            [Child(Parent(d, d), "seed", ()) for d in seeds], 0, selection, alike, seed
+        )
         if not living:
-            raise PromptError("Evolution has no prompt to begin from: no seed could be used. Loosen the constraints, or give other seeds.")
+            raise PromptError(
+                "Evolution has no prompt to begin from: no seed could be used. Loosen the "
+                "constraints, or give other seeds."
+            )
         places = _places(living, params, selection)
         for generation in range(1, params.generations + 1):
             living = _fittest(living, places)
             self.mean_fitness_.append(_mean(living))
             pairs = list(_pairs(living, places, rng))
-            children = mutator.mutate([(a.child.made, b.child.made) for a, b in pairs], seed=int(rng.integers(2**31)))
-            living = [*living, *self._born(children, generation, selection, alike, int(rng.integers(2**31)))]
+            children = mutator.mutate(
+                [(a.child.made, b.child.made) for a, b in pairs], seed=int(rng.integers(2**31))
+            )
+            living = [
+                *living,
+                *self._born(children, generation, selection, alike, int(rng.integers(2**31))),
+            ]
         living = _fittest(living, places)
         self.mean_fitness_.append(_mean(living))
         alive = {id(individual) for individual in living}
-        by_rank = sorted(self.history_, key=lambda i: (id(i) not in alive, -i.fitness, i.draft.prompt_id))
+        by_rank = sorted(
+            self.history_, key=lambda i: (id(i) not in alive, -i.fitness, i.draft.prompt_id)
+        )
         selection.offer_all(individual.draft for individual in by_rank)
 
     def _mutator(self, params: PromptParams) -> Mutator:
@@ -94,14 +118,20 @@ class EvolutionGenerator:
             return WrittenMutations(self._generator)
         if self._is_rows(params):
             return RuleMutations()
-        return RuleMutations(load_templates(self._path) if self._path else shipped_templates(params.library))
+        return RuleMutations(
+            load_templates(self._path) if self._path else shipped_templates(params.library)
+        )
 
     def _is_rows(self, params: PromptParams) -> bool:
         return bool(params.dataset) or (self._path is not None and is_rows(self._path))
 
     def _seeds(self, params: PromptParams, seed: int, selection: Selection) -> list[Draft]:
-        """By the quotas that are asked for: so every cell can be filled, however the levels of the later ones move."""
-        source = DatasetGenerator(self._path) if self._is_rows(params) else TemplateGenerator(self._path)
+        """By the quotas that are asked for: so every cell can be filled, however the levels of the
+        later ones move.
+        """
+        source = (
+            DatasetGenerator(self._path) if self._is_rows(params) else TemplateGenerator(self._path)
+        )
         n_categories = len(params.categories) or 6
         n = min(SEEDS_PER_PLACE * max(params.n, params.population * n_categories), MOST_SEEDS)
         seeds = selection.another(params.model_copy(update={"n": n, "max_similarity": 1.0}))
@@ -113,7 +143,12 @@ class EvolutionGenerator:
         return drafts
 
     def _born(
-        self, children: Sequence[Child | Broken], generation: int, selection: Selection, alike: NearDuplicates, seed: int
+        self,
+        children: Sequence[Child | Broken],
+        generation: int,
+        selection: Selection,
+        alike: NearDuplicates,
+        seed: int,
     ) -> list[Individual]:
         """Those of the children who may live, scored; the others are told to the report."""
         report, where = selection.report, f"generation {generation}"
@@ -132,15 +167,24 @@ class EvolutionGenerator:
         born = []
         for child, score in zip(kept, scores, strict=True):
             if score is None:
-                report.reject("fitness", f"{self._fitness.name} gave no score for it", where=where, text=child.made.draft.text)
+                report.reject(
+                    "fitness",
+                    f"{self._fitness.name} gave no score for it",
+                    where=where,
+                    text=child.made.draft.text,
+                )
             else:
                 born.append(Individual(child, generation, score))
         self.history_ += born
         return born
 
 
-def _places(seeds: Iterable[Individual], params: PromptParams, selection: Selection) -> dict[str, int]:
-    """How many of each category live from one generation to the next: the population, or as many as are asked for."""
+def _places(
+    seeds: Iterable[Individual], params: PromptParams, selection: Selection
+) -> dict[str, int]:
+    """How many of each category live from one generation to the next: the population, or as many as
+    are asked for.
+    """
     categories = sorted({i.draft.category for i in seeds})
     wanted: dict[str, int] = defaultdict(int)
     for (category, _), n in selection.open_cells.items():
@@ -158,12 +202,19 @@ def _by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
 
 def _fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
     """The fittest of each category; of equals the older, because what is new should be better."""
-    ranked = ((category, sorted(of, key=lambda i: -i.fitness)) for category, of in _by_category(living).items())
+    ranked = (
+        (category, sorted(of, key=lambda i: -i.fitness))
+        for category, of in _by_category(living).items()
+    )
     return [individual for category, of in ranked for individual in of[: places[category]]]
 
 
-def _pairs(living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator) -> Iterable[tuple[Individual, Individual]]:
-    """As many parents as places, each the fittest of TOURNAMENT drawn, with another of its category drawn beside it."""
+def _pairs(
+    living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator
+) -> Iterable[tuple[Individual, Individual]]:
+    """As many parents as places, each the fittest of TOURNAMENT drawn, with another of its category
+    drawn beside it.
+    """
     for category, of in _by_category(living).items():
         for _ in range(places[category]):
             *drawn, other = rng.integers(len(of), size=TOURNAMENT + 1)

@@ -1,6 +1,7 @@
 """Arithmetic and words in a template's `derived:` variables. Knows expressions; runs no code.
 
-What Python's own operators and a few functions of texts can say, read with `ast` and computed exactly; anything else is refused by name.
+What Python's own operators and a few functions of texts can say, read with `ast` and computed
+exactly; anything else is refused by name.
 """
 
 import ast
@@ -39,9 +40,11 @@ MAX_POWER = 64
 
 
 def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any:
-    """The value of `expression` over `variables`: a whole number or a text; None where a number would not be whole.
+    """The value of `expression` over `variables`: a whole number or a text; None where a number
+    would not be whole.
 
-    Raises PromptError naming `where` for what is no expression of OPERATORS and FUNCTIONS, and for values it cannot use.
+    Raises PromptError naming `where` for what is no expression of OPERATORS and FUNCTIONS, and for
+    values it cannot use.
 
     >>> compute("(a + b) * len(word)", {"a": 2, "b": 3, "word": "tea"}, where="here"), compute("a / 2", {"a": 3}, where="here")
     (15, None)
@@ -50,8 +53,18 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
         value = _value(_parsed(expression), variables)
     except PromptError as cause:
         raise PromptError(f"{where}: {cause}") from cause
-    except (SyntaxError, TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError) as cause:
-        raise PromptError(f"{where}: {expression!r} cannot be computed of {dict(variables)} ({cause}). Correct `derived:`.") from cause
+    except (
+        SyntaxError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+        IndexError,
+        OverflowError,
+    ) as cause:
+        raise PromptError(
+            f"{where}: {expression!r} cannot be computed of {dict(variables)} ({cause}). Correct "
+            "`derived:`."
+        ) from cause
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 else None
     return value
@@ -62,8 +75,14 @@ def names_in(expression: str, *, where: str) -> set[str]:
     try:
         tree = _parsed(expression)
     except SyntaxError as cause:
-        raise PromptError(f"{where}: {expression!r} is no expression ({cause.msg}). Correct `derived:`.") from cause
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        raise PromptError(
+            f"{where}: {expression!r} is no expression ({cause.msg}). Correct `derived:`."
+        ) from cause
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - called
 
 
@@ -73,7 +92,11 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, str)) and not isinstance(node.value, bool):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, (int, str))
+        and not isinstance(node.value, bool)
+    ):
         return node.value
     if isinstance(node, ast.Name) and node.id in variables:
         return variables[node.id]
@@ -84,8 +107,14 @@ def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
         if isinstance(node.op, ast.Pow) and not abs(right) <= MAX_POWER:
             raise ValueError(f"a power above {MAX_POWER}")
         return OPERATORS[type(node.op)](left, right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in FUNCTIONS
+        and not node.keywords
+    ):
         return FUNCTIONS[node.func.id](*(_value(argument, variables) for argument in node.args))
     raise PromptError(
-        f"{ast.unparse(node)!r} is nothing an expression may hold. Use variables, whole numbers, + - * / // % **, and {', '.join(FUNCTIONS)}."
+        f"{ast.unparse(node)!r} is nothing an expression may hold. Use variables, whole numbers, + "
+        f"- * / // % **, and {', '.join(FUNCTIONS)}."
     )

@@ -1,7 +1,9 @@
-"""How much a prompt is worth asking: what evolution selects by. Knows texts; knows no reward model, but takes one's doubts.
+"""How much a prompt is worth asking: what evolution selects by. Knows texts; knows no reward model,
+but takes one's doubts.
 
-A prompt is worth more the harder it is judged to be, or the less sure the reward model is of which of two completions of it is better:
-votes on it then teach more (Freund et al. 1997, query by committee).
+A prompt is worth more the harder it is judged to be, or the less sure the reward model is of which
+of two completions of it is better: votes on it then teach more (Freund et al. 1997, query by
+committee).
 """
 
 import math
@@ -25,18 +27,25 @@ CONDITIONS = re.compile(
     re.IGNORECASE,
 )
 ASKS = re.compile(
-    r"\?|\b(?:and|then|also) (?:what|which|who|why|how|when|where|whom|say|name|give|explain|list|compare|check|write|tell)\b|[;:]",
+    r"\?|\b(?:and|then|also) "
+    r"(?:what|which|who|why|how|when|where|whom|say|name|give|explain|list|compare|check|write|tell)\b|[;:]",
     re.IGNORECASE,
 )
-NUMBERS = re.compile(r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|hundred|thousand|million)\b", re.IGNORECASE)
+NUMBERS = re.compile(
+    r"\b(?:\d+|two|three|four|five|six|seven|eight|nine|ten|hundred|thousand|million)\b",
+    re.IGNORECASE,
+)
 JUDGE = (
-    "How hard is it to do what the prompt below asks, and to do it well? 1: anybody can, at once. 10: an expert needs hours. "
+    "How hard is it to do what the prompt below asks, and to do it well? 1: anybody can, at once. "
+    "10: an expert needs hours. "
     "Answer with the number alone.\n\nPrompt: {text}"
 )
 
 
 class Fitness(Protocol):
-    """Scores texts: higher is worth more. None where a text could not be judged: it is left out, never guessed."""
+    """Scores texts: higher is worth more. None where a text could not be judged: it is left out,
+    never guessed.
+    """
 
     name: str
 
@@ -44,9 +53,11 @@ class Fitness(Protocol):
 
 
 class Demands:
-    """Judged difficulty without a judge: how much a text asks for, counted. The offline twin of `JudgedDifficulty`.
+    """Judged difficulty without a judge: how much a text asks for, counted. The offline twin of
+    `JudgedDifficulty`.
 
-    The logarithm of its words, and what it asks, sets as a condition and counts. It reads words, not sense.
+    The logarithm of its words, and what it asks, sets as a condition and counts. It reads words,
+    not sense.
     """
 
     name = "demands"
@@ -69,12 +80,16 @@ class JudgedDifficulty:
 
 
 class RewardModelUncertainty:
-    """How far the members of a reward model are apart on two completions of each prompt, as `reward_model.disagreement` says it, 0 to 0.5."""
+    """How far the members of a reward model are apart on two completions of each prompt, as
+    `reward_model.disagreement` says it, 0 to 0.5.
+    """
 
     name = "reward_model_uncertainty"
 
     def __init__(self, complete: Complete, doubts: Doubts) -> None:
-        """`complete(texts, seed)` gives two completions of each text, or None where there are none; `doubts(prompts, a, b)` gives (n,)."""
+        """`complete(texts, seed)` gives two completions of each text, or None where there are none;
+        `doubts(prompts, a, b)` gives (n,).
+        """
         self._complete = complete
         self._doubts = doubts
 
@@ -89,7 +104,8 @@ class RewardModelUncertainty:
         doubts = self._doubts([texts[i] for i in made], a, b)
         if len(doubts) != len(made) or not np.isfinite(doubts).all():
             raise InvalidScores(
-                f"{len(doubts)} doubts for {len(made)} prompts, or some are no numbers. Find what the reward model made of them."
+                f"{len(doubts)} doubts for {len(made)} prompts, or some are no numbers. Find what "
+                "the reward model made of them."
             )
         for i, doubt in zip(made, doubts, strict=True):
             found[i] = float(doubt)
@@ -103,7 +119,12 @@ def demands(text: str) -> float:
     True
     """
     n_words = len(text.split())
-    return math.log2(1 + n_words) + len(ASKS.findall(text)) + len(CONDITIONS.findall(text)) + 0.5 * len(NUMBERS.findall(text))
+    return (
+        math.log2(1 + n_words)
+        + len(ASKS.findall(text))
+        + len(CONDITIONS.findall(text))
+        + 0.5 * len(NUMBERS.findall(text))
+    )
 
 
 def _grade(answer: str) -> float | None:

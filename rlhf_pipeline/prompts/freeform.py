@@ -1,4 +1,6 @@
-"""Prompts from free-form instructions, by a text generator or as they stand. Knows no policy and no template."""
+"""Prompts from free-form instructions, by a text generator or as they stand. Knows no policy and no
+template.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,20 +22,25 @@ MAX_ROUNDS = 5
 
 
 class FreeformGenerator:
-    """Instruction lines by category: handed to a text generator, or, without one, asked as they stand.
+    """Instruction lines by category: handed to a text generator, or, without one, asked as they
+    stand.
 
-    The lines are the shipped ones or those of a file: YAML of `category: [lines]`, plain text with a line each, or any
-    file the dataset source reads.
+    The lines are the shipped ones or those of a file: YAML of `category: [lines]`, plain text with
+    a line each, or any file the dataset source reads.
     """
 
     name = "freeform"
 
-    def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
+    def __init__(
+        self, source_file: Path | None = None, text_generator: TextGenerator | None = None
+    ) -> None:
         self._path = INSTRUCTIONS if source_file is None else source_file
         self._generator = text_generator
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`; a text generator is asked again, up to five times, while its texts repeat or break a rule."""
+        """See `PromptGenerator`; a text generator is asked again, up to five times, while its texts
+        repeat or break a rule.
+        """
         lines = load_instructions(self._path, selection)
         shuffled = [lines[i] for i in np.random.default_rng(seed).permutation(len(lines))]
         if self._generator is None:
@@ -44,23 +51,35 @@ class FreeformGenerator:
                 return
             self._write(self._generator, shuffled, seed + attempt, selection)
 
-    def _write(self, generator: TextGenerator, lines: list[Draft], seed: int, selection: Selection) -> None:
-        """One text for every prompt still wanted. The level of a cell is asked for in words, because the lines know none of their own."""
+    def _write(
+        self, generator: TextGenerator, lines: list[Draft], seed: int, selection: Selection
+    ) -> None:
+        """One text for every prompt still wanted. The level of a cell is asked for in words,
+        because the lines know none of their own.
+        """
         wanted = [
-            (line, level or line.difficulty, f"Write one {level} prompt" if level else "Write one prompt")
+            (
+                line,
+                level or line.difficulty,
+                f"Write one {level} prompt" if level else "Write one prompt",
+            )
             for (category, level), n in selection.open_cells.items()
             for line in _cycled(lines, n, category)
         ]
         asked = [f"{how}, as one line, that asks for this: {line.text}" for line, _, how in wanted]
         drafts = [
-            Draft(" ".join(text.split()), line.category, level, variables={"instruction": line.text})
+            Draft(
+                " ".join(text.split()), line.category, level, variables={"instruction": line.text}
+            )
             for (line, level, _), text in zip(wanted, ask(generator, asked, seed=seed), strict=True)
         ]
         offer_written(drafts, selection)
 
 
 def offer_written(drafts: Iterable[Draft], selection: Selection) -> None:
-    """Offers those that may be prompts, told by the instruction they were written for; the report is told of the others."""
+    """Offers those that may be prompts, told by the instruction they were written for; the report
+    is told of the others.
+    """
     may_be = []
     for draft in drafts:
         if (why := no_prompt(draft.text)) is None:
@@ -75,16 +94,28 @@ def _written_for(draft: Draft) -> str:
 
 
 def load_instructions(path: Path, selection: Selection) -> list[Draft]:
-    """Instruction lines of a file; lines that are none are told to the selection's report. Raises PromptError for a file that cannot be read."""
+    """Instruction lines of a file; lines that are none are told to the selection's report. Raises
+    PromptError for a file that cannot be read.
+    """
     if path.suffix.lower() in (".yaml", ".yml"):
         said = _yaml_lines(path)
     elif path.suffix.lower() == ".txt":
-        said = [(text, Category.INSTRUCTION.value, f"{path}, line {i}") for i, text in enumerate(_text_lines(path), start=1) if text]
+        said = [
+            (text, Category.INSTRUCTION.value, f"{path}, line {i}")
+            for i, text in enumerate(_text_lines(path), start=1)
+            if text
+        ]
     else:
         said = []
         for row in read_rows(path):
             if row.fault is None:
-                said.append((str(row.cells.get("text") or ""), str(row.cells.get("category") or Category.INSTRUCTION), row.where))
+                said.append(
+                    (
+                        str(row.cells.get("text") or ""),
+                        str(row.cells.get("category") or Category.INSTRUCTION),
+                        row.where,
+                    )
+                )
             else:
                 selection.report.reject("row", row.fault, where=row.where)
     lines = []
@@ -92,7 +123,9 @@ def load_instructions(path: Path, selection: Selection) -> list[Draft]:
         try:
             lines.append(_line(text, category, where))
         except PromptError as cause:
-            selection.report.reject("row", str(cause).removeprefix(f"{where}: ").rstrip("."), where=where, text=text)
+            selection.report.reject(
+                "row", str(cause).removeprefix(f"{where}: ").rstrip("."), where=where, text=text
+            )
     return lines
 
 
@@ -100,17 +133,27 @@ def _text_lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_bytes().decode("utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as cause:
-        raise PromptError(f"Instructions {path} cannot be read ({cause}). Give a UTF-8 text file.") from cause
+        raise PromptError(
+            f"Instructions {path} cannot be read ({cause}). Give a UTF-8 text file."
+        ) from cause
 
 
 def _yaml_lines(path: Path) -> list[tuple[str, str, str]]:
     try:
         by_category = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-        raise PromptError(f"Instructions {path} cannot be read ({cause}). Give UTF-8 YAML of `category: [lines]`.") from cause
-    if not isinstance(by_category, dict) or not all(isinstance(texts, list) for texts in by_category.values()):
+        raise PromptError(
+            f"Instructions {path} cannot be read ({cause}). Give UTF-8 YAML of `category: [lines]`."
+        ) from cause
+    if not isinstance(by_category, dict) or not all(
+        isinstance(texts, list) for texts in by_category.values()
+    ):
         raise PromptError(f"Instructions {path} must be `category: [lines]`.")
-    return [(str(t), str(c), f"{path}, {c} {i}") for c, texts in by_category.items() for i, t in enumerate(texts, start=1)]
+    return [
+        (str(t), str(c), f"{path}, {c} {i}")
+        for c, texts in by_category.items()
+        for i, t in enumerate(texts, start=1)
+    ]
 
 
 def _line(text: str, category: str, where: str) -> Draft:

@@ -1,6 +1,8 @@
-"""New prompts from old ones, in depth (they ask for more) and in breadth (they ask for something else). Knows drafts; knows no fitness.
+"""New prompts from old ones, in depth (they ask for more) and in breadth (they ask for something
+else). Knows drafts; knows no fitness.
 
-After Evol-Instruct (Xu et al. 2023): by a text generator, or offline by rules with the same kinds of change.
+After Evol-Instruct (Xu et al. 2023): by a text generator, or offline by rules with the same kinds
+of change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,8 @@ from rlhf_pipeline.records import Difficulty
 RULES = Path(__file__).with_name("mutations.yaml")
 LEVELS = tuple(Difficulty)
 DEPTH_SHARE = 0.6
-MOST_CLAUSES = 3  # more, and nobody could keep them all in mind; there are more kinds, so one is always free
+# more, and nobody could keep them all in mind; there are more kinds, so one is always free
+MOST_CLAUSES = 3
 
 HOW: dict[str, dict[str, str]] = {
     "depth": {
@@ -35,16 +38,20 @@ HOW: dict[str, dict[str, str]] = {
     "breadth": {"rarer": "a rarer subject of the same field", "neighbour": "a neighboring field"},
 }
 ASK = {
-    "depth": "Rewrite the prompt below so that it is harder: {how}. Add at most thirty words, keep it reasonable and understandable, and write "
+    "depth": "Rewrite the prompt below so that it is harder: {how}. Add at most thirty words, keep "
+    "it reasonable and understandable, and write "
     "the prompt alone, on one line.\n\nPrompt: {text}",
-    "breadth": "Write one prompt of the same kind and length as the one below, but on {how}. It must be reasonable and understandable. Write "
+    "breadth": "Write one prompt of the same kind and length as the one below, but on {how}. It "
+    "must be reasonable and understandable. Write "
     "the prompt alone, on one line.\n\nPrompt: {text}",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a mutation begins from: a draft, and how it was put together, if by rules: the draft at its root and the clauses it has since."""
+    """What a mutation begins from: a draft, and how it was put together, if by rules: the draft at
+    its root and the clauses it has since.
+    """
 
     draft: Draft
     root: Draft
@@ -63,13 +70,19 @@ class Child:
 
 
 class Mutator(Protocol):
-    """One child of each pair (parent, another of the population that it may be crossed with), or why there is none."""
+    """One child of each pair (parent, another of the population that it may be crossed with), or
+    why there is none.
+    """
 
-    def mutate(self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int) -> list[Child | Broken]: ...
+    def mutate(
+        self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int
+    ) -> list[Child | Broken]: ...
 
 
 class RuleMutations:
-    """By the clauses of mutations.yaml, by other values of the same template, and by two prompts in one: no model, no key."""
+    """By the clauses of mutations.yaml, by other values of the same template, and by two prompts in
+    one: no model, no key.
+    """
 
     def __init__(self, templates: Sequence[Template] = ()) -> None:
         """`templates` are those that drafts may have been filled from."""
@@ -106,9 +119,15 @@ class WrittenMutations:
         for _ in pairs:
             way = "depth" if rng.random() < DEPTH_SHARE else "breadth"
             kinds.append((way, list(HOW[way])[int(rng.integers(len(HOW[way])))]))
-        asked = [ASK[way].format(how=HOW[way][how], text=parent.draft.text) for (way, how), (parent, _) in zip(kinds, pairs, strict=True)]
+        asked = [
+            ASK[way].format(how=HOW[way][how], text=parent.draft.text)
+            for (way, how), (parent, _) in zip(kinds, pairs, strict=True)
+        ]
         said = ask(self._generator, asked, seed=seed)
-        return [_written(parent, text, *kind) for (parent, _), text, kind in zip(pairs, said, kinds, strict=True)]
+        return [
+            _written(parent, text, *kind)
+            for (parent, _), text, kind in zip(pairs, said, kinds, strict=True)
+        ]
 
 
 @cache
@@ -128,7 +147,12 @@ def _deeper(parent: Parent, rng: np.random.Generator) -> Child | Broken:
     ]
     kind, effect, clause = free[int(rng.integers(len(free)))]
     root = replace(parent.root, reference=None) if effect == "changes" else parent.root
-    return _child(replace(parent, root=root, after=(*parent.after, clause)), f"depth:{kind}", (parent,), harder=True)
+    return _child(
+        replace(parent, root=root, after=(*parent.after, clause)),
+        f"depth:{kind}",
+        (parent,),
+        harder=True,
+    )
 
 
 def _refilled(parent: Parent, template: Template, rng: np.random.Generator) -> Child | Broken:
@@ -142,23 +166,39 @@ def _refilled(parent: Parent, template: Template, rng: np.random.Generator) -> C
 
 def _told_to(parent: Parent, rng: np.random.Generator) -> Child | Broken:
     free = [clause for clause in _rules()["breadth"]["audience"] if clause != parent.before]
-    return _child(replace(parent, before=free[int(rng.integers(len(free)))]), "breadth:audience", (parent,))
+    return _child(
+        replace(parent, before=free[int(rng.integers(len(free)))]), "breadth:audience", (parent,)
+    )
 
 
 def _combined(parent: Parent, other: Parent) -> Child | Broken:
     """Two prompts in one, as they were at their roots: what is checkable of each is not of both."""
-    text = f"Do both, and say what they have in common. First: {parent.root.text} Second: {other.root.text}"
+    text = (
+        f"Do both, and say what they have in common. First: {parent.root.text} Second: "
+        f"{other.root.text}"
+    )
     root = Draft(text, parent.draft.category, parent.draft.difficulty)
-    return _child(Parent(root, root, is_double=True), "breadth:combine", (parent, other), harder=True)
+    return _child(
+        Parent(root, root, is_double=True), "breadth:combine", (parent, other), harder=True
+    )
 
 
-def _child(made: Parent, mutation: str, parents: tuple[Parent, ...], *, harder: bool = False) -> Child | Broken:
+def _child(
+    made: Parent, mutation: str, parents: tuple[Parent, ...], *, harder: bool = False
+) -> Child | Broken:
     text = " ".join(part for part in (made.before, made.root.text, *made.after) if part)
     if len(text) > MAX_CHARS:
         return Broken("mutation", f"{len(text):,} characters, a mutation may have {MAX_CHARS:,}")
     level = parents[0].draft.difficulty
     level = LEVELS[min(LEVELS.index(Difficulty(level)) + harder, len(LEVELS) - 1)].value
-    draft = Draft(text, made.root.category, level, made.root.reference, made.root.template_id, made.root.variables)
+    draft = Draft(
+        text,
+        made.root.category,
+        level,
+        made.root.reference,
+        made.root.template_id,
+        made.root.variables,
+    )
     return Child(replace(made, draft=draft), mutation, tuple(p.draft.prompt_id for p in parents))
 
 

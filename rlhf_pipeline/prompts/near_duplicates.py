@@ -1,11 +1,12 @@
 """Texts that say nearly the same, by MinHash (Broder 1997). Knows texts; knows no prompts.
 
-A text is the set of its runs of SHINGLE characters, case and spacing aside; two texts are as similar as the share of runs they have in
-common (Jaccard). N_HASHES minima estimate it; bands of them find the texts to compare (Leskovec, Rajaraman and Ullman, chapter 3),
-and the runs themselves confirm, so that no text is called a near-duplicate that is none.
+A text is the set of its runs of SHINGLE characters, case and spacing aside; two texts are as
+similar as the share of runs they have in common (Jaccard). N_HASHES minima estimate it; bands of
+them find the texts to compare (Leskovec, Rajaraman and Ullman, chapter 3), and the runs themselves
+confirm, so that no text is called a near-duplicate that is none.
 
-Own, because of memory: `datasketch` keeps Python objects for every band of every text; here a text costs N_HASHES numbers of 4 bytes,
-two more a band, and its characters.
+Own, because of memory: `datasketch` keeps Python objects for every band of every text; here a text
+costs N_HASHES numbers of 4 bytes, two more a band, and its characters.
 """
 
 import numpy as np
@@ -15,16 +16,22 @@ SHINGLE = 5
 N_HASHES = 64
 PRIME = (1 << 31) - 1
 LEAST_FOUND = 0.99  # of the texts that are as similar as the limit
-SLACK = 0.15  # three standard errors of an estimate from 64 minima: below the limit by more, and the runs are not compared
+# three standard errors of an estimate from 64 minima: below the limit by more, and the runs are not
+# compared
+SLACK = 0.15
 FIRST_SIZE = 1024
 
 Ints = npt.NDArray[np.int32]
 # Drawn once, written down by their seed: signatures are the same on every machine.
-_FACTORS, _TERMS = np.random.default_rng(5_1997).integers(1, PRIME, size=(2, N_HASHES, 1), dtype=np.int64)
+_FACTORS, _TERMS = np.random.default_rng(5_1997).integers(
+    1, PRIME, size=(2, N_HASHES, 1), dtype=np.int64
+)
 
 
 class NearDuplicates:
-    """Texts seen so far; says whether a new one nearly repeats one of them. Nothing in it depends on anything but the texts and their order."""
+    """Texts seen so far; says whether a new one nearly repeats one of them. Nothing in it depends
+    on anything but the texts and their order.
+    """
 
     def __init__(self, max_similarity: float) -> None:
         """Two texts are near-duplicates above `max_similarity`, 0 to 1."""
@@ -61,7 +68,9 @@ class NearDuplicates:
         self._texts.append(text)
 
     def _make_room(self, size: int) -> None:
-        """Empty tables for `size` texts: `_first` holds, by band and slot, the last text put there, `_earlier` the one put before each."""
+        """Empty tables for `size` texts: `_first` holds, by band and slot, the last text put there,
+        `_earlier` the one put before each.
+        """
         self._signatures = np.zeros((size, N_HASHES), dtype=np.int32)
         self._first = np.full((self._n_bands, size), -1, dtype=np.int32)
         self._earlier = np.full((size, self._n_bands), -1, dtype=np.int32)
@@ -73,7 +82,9 @@ class NearDuplicates:
         self._first[bands, slots] = number
 
     def _candidates(self, minima: Ints) -> npt.NDArray[np.intp]:
-        """Texts that share a slot of some band: all that share a band, and a few by chance. Oldest first."""
+        """Texts that share a slot of some band: all that share a band, and a few by chance. Oldest
+        first.
+        """
         bands = np.arange(self._n_bands)
         at = self._first[bands, self._slots(minima)]
         met = []
@@ -81,7 +92,9 @@ class NearDuplicates:
             bands, at = bands[held], at[held]
             met.append(at)
             at = self._earlier[at, bands]
-        return np.unique(np.concatenate(met)).astype(np.intp) if met else np.array([], dtype=np.intp)
+        return (
+            np.unique(np.concatenate(met)).astype(np.intp) if met else np.array([], dtype=np.intp)
+        )
 
     def _slots(self, minima: Ints) -> npt.NDArray[np.int64]:
         """The slot of each band, (n_bands,): its minima, mixed."""
@@ -92,12 +105,17 @@ class NearDuplicates:
 
 
 def rows_of_a_band(similarity: float) -> int:
-    """The most minima a band may have so that LEAST_FOUND of all texts this similar share a band: longer bands, fewer comparisons.
+    """The most minima a band may have so that LEAST_FOUND of all texts this similar share a band:
+    longer bands, fewer comparisons.
 
     >>> [rows_of_a_band(s) for s in (0.3, 0.6, 0.8, 0.95)]
     [1, 2, 4, 8]
     """
-    wide = [rows for rows in (2, 4, 8, 16) if 1 - (1 - similarity**rows) ** (N_HASHES // rows) >= LEAST_FOUND]
+    wide = [
+        rows
+        for rows in (2, 4, 8, 16)
+        if 1 - (1 - similarity**rows) ** (N_HASHES // rows) >= LEAST_FOUND
+    ]
     return max(wide, default=1)
 
 
@@ -123,7 +141,9 @@ def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
 def signature(text: str) -> Ints:
     """The N_HASHES minima of a text, (N_HASHES,)."""
     plain = _plain(text)
-    signs = np.frombuffer(plain.ljust(SHINGLE).encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
+    signs = np.frombuffer(
+        plain.ljust(SHINGLE).encode("utf-32-le", "surrogatepass"), dtype="<u4"
+    ).astype(np.int64)
     runs = np.zeros(len(signs) - SHINGLE + 1, dtype=np.int64)
     for k in range(SHINGLE):
         runs = (runs * 1_114_111 + signs[k : k + len(runs)]) % PRIME

@@ -1,4 +1,6 @@
-"""Checkable answers: how a template computes one, and when a completion gives it. Knows no policy and no votes."""
+"""Checkable answers: how a template computes one, and when a completion gives it. Knows no policy
+and no votes.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -44,13 +46,18 @@ RULES: dict[str, Callable[[Sequence[Any], Table], str]] = {
 
 
 def compute_reference(rule: str, values: Sequence[Any], table: Table, *, where: str) -> str:
-    """The reference by a rule of RULES; raises PromptError naming `where` for an unknown rule or a value it cannot use."""
+    """The reference by a rule of RULES; raises PromptError naming `where` for an unknown rule or a
+    value it cannot use.
+    """
     if rule not in RULES:
         raise PromptError(f"{where}: unknown reference rule {rule!r}. Known: {', '.join(RULES)}.")
     try:
         return RULES[rule](values, table)
     except (KeyError, ValueError, IndexError) as cause:
-        raise PromptError(f"{where}: rule {rule!r} cannot use {list(values)} ({cause!r}). Correct `of:` or the table.") from cause
+        raise PromptError(
+            f"{where}: rule {rule!r} cannot use {list(values)} ({cause!r}). Correct `of:` or the "
+            "table."
+        ) from cause
 
 
 def is_right(reference: str, completion: str) -> bool:

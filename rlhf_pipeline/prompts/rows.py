@@ -1,6 +1,8 @@
-"""Rows of a JSONL, JSON, CSV or Parquet file, of a folder of texts, or of a data set of the hub, one by one. Knows files; knows no prompts.
+"""Rows of a JSONL, JSON, CSV or Parquet file, of a folder of texts, or of a data set of the hub,
+one by one. Knows files; knows no prompts.
 
-A row that cannot be read costs itself alone: it comes as a `Row` with a fault. PromptError is for what cannot be read at all.
+A row that cannot be read costs itself alone: it comes as a `Row` with a fault. PromptError is for
+what cannot be read at all.
 """
 
 import csv
@@ -21,7 +23,9 @@ ROWS_AT_ONCE = 1_000
 
 
 class Row(NamedTuple):
-    """One row: the words that name it in an error, and its cells; or the fault that keeps it from being read, with its cure."""
+    """One row: the words that name it in an error, and its cells; or the fault that keeps it from
+    being read, with its cure.
+    """
 
     where: str
     cells: Mapping[str, Any]
@@ -29,8 +33,8 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, or the texts of a folder. Raises PromptError for what does not exist, is of another kind, or is whole no such
-    file."""
+    """The rows of a file, or the texts of a folder. Raises PromptError for what does not exist, is
+    of another kind, or is whole no such file."""
     if path.is_dir():
         yield from _documents(path)
         return
@@ -46,7 +50,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     elif kind == ".parquet":
         yield from _parquet_rows(path)
     else:
-        raise PromptError(f"Prompts file {path}: unknown kind {kind!r}. Give {', '.join(DATA_FILES[:-1])} or {DATA_FILES[-1]}.")
+        raise PromptError(
+            f"Prompts file {path}: unknown kind {kind!r}. Give {', '.join(DATA_FILES[:-1])} or "
+            f"{DATA_FILES[-1]}."
+        )
 
 
 def duplicate_columns(schema: Any) -> list[str]:
@@ -60,7 +67,9 @@ def _duplicates(fields: Sequence[Any], path: str) -> Iterator[str]:
         if names.count(field.name) > 1:
             yield f"{path}{field.name}"
         kind = field.type
-        yield from _duplicates([kind.field(i) for i in range(kind.num_fields)], f"{path}{field.name}.")
+        yield from _duplicates(
+            [kind.field(i) for i in range(kind.num_fields)], f"{path}{field.name}."
+        )
 
 
 def is_rows(path: Path) -> bool:
@@ -69,7 +78,9 @@ def is_rows(path: Path) -> bool:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """The rows of one split of a data set, by hub id or folder, streamed: nothing is kept on disk. Raises PromptError naming cause and cure."""
+    """The rows of one split of a data set, by hub id or folder, streamed: nothing is kept on disk.
+    Raises PromptError naming cause and cure.
+    """
     import datasets
 
     where = f"data set {name}, {split}"
@@ -80,40 +91,71 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as cause:
         said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise PromptError(
-            f"The {where} cannot be read ({said}). Check its name and split; without a network give a folder of JSONL, CSV or Parquet files."
+            f"The {where} cannot be read ({said}). Check its name and split; without a network "
+            "give "
+            "a folder of JSONL, CSV or Parquet files."
         ) from cause
 
 
 def plain(cells: Mapping[Any, Any]) -> dict[str, Any]:
     """Cells with None for what is missing, NaN among it."""
     return {
-        str(key): None if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)) else value for key, value in cells.items()
+        str(key): None
+        if value is None or (pd.api.types.is_scalar(value) and pd.isna(value))
+        else value
+        for key, value in cells.items()
     }
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Number, text and fault of each line; bytes that are no UTF-8 stand as lone surrogates, so that a file of rows keeps its shape."""
+    """Number, text and fault of each line; bytes that are no UTF-8 stand as lone surrogates, so
+    that a file of rows keeps its shape.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             encoding = "utf-8-sig" if number == 1 else "utf-8"
             try:
                 yield number, line.decode(encoding), None
             except UnicodeDecodeError as cause:
-                fault = f"not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8"
+                fault = (
+                    f"not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8"
+                )
                 yield number, line.decode(encoding, errors="surrogateescape"), fault
 
 
 def _documents(folder: Path) -> Iterator[Row]:
-    """Each text below a folder, such as a résumé or a transcript, cleaned as `rlhf import prompts` does, with its name and length."""
-    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in DOCUMENTS and p.is_file()):
+    """Each text below a folder, such as a résumé or a transcript, cleaned as `rlhf import prompts`
+    does, with its name and length.
+    """
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix.lower() in DOCUMENTS and p.is_file()
+    ):
         try:
-            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").strip()
+            text = (
+                path.read_bytes()
+                .decode("utf-8-sig")
+                .replace("\r\n", "\n")
+                .replace("\r", "\n")
+                .strip()
+            )
         except UnicodeDecodeError as cause:
-            yield Row(str(path), {}, f"not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8")
+            yield Row(
+                str(path),
+                {},
+                f"not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8",
+            )
         except OSError as cause:
-            yield Row(str(path), {}, f"it cannot be read ({cause.strerror or cause}). Check its permissions and the disk")
+            yield Row(
+                str(path),
+                {},
+                f"it cannot be read ({cause.strerror or cause}). Check its permissions and the "
+                "disk",
+            )
         else:
-            known = {"document": path.relative_to(folder).as_posix(), "n_whitespace_tokens": len(text.split())}
+            known = {
+                "document": path.relative_to(folder).as_posix(),
+                "n_whitespace_tokens": len(text.split()),
+            }
             yield Row(str(path), {"text": text, "variables": known})
 
 
@@ -131,7 +173,9 @@ def _json_row(where: str, line: str, fault: str | None) -> Row:
     except DocumentError as cause:
         return Row(where, {}, str(cause))
     except json.JSONDecodeError as cause:
-        return Row(where, {}, f"no JSON ({cause.msg}, column {cause.colno}). Write one JSON object a line")
+        return Row(
+            where, {}, f"no JSON ({cause.msg}, column {cause.colno}). Write one JSON object a line"
+        )
     except (ValueError, RecursionError) as cause:  # a number or a nesting beyond what Python reads
         return Row(where, {}, f"no JSON ({cause}). Write one JSON object a line")
     return _object(where, cells)
@@ -144,14 +188,21 @@ def _object(where: str, cells: Any) -> Row:
 
 
 def _json_array(path: Path) -> Iterator[Row]:
-    """Objects of a list, each by the line it begins on. What stands after a place that is no JSON cannot be told apart and is refused."""
+    """Objects of a list, each by the line it begins on. What stands after a place that is no JSON
+    cannot be told apart and is refused.
+    """
     try:
         said = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as cause:
-        raise PromptError(f"{path}: not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8.") from cause
+        raise PromptError(
+            f"{path}: not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8."
+        ) from cause
     at, line = _blank(said, 0), 1
     if said[at : at + 1] != "[":
-        raise PromptError(f"{path} begins with no list. Write [{{...}}, {{...}}], or one object a line in a .jsonl file.")
+        raise PromptError(
+            f"{path} begins with no list. Write [{{...}}, {{...}}], or one object a line in a "
+            ".jsonl file."
+        )
     seen, at = 0, _blank(said, at + 1)
     while said[at : at + 1] != "]":
         line, seen = line + said.count("\n", seen, at), at
@@ -160,13 +211,18 @@ def _json_array(path: Path) -> Iterator[Row]:
         except DocumentError as cause:
             raise PromptError(f"{path}, line {line}: {cause}.") from cause
         except (ValueError, RecursionError) as cause:
-            raise PromptError(f"{path}, line {line}: no JSON ({cause}). Correct it; what follows cannot be read either.") from cause
+            raise PromptError(
+                f"{path}, line {line}: no JSON ({cause}). Correct it; what follows cannot be read "
+                "either."
+            ) from cause
         yield _object(f"{path}, line {line}", cells)
         at = _blank(said, end)
         if said[at : at + 1] == ",":
             at = _blank(said, at + 1)
         elif said[at : at + 1] != "]":
-            raise PromptError(f"{path}, line {line}: neither a comma nor the end of the list follows. Correct it.")
+            raise PromptError(
+                f"{path}, line {line}: neither a comma nor the end of the list follows. Correct it."
+            )
 
 
 def _blank(said: str, at: int) -> int:
@@ -176,8 +232,11 @@ def _blank(said: str, at: int) -> int:
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    """Records by the line each begins on, quoted as in RFC 4180. Read strictly: a quote that is left open would else swallow all that follows."""
-    csv.field_size_limit(100_000_000)  # so that an overlong prompt is refused by name, not by the csv module
+    """Records by the line each begins on, quoted as in RFC 4180. Read strictly: a quote that is
+    left open would else swallow all that follows.
+    """
+    # so that an overlong prompt is refused by name, not by the csv module
+    csv.field_size_limit(100_000_000)
     faults: dict[int, str] = {}
 
     def texts() -> Iterator[str]:
@@ -197,9 +256,13 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         except csv.Error as cause:
             if "unexpected end" in str(cause):
                 raise PromptError(
-                    f"{where}: a quoted cell that opens here never ends. A quote is missing or the file is cut off."
+                    f"{where}: a quoted cell that opens here never ends. A quote is missing or the "
+                    "file is cut off."
                 ) from cause
-            fault = f"no CSV ({cause}). Double the quotes inside quoted cells, and end lines as \\n or \\r\\n"
+            fault = (
+                f"no CSV ({cause}). Double the quotes inside quoted cells, and end lines as "
+                "\\n or \\r\\n"
+            )
         undecoded = list(faults.values())  # of every line of the record
         faults.clear()
         fault = undecoded[0] if undecoded else fault
@@ -208,9 +271,16 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         elif fault is not None:
             yield Row(where, {}, fault)
         elif record and len(record) != len(columns):
-            yield Row(where, {}, f"cells: {len(record)}, in the header: {len(columns)}. Quote cells that hold a comma or a line break")
+            yield Row(
+                where,
+                {},
+                f"cells: {len(record)}, in the header: {len(columns)}. Quote cells that hold a "
+                "comma or a line break",
+            )
         elif record:
-            yield Row(where, {name: cell for name, cell in zip(columns, record, strict=True) if cell})
+            yield Row(
+                where, {name: cell for name, cell in zip(columns, record, strict=True) if cell}
+            )
 
 
 def _columns(header: list[str], fault: str | None, where: str) -> list[str]:
@@ -224,8 +294,8 @@ def _columns(header: list[str], fault: str | None, where: str) -> list[str]:
     other = next((sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]), None)
     if other is not None:
         raise PromptError(
-            f"{where}: the columns are separated by {other!r}, not by commas. Save the file with commas, or bring it in by "
-            "`rlhf import prompts FILE --delimiter`."
+            f"{where}: the columns are separated by {other!r}, not by commas. Save the file with "
+            "commas, or bring it in by `rlhf import prompts FILE --delimiter`."
         )
     return columns
 
@@ -239,10 +309,14 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         with pq.ParquetFile(path, **READING) as file:
             twice = duplicate_columns(file.schema_arrow)
             if twice:
-                raise PromptError(f"{path}: columns {twice} come twice in the schema. Rename one of them.")
+                raise PromptError(
+                    f"{path}: columns {twice} come twice in the schema. Rename one of them."
+                )
             for batch in file.iter_batches(ROWS_AT_ONCE):
                 for cells in batch.to_pylist():
                     number += 1
                     yield Row(f"{path}, row {number}", plain(cells))
     except (OSError, ValueError, pa.ArrowException) as cause:
-        raise PromptError(f"{path} is no readable Parquet file ({cause}). Write it again.") from cause
+        raise PromptError(
+            f"{path} is no readable Parquet file ({cause}). Write it again."
+        ) from cause

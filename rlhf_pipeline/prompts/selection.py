@@ -1,7 +1,8 @@
-"""Which of a generator's drafts stay: quotas, duplicates, constraints. Knows drafts; knows no source of prompts.
+"""Which of a generator's drafts stay: quotas, duplicates, constraints. Knows drafts; knows no
+source of prompts.
 
-Every generator offers what it has to one `Selection`; so quotas are exact, nothing comes twice and nothing breaks a rule whichever
-generator it was, and a `Report` tells what became of each draft.
+Every generator offers what it has to one `Selection`; so quotas are exact, nothing comes twice and
+nothing breaks a rule whichever generator it was, and a `Report` tells what became of each draft.
 """
 
 from collections import Counter
@@ -19,14 +20,17 @@ from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
 KEPT_REJECTIONS = 1_000
 SHOWN_CHARS = 200
 SHOWN_REJECTIONS = 3
-FIRST_AHEAD, MOST_AHEAD = 8, 128  # drafts that are embedded at once: few at first, because few may be needed
+# drafts that are embedded at once: few at first, because few may be needed
+FIRST_AHEAD, MOST_AHEAD = 8, 128
 
 Cell = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A prompt that did not come in: where it stood, which rule it broke, why in words, and how it begins."""
+    """A prompt that did not come in: where it stood, which rule it broke, why in words, and how it
+    begins.
+    """
 
     where: str
     rule: str
@@ -39,7 +43,9 @@ class Rejection:
 
 @dataclass
 class Report:
-    """What became of all that was offered. All rejections go to `sink`; the first KEPT_REJECTIONS are in `rejections`, so that memory is bounded."""
+    """What became of all that was offered. All rejections go to `sink`; the first KEPT_REJECTIONS
+    are in `rejections`, so that memory is bounded.
+    """
 
     sink: Callable[[Rejection], None] | None = None
     n_kept: int = 0
@@ -100,7 +106,9 @@ class Selection:
         report: Report | None = None,
         embed: Embed | None = None,
     ) -> None:
-        """`exclude` holds ids that must not come; `embed` is what a topic needs. Raises PromptError for a topic without it."""
+        """`exclude` holds ids that must not come; `embed` is what a topic needs. Raises PromptError
+        for a topic without it.
+        """
         self.report = report if report is not None else Report()
         self._exclude = exclude
         self._embed = embed
@@ -111,20 +119,28 @@ class Selection:
         self._divide(params)
 
     def divide_equally(self, categories: Iterable[str]) -> None:
-        """Equal shares of the source's own categories, where the params name none; to be called before anything is offered."""
+        """Equal shares of the source's own categories, where the params name none; to be called
+        before anything is offered.
+        """
         if not self._params.categories:
-            self._divide(self._params.model_copy(update={"categories": dict.fromkeys(categories, 1.0)}))
+            self._divide(
+                self._params.model_copy(update={"categories": dict.fromkeys(categories, 1.0)})
+            )
 
     def another(self, params: PromptParams) -> "Selection":
-        """An empty one that excludes the same, for `params`, and may stay short of them; its rejections go to the same sink, its counts to
-        a report of its own."""
-        other = Selection(params, exclude=self._exclude, report=Report(sink=self.report.sink), embed=self._embed)
+        """An empty one that excludes the same, for `params`, and may stay short of them; its
+        rejections go to the same sink, its counts to a report of its own."""
+        other = Selection(
+            params, exclude=self._exclude, report=Report(sink=self.report.sink), embed=self._embed
+        )
         other.must_be_full = False
         return other
 
     def _divide(self, params: PromptParams) -> None:
         self._params = params
-        self._quotas: dict[Cell, int] = {(category, level): n for n, category, level in cells(params)}
+        self._quotas: dict[Cell, int] = {
+            (category, level): n for n, category, level in cells(params)
+        }
         self._taken: dict[Cell, list[tuple[str, Draft]]] = {cell: [] for cell in self._quotas}
 
     @property
@@ -138,18 +154,28 @@ class Selection:
 
     @property
     def open_cells(self) -> dict[Cell, int]:
-        """How many prompts are still wanted, by (category or None for any, difficulty or None for any); full cells left out."""
-        return {cell: n for cell, quota in self._quotas.items() if (n := quota - len(self._taken[cell])) > 0}
+        """How many prompts are still wanted, by (category or None for any, difficulty or None for
+        any); full cells left out.
+        """
+        return {
+            cell: n
+            for cell, quota in self._quotas.items()
+            if (n := quota - len(self._taken[cell])) > 0
+        }
 
     def offer_all(self, drafts: Iterable[Draft], places: Iterable[str] = ()) -> None:
-        """Offers until the selection is full; what is lazy is read little further. `places` are the words that name each draft."""
+        """Offers until the selection is full; what is lazy is read little further. `places` are the
+        words that name each draft.
+        """
         for draft, where in zip(self.foreseen(drafts), chain(places, repeat(""))):  # noqa: B905 (places may be fewer)
             if self.full:
                 return
             self.offer(draft, where)
 
     def foreseen(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
-        """The same drafts, read ahead where a topic is asked for, because many texts are embedded faster than one by one."""
+        """The same drafts, read ahead where a topic is asked for, because many texts are embedded
+        faster than one by one.
+        """
         if self._embed is None or not self._params.topic:
             yield from drafts
             return
@@ -162,7 +188,11 @@ class Selection:
     def foresee(self, drafts: Iterable[Draft]) -> None:
         """Says what will be offered soon."""
         self._constraints.foresee(
-            d.text for d in drafts if self._has_room(d) and d.prompt_id not in self._ids and d.prompt_id not in self._exclude
+            d.text
+            for d in drafts
+            if self._has_room(d)
+            and d.prompt_id not in self._ids
+            and d.prompt_id not in self._exclude
         )
 
     def _has_room(self, draft: Draft) -> bool:
@@ -203,7 +233,8 @@ class Selection:
         self.report.n_kept += 1
 
     def frame(self, *, source: str, what: str, day: str, seed: int) -> pd.DataFrame:
-        """The PROMPTS, cell by cell in the order of the quotas; called once, because the drafts make room for their rows.
+        """The PROMPTS, cell by cell in the order of the quotas; called once, because the drafts
+        make room for their rows.
 
         Raises PromptError naming the first quota that `what` could not fill.
         """
@@ -220,9 +251,14 @@ class Selection:
                 yield taken.pop()
 
     def _cell(self, draft: Draft) -> Cell:
-        return (draft.category if self._params.categories else None, draft.difficulty if self._params.difficulties else None)
+        return (
+            draft.category if self._params.categories else None,
+            draft.difficulty if self._params.difficulties else None,
+        )
 
-    def _shortage(self, what: str, wanted: int, found: int, category: str | None, level: str | None) -> str:
+    def _shortage(
+        self, what: str, wanted: int, found: int, category: str | None, level: str | None
+    ) -> str:
         kind = " ".join(k for k in (level, category) if k) or "new"
         said = (
             f"{what} has {found} unused {kind} prompts, {wanted} were asked for. "

@@ -21,13 +21,16 @@ from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
 
 LIBRARY = Path(__file__).with_name("library.yaml")
-# What the embedded policy was taught (policy/answers.yaml) and is judged on stands apart: to it, all others are noise.
+# What the embedded policy was taught (policy/answers.yaml) and is judged on stands apart: to it,
+# all others are noise.
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
-# Near-duplicates, texts off the topic, and all that break a rule, after which a template is given up: one whose fixed words break a rule
-# would else be filled 200,000 times. To embed a text takes 10 ms, and few lists have more than 40 values.
+# Near-duplicates, texts off the topic, and all that break a rule, after which a template is given
+# up: one whose fixed words break a rule would else be filled 200,000 times. To embed a text takes
+# 10 ms, and few lists have more than 40 values.
 IN_A_ROW = (200, 40, 2_000)
-OF_A_LEVEL = ("text", "derived", "distinct", "reference")  # what a level may say otherwise than its template, beside variables
+# what a level may say otherwise than its template, beside variables
+OF_A_LEVEL = ("text", "derived", "distinct", "reference")
 
 
 class Reference(BaseModel):
@@ -50,7 +53,9 @@ class Template(BaseModel):
     difficulty: Difficulty
     text: str
     variables: dict[str, tuple[Any, ...]]
-    derived: dict[str, str] = Field({}, description="further variables, each an expression over those before it")
+    derived: dict[str, str] = Field(
+        {}, description="further variables, each an expression over those before it"
+    )
     distinct: tuple[str, ...] = ()
     reference: Reference | None = None
     table: dict[str, str | int | float] = Field({}, description="of the reference's rule")
@@ -60,8 +65,8 @@ class Template(BaseModel):
         return prod(len(values) for values in self.variables.values())
 
     def fill(self, combination: int) -> Draft | None:
-        """The draft of one combination, 0 to n_combinations - 1; None where variables are equal that must differ, or a derived number is no
-        whole one."""
+        """The draft of one combination, 0 to n_combinations - 1; None where variables are equal
+        that must differ, or a derived number is no whole one."""
         drawn: dict[str, Any] = {}
         for name, values in self.variables.items():
             combination, at = divmod(combination, len(values))
@@ -72,13 +77,22 @@ class Template(BaseModel):
             drawn[name] = compute(expression, drawn, where=f"template {self.template_id}")
             if drawn[name] is None:
                 return None
-        return Draft(self.text.format(**drawn), self.category, self.difficulty, self._reference(drawn), self.template_id, drawn)
+        return Draft(
+            self.text.format(**drawn),
+            self.category,
+            self.difficulty,
+            self._reference(drawn),
+            self.template_id,
+            drawn,
+        )
 
     def _reference(self, drawn: Mapping[str, Any]) -> str | None:
         if self.reference is None:
             return None
         values = [drawn[name] for name in self.reference.of]
-        return compute_reference(self.reference.rule, values, self.table, where=f"template {self.template_id}")
+        return compute_reference(
+            self.reference.rule, values, self.table, where=f"template {self.template_id}"
+        )
 
 
 class TemplateGenerator:
@@ -86,7 +100,9 @@ class TemplateGenerator:
 
     name = "templates"
 
-    def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
+    def __init__(
+        self, source_file: Path | None = None, text_generator: TextGenerator | None = None
+    ) -> None:
         self._path = source_file
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
@@ -95,21 +111,38 @@ class TemplateGenerator:
         selection.divide_equally(sorted({t.category.value for t in templates}))
         rng = np.random.default_rng(seed)
         for (category, difficulty), n in selection.open_cells.items():
-            _take_turns([t for t in templates if category in (None, t.category) and difficulty in (None, t.difficulty)], n, rng, selection)
+            _take_turns(
+                [
+                    t
+                    for t in templates
+                    if category in (None, t.category) and difficulty in (None, t.difficulty)
+                ],
+                n,
+                rng,
+                selection,
+            )
             if selection.must_be_full and (category, difficulty) in selection.open_cells:
-                return  # it can be filled no more, and that is an error: the other cells would be work for nothing
+                # it can be filled no more, and that is an error: the other cells would be work for
+                # nothing
+                return
 
 
 def shipped_templates(library: str) -> tuple[Template, ...]:
     """The templates of LIBRARIES by name, or of `all` of them."""
-    return tuple(t for name, path in LIBRARIES.items() if library in (name, "all") for t in load_templates(path))
+    return tuple(
+        t
+        for name, path in LIBRARIES.items()
+        if library in (name, "all")
+        for t in load_templates(path)
+    )
 
 
 def load_templates(path: Path | None = None) -> tuple[Template, ...]:
     """All templates of a library file, one per difficulty level.
 
-    Raises PromptError naming template and row (its number in the file) for a variable of the text that is not
-    defined, an unknown list, table, rule or category, or a template without text; and for a file that is no YAML.
+    Raises PromptError naming template and row (its number in the file) for a variable of the text
+    that is not defined, an unknown list, table, rule or category, or a template without text; and
+    for a file that is no YAML.
     """
     path = LIBRARY if path is None else path
     return _load(path, path.stat().st_mtime_ns if path.exists() else 0)
@@ -121,14 +154,24 @@ def _load(path: Path, modified_at: int) -> tuple[Template, ...]:
     try:
         library = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-        raise PromptError(f"Template library {path} cannot be read ({cause}). Give a UTF-8 YAML file with `templates:`.") from cause
+        raise PromptError(
+            f"Template library {path} cannot be read ({cause}). Give a UTF-8 YAML file with "
+            "`templates:`."
+        ) from cause
     if not isinstance(library, dict) or not library.get("templates"):
-        raise PromptError(f"Template library {path} has no `templates:` list. See {LIBRARY.name} for the form.")
-    templates = tuple(t for row, raw in enumerate(library["templates"], start=1) for t in _parse(raw, row, library))
+        raise PromptError(
+            f"Template library {path} has no `templates:` list. See {LIBRARY.name} for the form."
+        )
+    templates = tuple(
+        t
+        for row, raw in enumerate(library["templates"], start=1)
+        for t in _parse(raw, row, library)
+    )
     ids = [(t.template_id, t.difficulty) for t in templates]
     if len(set(ids)) < len(ids):
         raise PromptError(
-            f"Template library {path} uses a template id twice: {sorted({i for i, _ in ids if ids.count((i, _)) > 1})}. Rename one."
+            f"Template library {path} uses a template id twice: "
+            f"{sorted({i for i, _ in ids if ids.count((i, _)) > 1})}. Rename one."
         )
     return templates
 
@@ -139,17 +182,28 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
     tables = library.get("tables") or {}
     for level, overrides in levels.items():
         said = {**raw, **{key: value for key, value in overrides.items() if key in OF_A_LEVEL}}
-        specs = {**(raw.get("variables") or {}), **{name: spec for name, spec in overrides.items() if name not in OF_A_LEVEL}}
+        specs = {
+            **(raw.get("variables") or {}),
+            **{name: spec for name, spec in overrides.items() if name not in OF_A_LEVEL},
+        }
         variables = {name: _values(name, spec, library, where) for name, spec in specs.items()}
         reference = said.get("reference") or {}
         if reference.get("table") is not None and reference["table"] not in tables:
-            raise PromptError(f"{where}: unknown table {reference['table']!r}. Known: {', '.join(tables)}.")
+            raise PromptError(
+                f"{where}: unknown table {reference['table']!r}. Known: {', '.join(tables)}."
+            )
         try:
             template = Template(
-                template_id=raw.get("id"), category=raw.get("category"), difficulty=level, text=said.get("text"), variables=variables,
-                derived=said.get("derived", {}), distinct=said.get("distinct", ()), reference=reference or None,
+                template_id=raw.get("id"),
+                category=raw.get("category"),
+                difficulty=level,
+                text=said.get("text"),
+                variables=variables,
+                derived=said.get("derived", {}),
+                distinct=said.get("distinct", ()),
+                reference=reference or None,
                 table=tables.get(reference.get("table"), {}),
-            )  # fmt: skip
+            )
         except ValidationError as cause:
             problems = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in cause.errors())
             raise PromptError(f"{where}: {problems}.") from cause
@@ -165,7 +219,10 @@ def _values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tup
     kind, key = ("tables", spec.get("table")) if isinstance(spec, dict) else ("lists", spec)
     known = library.get(kind) or {}
     if key not in known:
-        raise PromptError(f"{where}: variable {name!r} names {key!r}, which is not among {kind}. Known: {', '.join(known) or 'none'}.")
+        raise PromptError(
+            f"{where}: variable {name!r} names {key!r}, which is not among {kind}. Known: "
+            f"{', '.join(known) or 'none'}."
+        )
     return tuple(known[key])
 
 
@@ -176,29 +233,48 @@ def _range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
         if numbers:
             return numbers
     raise PromptError(
-        f"{where}: variable {name!r} has the range {bounds!r}. Write [first, last] or [first, last, step], both ends included."
+        f"{where}: variable {name!r} has the range {bounds!r}. Write [first, last] or [first, "
+        "last, "
+        "step], both ends included."
     )
 
 
 def _check_names(template: Template, where: str) -> None:
-    in_text = [field for _, field, _, _ in string.Formatter().parse(template.text) if field is not None]
+    in_text = [
+        field for _, field, _, _ in string.Formatter().parse(template.text) if field is not None
+    ]
     known = set(template.variables)
     read: set[str] = set()
     for name, expression in template.derived.items():
         read |= names_in(expression, where=where) - known
         known.add(name)
-    used = [*in_text, *template.distinct, *(template.reference.of if template.reference else ()), *read]
+    used = [
+        *in_text,
+        *template.distinct,
+        *(template.reference.of if template.reference else ()),
+        *read,
+    ]
     missing = sorted((set(used) - known) | read)
     if missing:
-        raise PromptError(f"{where}: variables {missing} are not defined. Add them under `variables:` or take them out of the text.")
+        raise PromptError(
+            f"{where}: variables {missing} are not defined. Add them under `variables:` or take "
+            "them out of the text."
+        )
     if template.reference and template.reference.rule not in RULES:
-        raise PromptError(f"{where}: unknown reference rule {template.reference.rule!r}. Known: {', '.join(RULES)}.")
+        raise PromptError(
+            f"{where}: unknown reference rule {template.reference.rule!r}. Known: "
+            f"{', '.join(RULES)}."
+        )
     check_size(template.text, where)
 
 
-def _take_turns(templates: list[Template], n: int, rng: np.random.Generator, selection: Selection) -> None:
+def _take_turns(
+    templates: list[Template], n: int, rng: np.random.Generator, selection: Selection
+) -> None:
     """Up to `n` new drafts, one template after the other."""
-    streams = [selection.foreseen(_fillings(templates[i], rng)) for i in rng.permutation(len(templates))]
+    streams = [
+        selection.foreseen(_fillings(templates[i], rng)) for i in rng.permutation(len(templates))
+    ]
     while streams and n:
         for stream in list(streams):
             draft = _next(stream, selection)
@@ -210,12 +286,17 @@ def _take_turns(templates: list[Template], n: int, rng: np.random.Generator, sel
 
 
 def _next(stream: Iterator[Draft], selection: Selection) -> Draft | None:
-    """The next draft that may stay; None at the end, and where so many in a row may not that the rest hardly will."""
+    """The next draft that may stay; None at the end, and where so many in a row may not that the
+    rest hardly will.
+    """
     began = _refusals(selection.report)
     for draft in stream:
         if selection.accepts(draft):
             return draft
-        if any(now - before >= most for now, before, most in zip(_refusals(selection.report), began, IN_A_ROW, strict=True)):
+        if any(
+            now - before >= most
+            for now, before, most in zip(_refusals(selection.report), began, IN_A_ROW, strict=True)
+        ):
             return None
     return None
 

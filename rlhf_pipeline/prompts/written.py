@@ -1,4 +1,6 @@
-"""What a text generator wrote, taken for a prompt or not. Knows texts; knows no draft and no provider."""
+"""What a text generator wrote, taken for a prompt or not. Knows texts; knows no draft and no
+provider.
+"""
 
 import re
 from collections.abc import Sequence
@@ -25,12 +27,16 @@ REPLACED = "\ufffd"  # what stands where bytes were no text
 
 
 def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> list[str]:
-    """One text for each of `asked`. Raises PromptError where the generator gave another number of them."""
+    """One text for each of `asked`. Raises PromptError where the generator gave another number of
+    them.
+    """
     said = list(text_generator.generate_texts(asked, seed=seed)) if asked else []
     if len(said) != len(asked):
         raise PromptError(
-            f"The text generator {type(text_generator).__name__} gave {len(said)} texts for {len(asked)} instructions: which is whose "
-            "cannot be told. Let it give one each, empty where it has none."
+            f"The text generator {type(text_generator).__name__} gave {len(said)} texts for "
+            f"{len(asked)} instructions: which is whose cannot be told. Let it give one each, "
+            "empty "
+            "where it has none."
         )
     return said
 

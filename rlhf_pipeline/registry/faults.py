@@ -11,21 +11,34 @@ from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors thr
 
 from rlhf_pipeline.errors import StoreError
 
-ABOUT_THE_REQUEST = ("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_PARAMETER_VALUE")  # codes of MLflow, no faults
+# codes of MLflow, no faults
+ABOUT_THE_REQUEST = (
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "INVALID_PARAMETER_VALUE",
+)
 RESTORE = "Restore a backup with `rlhf storage restore`, or put the file back."
 
 # Part of the driver's or MLflow's message -> what is wrong and the cure, first match wins.
 CURES: tuple[tuple[str, str], ...] = (
-    ("readonly", "cannot be written. Give this user write permission on the file and its folder, and run again."),
+    (
+        "readonly",
+        "cannot be written. Give this user write permission on the file and its folder, and run "
+        "again.",
+    ),
     ("disk is full", "cannot be written: no space is left. Free disk space and run again."),
-    ("unable to open", "cannot be opened. Check its path, its permissions and that the disk is mounted."),
+    (
+        "unable to open",
+        "cannot be opened. Check its path, its permissions and that the disk is mounted.",
+    ),
     ("not a database", f"is damaged. {RESTORE}"),
     ("malformed", f"is damaged. {RESTORE}"),
     ("no such table", f"lacks tables. {RESTORE}"),
     ("migration in unexpected state", f"lacks tables. {RESTORE}"),
     (
         "out-of-date database schema",
-        "was written by another version of MLflow. Install that version, or restore a backup made with this one.",
+        "was written by another version of MLflow. Install that version, or restore a backup made "
+        "with this one.",
     ),
 )
 
@@ -63,18 +76,28 @@ class Faults:
         """Place, cause and cure for a message of SQLite, SQLAlchemy or MLflow."""
         reason = _reason(message)
         if self._database is None:
-            return f"MLflow's database does not answer: {reason}. Start its server and run again; nothing was half registered."
+            return (
+                f"MLflow's database does not answer: {reason}. Start its server and run again; "
+                "nothing was half registered."
+            )
         if "locked" in message:
             return (
-                f"MLflow's database {self._database} has been locked by another process for {self._patience_s:g} s. End what holds it "
-                f"(`fuser {self._database}` names it) and run again; nothing was half registered."
+                f"MLflow's database {self._database} has been locked by another process for "
+                f"{self._patience_s:g} s. End what holds it (`fuser {self._database}` names it) "
+                "and "
+                "run again; nothing was half registered."
             )
-        cure = next((cure for part, cure in CURES if part in message), "cannot be used. Mend it or restore a backup, and run again.")
+        cure = next(
+            (cure for part, cure in CURES if part in message),
+            "cannot be used. Mend it or restore a backup, and run again.",
+        )
         return f"MLflow's database {self._database} {cure} ({reason})"
 
 
 class NamedClient:
-    """An MlflowClient whose calls raise StoreError for faults of the database. Calls that move files raise what their storage raises."""
+    """An MlflowClient whose calls raise StoreError for faults of the database. Calls that move
+    files raise what their storage raises.
+    """
 
     def __init__(self, client: Any, faults: Faults):
         self._client = client

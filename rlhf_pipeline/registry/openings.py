@@ -1,4 +1,6 @@
-"""Every opening of the test split, kept in an MLflow experiment of its own. Knows openings and MLflow runs; knows no pair and no model class."""
+"""Every opening of the test split, kept in an MLflow experiment of its own. Knows openings and
+MLflow runs; knows no pair and no model class.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +30,8 @@ OPENINGS = FrameSchema(
 
 
 def opening_recorder(registry: Registry) -> Recorder:
-    """What `open_test_split` takes as `record`: one finished MLflow run an opening, made of tags alone.
+    """What `open_test_split` takes as `record`: one finished MLflow run an opening, made of tags
+    alone.
 
     Raises StoreError where MLflow cannot be written: then the split stays closed.
     """
@@ -36,7 +39,9 @@ def opening_recorder(registry: Registry) -> Recorder:
 
 
 def openings(registry: Registry) -> pd.DataFrame:
-    """OPENINGS of the project, oldest first: who looked at test pairs, when, why and with which code."""
+    """OPENINGS of the project, oldest first: who looked at test pairs, when, why and with which
+    code.
+    """
     client, _ = registry.tracking.open()
     experiment = client.get_experiment_by_name(_experiment(registry))
     rows: list[dict[str, Any]] = []
@@ -48,7 +53,9 @@ def openings(registry: Registry) -> pd.DataFrame:
         if not token:
             break
     frame = pd.DataFrame(rows, columns=list(OPENINGS.columns))
-    return check_frame(frame, OPENINGS).sort_values(["opened_at", "model", "purpose"], kind="stable", ignore_index=True)
+    return check_frame(frame, OPENINGS).sort_values(
+        ["opened_at", "model", "purpose"], kind="stable", ignore_index=True
+    )
 
 
 def _experiment(registry: Registry) -> str:
@@ -69,7 +76,10 @@ def _record(registry: Registry, opening: Opening) -> None:
     def write() -> None:
         experiment_id = registry.tracking.experiment(_experiment(registry))
         run = client.create_run(
-            experiment_id, start_time=milliseconds, tags=tags, run_name=f"{opening.purpose[:200]}: {opening.model[:200]}"
+            experiment_id,
+            start_time=milliseconds,
+            tags=tags,
+            run_name=f"{opening.purpose[:200]}: {opening.model[:200]}",
         )
         client.set_terminated(run.info.run_id, end_time=milliseconds)
 

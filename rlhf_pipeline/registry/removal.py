@@ -1,4 +1,6 @@
-"""Removes the files of a model version; its record and metrics stay, and the version is marked as removed."""
+"""Removes the files of a model version; its record and metrics stay, and the version is marked as
+removed.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ class StoredVersion(Record):
 
     version: ModelVersion
     aliases: tuple[str, ...] = ()
-    is_in_use: bool = Field(default=False, description="the MLflow run that registered it has not ended")
+    is_in_use: bool = Field(
+        default=False, description="the MLflow run that registered it has not ended"
+    )
     removed_at: datetime | None = None
 
 
@@ -27,10 +31,17 @@ def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
     removed, aliases = registry.removed(kind), registry.aliases(kind)
     stored = []
     for version in registry.history(kind):
-        run = registry.tracking.found(partial(registry.tracking.client.get_run, version.mlflow_run_id))
+        run = registry.tracking.found(
+            partial(registry.tracking.client.get_run, version.mlflow_run_id)
+        )
         if run is not None:
-            of_files = {"aliases": aliases.get(version.version, ()), "removed_at": removed.get(version.version)}
-            stored.append(StoredVersion(version=version, is_in_use=run.info.status == "RUNNING", **of_files))
+            of_files = {
+                "aliases": aliases.get(version.version, ()),
+                "removed_at": removed.get(version.version),
+            }
+            stored.append(
+                StoredVersion(version=version, is_in_use=run.info.status == "RUNNING", **of_files)
+            )
     return stored
 
 
@@ -39,15 +50,24 @@ def n_bytes_of(registry: Registry, version: ModelVersion) -> int:
     local = registry.local_folder(version)
     if local is not None:
         return sum(path.stat().st_size for path in local.rglob("*") if path.is_file())
-    return sum(file.file_size or 0 for file in _remote_files(registry, version, path_in_run(version)))
+    return sum(
+        file.file_size or 0 for file in _remote_files(registry, version, path_in_run(version))
+    )
 
 
 def remove_files(
-    registry: Registry, version: ModelVersion, cache: Path, at: datetime, *, is_needed: Callable[[], bool] = lambda: False
+    registry: Registry,
+    version: ModelVersion,
+    cache: Path,
+    at: datetime,
+    *,
+    is_needed: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Delete the files of a version, then note that in the registry. May be repeated, whatever ended it before.
+    """Delete the files of a version, then note that in the registry. May be repeated, whatever
+    ended it before.
 
-    False, and nothing is deleted, where the version has an alias or `is_needed` by now: it may have been promoted since it was listed.
+    False, and nothing is deleted, where the version has an alias or `is_needed` by now: it may have
+    been promoted since it was listed.
     """
     local, client = registry.local_folder(version), registry.tracking.client
 
@@ -77,7 +97,9 @@ def remove_files(
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder before it is deleted: a reader finds all files or none, never half of them. Its name then."""
+    """Rename a folder before it is deleted: a reader finds all files or none, never half of them.
+    Its name then.
+    """
     doomed = folder.with_name(f"{folder.name}.removing")
     if folder.is_dir():
         shutil.rmtree(doomed, ignore_errors=True)

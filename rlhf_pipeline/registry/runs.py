@@ -1,4 +1,6 @@
-"""One MLflow run being written. Knows metrics, parameters, tags and files; knows no model version."""
+"""One MLflow run being written. Knows metrics, parameters, tags and files; knows no model
+version.
+"""
 
 import math
 import re
@@ -18,8 +20,10 @@ from rlhf_pipeline.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
-CEILING, UNKNOWN = "noise_ceiling", "unknown"  # tag and value of what has an accuracy and nothing to set beside it
-# In the names of shares of people's judgements found or missed, and before what tells of which judgements.
+# tag and value of what has an accuracy and nothing to set beside it
+CEILING, UNKNOWN = "noise_ceiling", "unknown"
+# In the names of shares of people's judgements found or missed, and before what tells of which
+# judgements.
 JUDGED = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
 PARAM_LENGTH = 6000
 # What MLflow takes in one batch: 1000 entries, of them at most 100 parameters and 100 tags.
@@ -41,12 +45,15 @@ class TrackedRun(Record):
 
 
 class Run:
-    """One open MLflow run. Metrics, parameters and tags are kept and written in one batch when it closes.
+    """One open MLflow run. Metrics, parameters and tags are kept and written in one batch when it
+    closes.
 
     Files are written at once. Not to be shared between threads.
     """
 
-    def __init__(self, tracking: Tracking, run_id: str, name: str, known_params: Mapping[str, str]) -> None:
+    def __init__(
+        self, tracking: Tracking, run_id: str, name: str, known_params: Mapping[str, str]
+    ) -> None:
         self.run_id = run_id
         self.name = name
         self.url = tracking.run_url(run_id)
@@ -55,20 +62,28 @@ class Run:
         self._metrics: list[tuple[str, float, int, int]] = []
         self._params: dict[str, str] = {}
         self._tags: dict[str, str] = {}
-        self._logged: set[str] = set()  # names of all metrics, those of a run that was opened again too
+        # names of all metrics, those of a run that was opened again too
+        self._logged: set[str] = set()
         self._unknown: set[str] = set()  # ceilings that it is tagged as without
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never becomes a number.
+        """Keep `metrics` for the batch. Raises InvalidScores for NaN or infinity: an error never
+        becomes a number.
 
-        A run that ends with an accuracy and without its noise ceiling is tagged: `noise_ceiling` is unknown.
+        A run that ends with an accuracy and without its noise ceiling is tagged: `noise_ceiling` is
+        unknown.
         """
         now = int(time.time() * 1000)
         self._logged |= set(metrics)
-        self._metrics += [(key, value, now, step or 0) for key, value in finite(metrics, f"Run {self.name}").items()]
+        self._metrics += [
+            (key, value, now, step or 0)
+            for key, value in finite(metrics, f"Run {self.name}").items()
+        ]
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Keep `params` for the batch. MLflow never changes a parameter: in a re-opened run the new value becomes a tag."""
+        """Keep `params` for the batch. MLflow never changes a parameter: in a re-opened run the new
+        value becomes a tag.
+        """
         for key, value in params.items():
             shown = str(value)[:PARAM_LENGTH]
             if self._known_params.get(key, shown) != shown:
@@ -93,7 +108,9 @@ class Run:
         self._tracking.client.log_artifacts(self.run_id, str(folder), name)
 
     def flush(self) -> None:
-        """Write what was kept. Closing does it; call it earlier to show the progress of a long run."""
+        """Write what was kept. Closing does it; call it earlier to show the progress of a long
+        run.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(*entry) for entry in self._metrics]
@@ -102,7 +119,11 @@ class Run:
         while metrics or params or tags:
             part = metrics[:BATCH_METRICS], params[:BATCH_PARAMS], tags[:BATCH_TAGS]
             self._tracking.write(partial(self._tracking.client.log_batch, self.run_id, *part))
-            metrics, params, tags = metrics[BATCH_METRICS:], params[BATCH_PARAMS:], tags[BATCH_TAGS:]
+            metrics, params, tags = (
+                metrics[BATCH_METRICS:],
+                params[BATCH_PARAMS:],
+                tags[BATCH_TAGS:],
+            )
         self._known_params |= self._params
         self._metrics, self._params, self._tags = [], {}, {}
 
@@ -120,12 +141,18 @@ class Run:
             file = Path(folder) / Path(path).name
             file.write_bytes(content)
             parent = Path(path).parent.as_posix()
-            self._tracking.client.log_artifact(self.run_id, str(file), None if parent == "." else parent)
+            self._tracking.client.log_artifact(
+                self.run_id, str(file), None if parent == "." else parent
+            )
 
 
-def open_run(tracking: Tracking, name: str, tags: Mapping[str, object | None], run_key: str | None) -> Run:
+def open_run(
+    tracking: Tracking, name: str, tags: Mapping[str, object | None], run_key: str | None
+) -> Run:
     """A running MLflow run: the one that was opened with the same `run_key`, else a new one."""
-    return tracking.write(lambda: _open(tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key))
+    return tracking.write(
+        lambda: _open(tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key)
+    )
 
 
 def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
@@ -141,23 +168,32 @@ def latest_runs(tracking: Tracking, limit: int) -> list[TrackedRun]:
             tags=run.data.tags,
             url=tracking.run_url(run.info.run_id),
         )
-        for run in client.search_runs([experiment_id], max_results=limit, order_by=["attributes.start_time DESC"])
+        for run in client.search_runs(
+            [experiment_id], max_results=limit, order_by=["attributes.start_time DESC"]
+        )
     ]
 
 
 def is_accuracy(metric: str) -> bool:
-    """Whether a metric is a share of people's judgements found or missed. Nobody can find all: its noise ceiling stands beside it."""
-    return JUDGED.fullmatch(metric) is not None and not metric.startswith("token_")  # a next token is nobody's judgement
+    """Whether a metric is a share of people's judgements found or missed. Nobody can find all: its
+    noise ceiling stands beside it.
+    """
+    # a next token is nobody's judgement
+    return JUDGED.fullmatch(metric) is not None and not metric.startswith("token_")
 
 
 def ceiling_beside(metric: str) -> str:
-    """The name of the noise ceiling of an accuracy or error rate: of the same judgements, so with the same ending."""
+    """The name of the noise ceiling of an accuracy or error rate: of the same judgements, so with
+    the same ending.
+    """
     found = JUDGED.fullmatch(metric)
     return CEILING + (found["of"] if found else "")
 
 
 def missing_ceilings(metrics: Iterable[str]) -> list[str]:
-    """The ceilings that accuracies and error rates among the names of `metrics` would stand beside and that are not among them."""
+    """The ceilings that accuracies and error rates among the names of `metrics` would stand beside
+    and that are not among them.
+    """
     names = set(metrics)
     return sorted({ceiling_beside(name) for name in names if is_accuracy(name)} - names)
 
@@ -171,7 +207,11 @@ def finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
     """`metrics` as floats. Raises InvalidScores naming `owner` and what is NaN or infinite."""
     broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}
     if broken:
-        raise InvalidScores(f"{owner}: {broken} are no finite numbers, so they are not logged. Leave out what could not be computed.")
+        raise InvalidScores(
+            f"{owner}: {broken} are no finite numbers, so they are not logged. Leave out what "
+            "could "
+            "not be computed."
+        )
     return {key: float(value) for key, value in metrics.items()}
 
 
@@ -179,12 +219,20 @@ def _open(tracking: Tracking, name: str, tags: dict[str, str], run_key: str | No
     client, experiment_id = tracking.open()
     if run_key is not None:
         tags[RUN_KEY] = content_id(run_key)  # hashed: a filter string cannot hold every quote
-        found = client.search_runs([experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1)
+        found = client.search_runs(
+            [experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1
+        )
         if found:
             run = Run(tracking, found[0].info.run_id, name, found[0].data.params)
             run._logged = set(found[0].data.metrics)
-            run._unknown = {tag for tag, value in found[0].data.tags.items() if tag.startswith(CEILING) and value == UNKNOWN}
+            run._unknown = {
+                tag
+                for tag, value in found[0].data.tags.items()
+                if tag.startswith(CEILING) and value == UNKNOWN
+            }
             client.update_run(run.run_id, status="RUNNING")
             run.set_tags(tags)
             return run
-    return Run(tracking, client.create_run(experiment_id, run_name=name, tags=tags).info.run_id, name, {})
+    return Run(
+        tracking, client.create_run(experiment_id, run_name=name, tags=tags).info.run_id, name, {}
+    )

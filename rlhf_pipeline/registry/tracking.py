@@ -1,7 +1,8 @@
-"""The connection to MLflow: opened once, written by one process at a time. Knows no run and no model.
+"""The connection to MLflow: opened once, written by one process at a time. Knows no run and no
+model.
 
-Everything goes through `MlflowClient` with an explicit tracking URI: the fluent API keeps the active run in global
-state, which would leak between threads and assets.
+Everything goes through `MlflowClient` with an explicit tracking URI: the fluent API keeps the
+active run in global state, which would leak between threads and assets.
 """
 
 import logging
@@ -36,13 +37,22 @@ WRITE_ATTEMPTS = 6
 class Tracking:
     """One tracking server or database, and the experiment `project` in it.
 
-    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
-    the address people open in a browser. Safe for several threads and processes: on SQLite every write holds a lock file beside the database, because a
-    transaction that reads before it writes fails there at once when another one wrote in between, whatever its timeout.
-    Who does not know the lock file (MLflow's own server, a shell) is waited for `patience_s` seconds.
+    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
+    for files, `ui` the address people open in a browser. Safe for several threads and processes: on
+    SQLite every write holds a lock file beside the database, because a transaction that reads
+    before it writes fails there at once when another one wrote in between, whatever its timeout.
+    Who does not know the lock file (MLflow's own server, a shell) is waited for `patience_s`
+    seconds.
     """
 
-    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "", patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        tracking_uri: str,
+        artifacts: str | Path,
+        project: str,
+        ui: str = "",
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.tracking_uri = tracking_uri
         self.artifacts = artifacts
         self.project = project
@@ -66,7 +76,9 @@ class Tracking:
         return f"{self.ui.rstrip('/') + '/' if self.ui else ''}#/experiments/{self.experiment_id}/runs/{run_id}"
 
     def open(self) -> tuple[Any, str]:
-        """Client and experiment id. Migrates, sets SQLite to WAL and creates the experiment where that is still to do."""
+        """Client and experiment id. Migrates, sets SQLite to WAL and creates the experiment where
+        that is still to do.
+        """
         with self._opening:
             if self._opened is None:
                 with self._locked():
@@ -107,10 +119,14 @@ class Tracking:
             raise
 
     def find_moved_artifacts(self) -> tuple[str, str]:
-        """The beginning of MLflow's paths as its database has it, and as it must be where the artifacts lie now."""
+        """The beginning of MLflow's paths as its database has it, and as it must be where the
+        artifacts lie now.
+        """
         with self._locked(), self._faults.named():
             client = self._client()
-            return self._compare_locations(client.get_experiment(self._experiment(client, self.project)))
+            return self._compare_locations(
+                client.get_experiment(self._experiment(client, self.project))
+            )
 
     def _connect(self) -> tuple[Any, str]:
         with self._faults.named():
@@ -130,28 +146,39 @@ class Tracking:
         from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
 
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # each fault is raised by its name, not logged with its SQL
-        return NamedClient(MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri), self._faults)
+        # each fault is raised by its name, not logged with its SQL
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+        return NamedClient(
+            MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri),
+            self._faults,
+        )
 
     def _compare_locations(self, experiment: Any) -> tuple[str, str]:
-        """Old and new beginning of local paths; twice the same where nothing moved, or the files are not on this machine."""
+        """Old and new beginning of local paths; twice the same where nothing moved, or the files
+        are not on this machine.
+        """
         new = f"{_uri(self.artifacts)}/"
         old = str(experiment.artifact_location).removesuffix(experiment.name)
         is_local = old.startswith("file:") and new.startswith("file:")
         return (old, new) if is_local and _path(old) != _path(new) else (new, new)
 
     def _relocate(self, old: str, new: str) -> None:
-        """Let the paths of a database that was moved or copied with its artifacts follow: else runs would write into the old home."""
+        """Let the paths of a database that was moved or copied with its artifacts follow: else runs
+        would write into the old home.
+        """
         database = self._sqlite_file()
         if database is None or database.parent.resolve() != _path(new).parent:
             raise StoreError(
-                f"MLflow's database keeps the files of {self.project!r} in {_path(old)}, outside this home, whose are in {_path(new)}. "
-                "Move the home back; or, where it has its databases on a server, let the paths follow with `rlhf init --join`."
+                f"MLflow's database keeps the files of {self.project!r} in {_path(old)}, outside "
+                f"this home, whose are in {_path(new)}. Move the home back; or, where it has its "
+                "databases on a server, let the paths follow with `rlhf init --join`."
             )
         with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection, connection:
             for table, column in LOCATIONS:
                 connection.execute(
-                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE "
+                    f"substr({column}, "
+                    "1, ?) = ?",
                     (new, len(old) + 1, len(old), old),
                 )
 
@@ -159,7 +186,9 @@ class Tracking:
         found = client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
-        return str(client.create_experiment(name, artifact_location=f"{_uri(self.artifacts)}/{name}"))
+        return str(
+            client.create_experiment(name, artifact_location=f"{_uri(self.artifacts)}/{name}")
+        )
 
     def _sqlite_file(self) -> Path | None:
         if not self.tracking_uri.startswith("sqlite:///"):
@@ -168,7 +197,9 @@ class Tracking:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The write lock of an SQLite database; a database server needs none. Freed by the system when its holder dies."""
+        """The write lock of an SQLite database; a database server needs none. Freed by the system
+        when its holder dies.
+        """
         database = self._sqlite_file()
         if database is None:
             yield
@@ -178,11 +209,15 @@ class Tracking:
             database.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as cause:
-            raise StoreError(f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the one that hangs.") from cause
+            raise StoreError(
+                f"{lock.lock_file} was held for {LOCK_TIMEOUT_S:.0f} s by another process. End the "
+                "one that hangs."
+            ) from cause
         except OSError as cause:
             raise StoreError(
-                f"MLflow's database {database} cannot be locked: its folder cannot be written ({cause.strerror or cause}). "
-                "Give this user write permission on it, and run again."
+                f"MLflow's database {database} cannot be locked: its folder cannot be written "
+                f"({cause.strerror or cause}). Give this user write permission on it, and run "
+                "again."
             ) from cause
         try:
             self._wait_for(database)
@@ -191,18 +226,23 @@ class Tracking:
             lock.release()
 
     def _wait_for(self, database: Path) -> None:
-        """Until nobody else is writing. MLflow would wait too, but with a page of SQL in the log and no word of what to do."""
+        """Until nobody else is writing. MLflow would wait too, but with a page of SQL in the log
+        and no word of what to do.
+        """
         if not database.exists():
             return
         try:
             with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as cause:
-            raise StoreError(self._faults.explain(str(cause))) from cause  # no DatabaseBusy: it was waited for
+            # no DatabaseBusy: it was waited for
+            raise StoreError(self._faults.explain(str(cause))) from cause
 
 
 def make_tables(database_url: str) -> None:
-    """MLflow's tables in an empty database, without the experiment that a first client would add."""
+    """MLflow's tables in an empty database, without the experiment that a first client would
+    add.
+    """
     silence_telemetry()
     from mlflow.store.db.utils import _safe_initialize_tables, create_sqlalchemy_engine_with_retry
 
@@ -216,7 +256,11 @@ def make_tables(database_url: str) -> None:
 
 def _uri(artifacts: str | Path) -> str:
     # MLflow's default would be ./mlruns of whatever folder the process happens to stand in.
-    return str(artifacts).rstrip("/") if "://" in str(artifacts) else Path(artifacts).absolute().as_uri()
+    return (
+        str(artifacts).rstrip("/")
+        if "://" in str(artifacts)
+        else Path(artifacts).absolute().as_uri()
+    )
 
 
 def _path(uri: str) -> Path:
@@ -224,6 +268,7 @@ def _path(uri: str) -> Path:
 
 
 def _use_wal(database: Path) -> None:
-    # Kept in the file, so once is enough; MLflow itself waits 20 s for a busy database in every session.
+    # Kept in the file, so once is enough; MLflow itself waits 20 s for a busy database in every
+    # session.
     with closing(sqlite3.connect(database, timeout=30)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")

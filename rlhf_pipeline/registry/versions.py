@@ -1,4 +1,5 @@
-"""Model versions: register, find, promote, fetch the files. Knows folders and hashes; knows no model class.
+"""Model versions: register, find, promote, fetch the files. Knows folders and hashes; knows no
+model class.
 
 A version carries its whole record as tags, so nothing but the registry is needed to read it back.
 """
@@ -17,8 +18,23 @@ from pydantic import Field
 from rlhf_pipeline import __version__
 from rlhf_pipeline.config import code_commit
 from rlhf_pipeline.errors import ModelError, ModelHashMismatch, ModelNotFound, StoreError
-from rlhf_pipeline.records import ModelVersion, Promotion, Record, content_hash, folder_hash, lineage_tags
-from rlhf_pipeline.registry.runs import UNKNOWN, Run, TrackedRun, finite, latest_runs, missing_ceilings, open_run
+from rlhf_pipeline.records import (
+    ModelVersion,
+    Promotion,
+    Record,
+    content_hash,
+    folder_hash,
+    lineage_tags,
+)
+from rlhf_pipeline.registry.runs import (
+    UNKNOWN,
+    Run,
+    TrackedRun,
+    finite,
+    latest_runs,
+    missing_ceilings,
+    open_run,
+)
 from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking
 
 Kind = Literal["policy", "reward_model"]
@@ -39,18 +55,30 @@ class ListedModel(Record):
     parent: str | None
     metrics: dict[str, float]
     created_at: datetime
-    removed_at: datetime | None = Field(default=None, description="when retention deleted the files")
+    removed_at: datetime | None = Field(
+        default=None, description="when retention deleted the files"
+    )
 
 
 class Registry:
-    """Runs and model versions of one project, named `<project>.policy` and `<project>.reward_model`.
+    """Runs and model versions of one project, named `<project>.policy` and
+    `<project>.reward_model`.
 
-    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL for files, `ui`
-    the address people open in a browser. Safe for several threads and processes; a database that somebody else locks is
-    waited for `patience_s` seconds, then StoreError is raised and nothing is half registered.
+    `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
+    for files, `ui` the address people open in a browser. Safe for several threads and processes; a
+    database that somebody else locks is waited for `patience_s` seconds, then StoreError is raised
+    and nothing is half registered.
     """
 
-    def __init__(self, tracking_uri: str, artifacts: str | Path, project: str, ui: str = "", *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        tracking_uri: str,
+        artifacts: str | Path,
+        project: str,
+        ui: str = "",
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.project = project
         self._tracking = Tracking(tracking_uri, artifacts, project, ui, patience_s)
 
@@ -64,26 +92,36 @@ class Registry:
         return self._tracking
 
     def initialise(self) -> None:
-        """Migrate the database and create the project's experiment. Costs seconds once; every other call does it too."""
+        """Migrate the database and create the project's experiment. Costs seconds once; every other
+        call does it too.
+        """
         self._tracking.open()
 
     def find_moved_artifacts(self) -> tuple[str, str]:
-        """The beginning of MLflow's paths as its database has it, and as it must be where the artifacts lie now."""
+        """The beginning of MLflow's paths as its database has it, and as it must be where the
+        artifacts lie now.
+        """
         return self._tracking.find_moved_artifacts()
 
     def name(self, kind: Kind) -> str:
         return f"{self.project}.{kind}"
 
     @contextmanager
-    def run(self, name: str, tags: Mapping[str, object | None] | None = None, run_key: str | None = None) -> Iterator[Run]:
-        """An MLflow run, closed as FINISHED, FAILED or KILLED. The same `run_key` re-opens the same run: a retry adds to it."""
+    def run(
+        self, name: str, tags: Mapping[str, object | None] | None = None, run_key: str | None = None
+    ) -> Iterator[Run]:
+        """An MLflow run, closed as FINISHED, FAILED or KILLED. The same `run_key` re-opens the same
+        run: a retry adds to it.
+        """
         run = open_run(self._tracking, name, tags or {}, run_key)
         try:
             yield run
         except BaseException as cause:
             try:
                 run.close("FAILED" if isinstance(cause, Exception) else "KILLED")
-            except StoreError as refused:  # what ended the run is worth more than that MLflow was not told
+            except (
+                StoreError
+            ) as refused:  # what ended the run is worth more than that MLflow was not told
                 cause.add_note(f"The MLflow run {run.run_id} stays open: {refused}")
             raise
         run.close("FINISHED")
@@ -104,19 +142,30 @@ class Registry:
         data_hash: str | None = None,
         data_seq: int | None = None,
     ) -> ModelVersion:
-        """Copy `folder` into `run` and make a version of it, with its metrics frozen and its lineage as tags.
+        """Copy `folder` into `run` and make a version of it, with its metrics frozen and its
+        lineage as tags.
 
-        With an accuracy among the metrics and not its noise ceiling a tag says that the ceiling is unknown.
-        Files come first, the version second, and both go by content: killed in between, nothing points at missing
-        files; repeated, the version of the same files, parent and data is returned, and lost files are copied again.
-        Raises ModelNotFound for a missing or empty folder, InvalidScores for metrics that are no numbers.
+        With an accuracy among the metrics and not its noise ceiling a tag says that the ceiling is
+        unknown. Files come first, the version second, and both go by content: killed in between,
+        nothing points at missing files; repeated, the version of the same files, parent and data is
+        returned, and lost files are copied again. Raises ModelNotFound for a missing or empty
+        folder, InvalidScores for metrics that are no numbers.
         """
         if not folder.is_dir() or not any(p.is_file() for p in folder.rglob("*")):
-            raise ModelNotFound(f"{folder} holds no files, so there is no {kind} to register. Train it again.")
+            raise ModelNotFound(
+                f"{folder} holds no files, so there is no {kind} to register. Train it again."
+            )
         tags = {
             "kind": kind,
             "content_hash": folder_hash(folder),
-            **lineage_tags({"parent": parent, "data_hash": data_hash, "data_seq": data_seq, COMMIT: code_commit()}),
+            **lineage_tags(
+                {
+                    "parent": parent,
+                    "data_hash": data_hash,
+                    "data_seq": data_seq,
+                    COMMIT: code_commit(),
+                }
+            ),
             "metrics": json.dumps(finite(metrics or {}, self.name(kind))),
             "params": json.dumps(params or {}, sort_keys=True, default=str),
             "params_hash": content_hash(params or {}),
@@ -126,25 +175,40 @@ class Registry:
         path = f"model/{tags['content_hash'][:12]}"
         same = self._same_version(kind, tags)
         if same is None or not self._has_files(same):
-            self._tracking.client.log_artifacts(same.mlflow_run_id if same else run.run_id, str(folder), path)
+            self._tracking.client.log_artifacts(
+                same.mlflow_run_id if same else run.run_id, str(folder), path
+            )
             if same is not None and same.version in self.removed(kind):
-                self._tracking.write(lambda: self._tracking.client.delete_model_version_tag(same.name, str(same.version), REMOVED))
-        version = same or self._tracking.write(lambda: self._create_version(kind, run.run_id, path, tags))
+                self._tracking.write(
+                    lambda: self._tracking.client.delete_model_version_tag(
+                        same.name, str(same.version), REMOVED
+                    )
+                )
+        version = same or self._tracking.write(
+            lambda: self._create_version(kind, run.run_id, path, tags)
+        )
         run.set_tags({f"registered.{kind}": version.label})
         return version
 
     def get(self, kind: Kind, alias_or_version: str | int) -> ModelVersion | None:
-        """The version with this alias or number, or None. Raises ModelError for one that this pipeline did not register."""
+        """The version with this alias or number, or None. Raises ModelError for one that this
+        pipeline did not register.
+        """
         wanted = str(alias_or_version)
         number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
         if number is None:
             return None
-        entry = self._tracking.found(lambda: self._tracking.client.get_model_version(self.name(kind), str(number)))
+        entry = self._tracking.found(
+            lambda: self._tracking.client.get_model_version(self.name(kind), str(number))
+        )
         return None if entry is None else _record(entry)
 
     def history(self, kind: Kind) -> list[ModelVersion]:
         """All versions that this pipeline registered, oldest first."""
-        return sorted((_record(e) for e in self._search(kind) if "content_hash" in e.tags), key=lambda m: m.version)
+        return sorted(
+            (_record(e) for e in self._search(kind) if "content_hash" in e.tags),
+            key=lambda m: m.version,
+        )
 
     def list_models(self) -> list[ListedModel]:
         """Every version of every kind with its aliases, oldest first within a kind."""
@@ -153,7 +217,10 @@ class Registry:
         for kind in KINDS:
             aliases, removed = self.aliases(kind), self.removed(kind)
             for model in self.history(kind):
-                of_files = {"aliases": aliases.get(model.version, ()), "removed_at": removed.get(model.version)}
+                of_files = {
+                    "aliases": aliases.get(model.version, ()),
+                    "removed_at": removed.get(model.version),
+                }
                 rows.append(ListedModel(**of_files, **model.model_dump(include=fields)))
         return rows
 
@@ -166,14 +233,23 @@ class Registry:
 
     def removed(self, kind: Kind) -> dict[int, datetime]:
         """When retention deleted the files of each version that has lost them."""
-        return {int(e.version): datetime.fromisoformat(e.tags[REMOVED]) for e in self._search(kind) if REMOVED in e.tags}
+        return {
+            int(e.version): datetime.fromisoformat(e.tags[REMOVED])
+            for e in self._search(kind)
+            if REMOVED in e.tags
+        }
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
-        """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or its files are not there."""
+        """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
+        its files are not there.
+        """
         self._point(kind, alias, version, files_of=self._require(kind, version))
 
-    def promote(self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline") -> Promotion:
-        """Make `version` the champion and keep the old one as `previous`; promoting the champion again changes nothing.
+    def promote(
+        self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline"
+    ) -> Promotion:
+        """Make `version` the champion and keep the old one as `previous`; promoting the champion
+        again changes nothing.
 
         Raises ModelNotFound or ModelHashMismatch if the version or its files are not there.
         """
@@ -181,7 +257,8 @@ class Registry:
         champion = self.get(kind, CHAMPION)
         if champion is None or champion.version != version:
             if champion is not None:
-                self._point(kind, PREVIOUS, champion.version)  # first: killed in between, the champion still stands
+                # first: killed in between, the champion still stands
+                self._point(kind, PREVIOUS, champion.version)
             self._point(kind, CHAMPION, version, files_of=model)
         previous = self.get(kind, PREVIOUS)
         return Promotion(
@@ -194,10 +271,12 @@ class Registry:
         )
 
     def folder(self, model: ModelVersion, cache: Path) -> Path:
-        """A local folder with the version's files, verified against its content hash; do not write there.
+        """A local folder with the version's files, verified against its content hash; do not write
+        there.
 
-        Files on this machine are used in place, others are downloaded once into `cache`. Raises ModelNotFound when
-        they are gone, ModelHashMismatch when they are not those that were registered.
+        Files on this machine are used in place, others are downloaded once into `cache`. Raises
+        ModelNotFound when they are gone, ModelHashMismatch when they are not those that were
+        registered.
         """
         local = self.local_folder(model)
         if local is not None:
@@ -212,7 +291,9 @@ class Registry:
     def _search(self, kind: Kind, also: str = "") -> Iterator[Any]:
         token = None
         while True:
-            page = self._tracking.client.search_model_versions(f"name = '{self.name(kind)}'{also}", max_results=1000, page_token=token)
+            page = self._tracking.client.search_model_versions(
+                f"name = '{self.name(kind)}'{also}", max_results=1000, page_token=token
+            )
             yield from page
             token = page.token
             if not token:
@@ -220,11 +301,16 @@ class Registry:
 
     def _same_version(self, kind: Kind, tags: Mapping[str, str]) -> ModelVersion | None:
         entries = self._search(kind, f" and tags.`content_hash` = '{tags['content_hash']}'")
-        same = [_record(e) for e in entries if all(e.tags.get(key) == tags.get(key) for key in LINEAGE)]
+        same = [
+            _record(e) for e in entries if all(e.tags.get(key) == tags.get(key) for key in LINEAGE)
+        ]
         return min(same, key=lambda m: m.version, default=None)
 
-    def _create_version(self, kind: Kind, run_id: str, path: str, tags: dict[str, str]) -> ModelVersion:
-        # Looked up again under the lock: another process may have registered the same files meanwhile.
+    def _create_version(
+        self, kind: Kind, run_id: str, path: str, tags: dict[str, str]
+    ) -> ModelVersion:
+        # Looked up again under the lock: another process may have registered the same files
+        # meanwhile.
         same = self._same_version(kind, tags)
         if same is not None:
             return same
@@ -232,16 +318,25 @@ class Registry:
         if self._tracking.found(lambda: client.get_registered_model(name)) is None:
             client.create_registered_model(name)
         source = f"runs:/{run_id}/{path}"
-        return _record(client.create_model_version(name, source, run_id, tags=tags, description=_description(tags)))
+        return _record(
+            client.create_model_version(
+                name, source, run_id, tags=tags, description=_description(tags)
+            )
+        )
 
     def _aliases(self, kind: Kind) -> dict[str, str]:
-        entry = self._tracking.found(lambda: self._tracking.client.get_registered_model(self.name(kind)))
+        entry = self._tracking.found(
+            lambda: self._tracking.client.get_registered_model(self.name(kind))
+        )
         return {} if entry is None else dict(entry.aliases)
 
-    def _point(self, kind: Kind, alias: str, version: int, *, files_of: ModelVersion | None = None) -> None:
+    def _point(
+        self, kind: Kind, alias: str, version: int, *, files_of: ModelVersion | None = None
+    ) -> None:
         def point() -> None:
             if files_of is not None:
-                self._refuse_without_files(files_of)  # under the lock: retention may have removed them since they were verified
+                # under the lock: retention may have removed them since they were verified
+                self._refuse_without_files(files_of)
             self._tracking.client.set_registered_model_alias(self.name(kind), alias, str(version))
 
         self._tracking.write(point)
@@ -257,7 +352,9 @@ class Registry:
         model = self.get(kind, version)
         if model is None:
             known = ", ".join(str(m.version) for m in self.history(kind))
-            raise ModelNotFound(f"{self.name(kind)} has no version {version}. Registered: {known or 'none'}.")
+            raise ModelNotFound(
+                f"{self.name(kind)} has no version {version}. Registered: {known or 'none'}."
+            )
         local = self.local_folder(model)
         if local is not None:
             self._verified(local, model)
@@ -274,18 +371,23 @@ class Registry:
         removed_at = self.removed(model.kind).get(model.version)
         if removed_at is not None:
             raise ModelNotFound(
-                f"The files of {model.label} were removed on {removed_at:%Y-%m-%d}: it never was champion, and newer versions stay. "
-                "Its record and metrics are kept. Name another version (`rlhf models list`), or train it again."
+                f"The files of {model.label} were removed on {removed_at:%Y-%m-%d}: it never was "
+                "champion, and newer versions stay. Its record and metrics are kept. Name another "
+                "version (`rlhf models list`), or train it again."
             )
 
     def _has_files(self, model: ModelVersion) -> bool:
         local = self.local_folder(model)
         if local is None:
-            return bool(self._tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model)))
+            return bool(
+                self._tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model))
+            )
         return local.is_dir() and folder_hash(local) == model.content_hash
 
     def has_deleted_run(self, model: ModelVersion) -> bool:
-        """Whether somebody deleted the version's run in MLflow, which keeps it until its garbage collection."""
+        """Whether somebody deleted the version's run in MLflow, which keeps it until its garbage
+        collection.
+        """
         run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         return run is not None and run.info.lifecycle_stage == "deleted"
 
@@ -294,13 +396,17 @@ class Registry:
         run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         if run is None:
             raise ModelNotFound(
-                f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or roll back to another version."
+                f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or "
+                "roll "
+                "back to another version."
             )
         from mlflow.utils.file_utils import local_file_uri_to_path
         from mlflow.utils.uri import is_local_uri
 
         root = run.info.artifact_uri
-        return Path(local_file_uri_to_path(root)) / path_in_run(model) if is_local_uri(root) else None
+        return (
+            Path(local_file_uri_to_path(root)) / path_in_run(model) if is_local_uri(root) else None
+        )
 
     def _download(self, model: ModelVersion, target: Path) -> None:
         from mlflow.exceptions import MlflowException
@@ -308,10 +414,16 @@ class Registry:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             try:
-                got = Path(self._tracking.client.download_artifacts(model.mlflow_run_id, path_in_run(model), folder))
+                got = Path(
+                    self._tracking.client.download_artifacts(
+                        model.mlflow_run_id, path_in_run(model), folder
+                    )
+                )
             except MlflowException as cause:
                 self._refuse_removed(model)
-                raise ModelNotFound(f"The files of {model.label} cannot be read from {model.uri}: {cause.message}") from cause
+                raise ModelNotFound(
+                    f"The files of {model.label} cannot be read from {model.uri}: {cause.message}"
+                ) from cause
             if not target.is_dir():  # another process may have been faster
                 got.rename(target)
 
@@ -319,7 +431,10 @@ class Registry:
 def _record(entry: Any) -> ModelVersion:
     tags = entry.tags
     if "content_hash" not in tags:
-        raise ModelError(f"{entry.name}@{entry.version} was not registered by this pipeline. Point the alias at a version that was.")
+        raise ModelError(
+            f"{entry.name}@{entry.version} was not registered by this pipeline. Point the alias at "
+            "a version that was."
+        )
     return ModelVersion(
         name=entry.name,
         version=int(entry.version),
@@ -338,8 +453,16 @@ def _record(entry: Any) -> ModelVersion:
 
 def _description(tags: Mapping[str, str]) -> str:
     metrics = json.loads(tags["metrics"])
-    origin = f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, files {tags['content_hash'][:12]}."
-    table = ["", "| metric | value |", "|---|---|", *(f"| {key} | {value:.4g} |" for key, value in metrics.items())]
+    origin = (
+        f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, "
+        f"files {tags['content_hash'][:12]}."
+    )
+    table = [
+        "",
+        "| metric | value |",
+        "|---|---|",
+        *(f"| {key} | {value:.4g} |" for key, value in metrics.items()),
+    ]
     return "\n".join([origin, *(table if metrics else [])])
 
 
@@ -349,11 +472,14 @@ def path_in_run(model: ModelVersion) -> str:
 
 def _verified(folder: Path, model: ModelVersion) -> Path:
     if not folder.is_dir():
-        raise ModelNotFound(f"The files of {model.label} are gone from {folder}. Restore them, roll back, or train and register again.")
+        raise ModelNotFound(
+            f"The files of {model.label} are gone from {folder}. Restore them, roll back, or train "
+            "and register again."
+        )
     found = folder_hash(folder)
     if found != model.content_hash:
         raise ModelHashMismatch(
-            f"{folder} is not what was registered as {model.label}: its hash is {found[:12]}, not {model.content_hash[:12]}. "
-            "Restore the files or roll back to another version."
+            f"{folder} is not what was registered as {model.label}: its hash is {found[:12]}, not "
+            f"{model.content_hash[:12]}. Restore the files or roll back to another version."
         )
     return folder

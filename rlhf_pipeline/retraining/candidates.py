@@ -1,5 +1,5 @@
-"""One training of a candidate, reported: what all strategies share around their trainer. Knows folders, rows and reports;
-what is learned from the rows is decided by the trainer it is handed.
+"""One training of a candidate, reported: what all strategies share around their trainer. Knows
+folders, rows and reports; what is learned from the rows is decided by the trainer it is handed.
 """
 
 import json
@@ -21,14 +21,31 @@ from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.parameters import StrategyParams
-from rlhf_pipeline.retraining.training import FinishedTraining, cpu_threads, quiet_libraries, run_to_end
+from rlhf_pipeline.retraining.training import (
+    FinishedTraining,
+    cpu_threads,
+    quiet_libraries,
+    run_to_end,
+)
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
-BOOKKEEPING = ("checkpoint_every", "keep_checkpoints")  # parameters that leave no trace in the weights
-# Those that always stand in a candidate's lineage; one added later does where it is not at its default.
+# parameters that leave no trace in the weights
+BOOKKEEPING = ("checkpoint_every", "keep_checkpoints")
+# Those that always stand in a candidate's lineage; one added later does where it is not at its
+# default.
 FIRST_PARAMS = (
-    "learning_rate", "warmup_share", "epochs", "batch_size", "max_length", "seed", "cpu_threads", "use_gpu", "beta", "best_of_n", "min_pairs",
-)  # fmt: skip
+    "learning_rate",
+    "warmup_share",
+    "epochs",
+    "batch_size",
+    "max_length",
+    "seed",
+    "cpu_threads",
+    "use_gpu",
+    "beta",
+    "best_of_n",
+    "min_pairs",
+)
 
 
 class TrainingReport(Record):
@@ -38,23 +55,33 @@ class TrainingReport(Record):
     params: dict[str, Any]
     parent_hash: str = Field(description="content hash of the policy it was trained from")
     data_hash: str = Field(description="hash of the retraining set")
-    fingerprint: str = Field(description="hash of strategy, parameters, parent and data: equal inputs, equal fingerprint")
+    fingerprint: str = Field(
+        description="hash of strategy, parameters, parent and data: equal inputs, equal fingerprint"
+    )
     content_hash: str = Field(description="content hash of the candidate's folder")
     n_pairs: int = Field(description="rows of the retraining set")
-    n_examples: int = Field(description="rows trained on, after weighting and after dropping what is too long")
+    n_examples: int = Field(
+        description="rows trained on, after weighting and after dropping what is too long"
+    )
     n_too_long: int = Field(description="rows dropped because the prompt alone fills max_length")
     n_steps: int
     loss_curve: tuple[tuple[int, float], ...] = Field(description="(optimiser step, loss)")
-    curves: dict[str, tuple[tuple[int, float], ...]] = Field(default={}, description="other numbers by step")
+    curves: dict[str, tuple[tuple[int, float], ...]] = Field(
+        default={}, description="other numbers by step"
+    )
     metrics: dict[str, float] = Field(description="mean over the last quarter of the steps")
     warnings: tuple[str, ...] = ()
     seconds: float = Field(description="wall time of training, over all attempts")
-    resumed_from: int | None = Field(default=None, description="step of the checkpoint the last attempt began at")
+    resumed_from: int | None = Field(
+        default=None, description="step of the checkpoint the last attempt began at"
+    )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a strategy: the trainer it builds, the logged numbers worth a picture, and how it reads its own log."""
+    """What makes a strategy: the trainer it builds, the logged numbers worth a picture, and how it
+    reads its own log.
+    """
 
     name: str
     build: Callable[[Policy, pd.DataFrame, StrategyParams, Path], Any]
@@ -63,11 +90,19 @@ class Recipe:
 
 
 def train_reported(
-    recipe: Recipe, policy_folder: Path, *, pairs: pd.DataFrame, rows: pd.DataFrame, out: Path, params: StrategyParams, progress: Progress
+    recipe: Recipe,
+    policy_folder: Path,
+    *,
+    pairs: pd.DataFrame,
+    rows: pd.DataFrame,
+    out: Path,
+    params: StrategyParams,
+    progress: Progress,
 ) -> TrainingReport:
     """Recognise a training already done, resume or run it, leave model and report in `out`.
 
-    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits max_length.
+    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes if no example fits
+    max_length.
     """
     silence_telemetry()
     lineage = lineage_of(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
@@ -111,10 +146,23 @@ def train_reported(
     return report
 
 
-def lineage_of(strategy: str, params: StrategyParams, parent_hash: str, data_hash: str) -> dict[str, Any]:
-    """What a candidate is made from, as it stands beside its weights: equal lineages, equal fingerprint."""
-    told = {name: value for name, value in fields_to_hash(params, FIRST_PARAMS).items() if name not in BOOKKEEPING}
-    return {"strategy": strategy, "params": told, "parent_hash": parent_hash, "data_hash": data_hash}
+def lineage_of(
+    strategy: str, params: StrategyParams, parent_hash: str, data_hash: str
+) -> dict[str, Any]:
+    """What a candidate is made from, as it stands beside its weights: equal lineages, equal
+    fingerprint.
+    """
+    told = {
+        name: value
+        for name, value in fields_to_hash(params, FIRST_PARAMS).items()
+        if name not in BOOKKEEPING
+    }
+    return {
+        "strategy": strategy,
+        "params": told,
+        "parent_hash": parent_hash,
+        "data_hash": data_hash,
+    }
 
 
 def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.DataFrame:
@@ -124,14 +172,17 @@ def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.D
     fitting = rows[fits].reset_index(drop=True)
     if fitting.empty:
         raise NotEnoughVotes(
-            f"None of {len(rows)} training examples is left: every prompt alone fills the {limit} tokens of max_length or of the "
-            "policy's context, or all weights are 0. Raise max_length or weigh more rows above 0."
+            f"None of {len(rows)} training examples is left: every prompt alone fills the {limit} "
+            "tokens of max_length or of the policy's context, or all weights are 0. Raise "
+            "max_length or weigh more rows above 0."
         )
     return fitting
 
 
 def _already_done(out: Path, fingerprint: str) -> TrainingReport | None:
-    """The stored report of a training with the same inputs, if its model is still whole; a kill may have cut off either."""
+    """The stored report of a training with the same inputs, if its model is still whole; a kill may
+    have cut off either.
+    """
     try:
         report = TrainingReport.from_json((out / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,6 @@
-"""Which checkpoints of a training may be continued from. Knows folders and hashes; knows no trainer and no weights."""
+"""Which checkpoints of a training may be continued from. Knows folders and hashes; knows no trainer
+and no weights.
+"""
 
 import json
 import re
@@ -15,7 +17,9 @@ NAME = re.compile(r"^checkpoint-(\d+)$")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: `step` optimiser steps done, `seconds` of training spent up to it, over all attempts."""
+    """A whole checkpoint: `step` optimiser steps done, `seconds` of training spent up to it, over
+    all attempts.
+    """
 
     folder: Path
     step: int
@@ -23,7 +27,9 @@ class Checkpoint:
 
 
 def open_checkpoints(folder: Path, fingerprint: str) -> Path:
-    """`folder`, emptied first unless its checkpoints belong to the same training (`fingerprint`: policy, pairs, parameters)."""
+    """`folder`, emptied first unless its checkpoints belong to the same training (`fingerprint`:
+    policy, pairs, parameters).
+    """
     label = folder / FINGERPRINT
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
         shutil.rmtree(folder)
@@ -33,14 +39,22 @@ def open_checkpoints(folder: Path, fingerprint: str) -> Path:
 
 
 def mark_complete(checkpoint: Path, seconds: float) -> None:
-    """Vouch for `checkpoint` after its last file is written; one without the mark was cut off by a kill."""
+    """Vouch for `checkpoint` after its last file is written; one without the mark was cut off by a
+    kill.
+    """
     mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
     write_whole(_marker(checkpoint), json.dumps(mark).encode())
 
 
 def last_complete(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files are those that were vouched for; None to start from the beginning."""
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.match(path.name)) and path.is_dir()]
+    """The newest checkpoint whose files are those that were vouched for; None to start from the
+    beginning.
+    """
+    found = [
+        (int(match[1]), path)
+        for path in folder.iterdir()
+        if (match := NAME.match(path.name)) and path.is_dir()
+    ]
     for step, path in sorted(found, reverse=True):
         mark = _read_mark(path)
         if mark is not None and mark[0] == folder_hash(path):
@@ -49,7 +63,9 @@ def last_complete(folder: Path) -> Checkpoint | None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Put the finished `source` where `target` is; a kill at any point leaves one whole folder at `target` or beside it."""
+    """Put the finished `source` where `target` is; a kill at any point leaves one whole folder at
+    `target` or beside it.
+    """
     old = target.with_name(f"{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():

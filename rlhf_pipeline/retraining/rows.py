@@ -1,4 +1,6 @@
-"""From preference pairs to the rows a trainer sees. Knows frames; knows no trainer, no tokenizer."""
+"""From preference pairs to the rows a trainer sees. Knows frames; knows no trainer, no
+tokenizer.
+"""
 
 import math
 
@@ -11,30 +13,41 @@ from rlhf_pipeline.records import content_hash
 
 
 def trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
-    """`pairs` checked and in an order of its own, so that the order they came in does not matter."""
+    """`pairs` checked and in an order of its own, so that the order they came in does not
+    matter.
+    """
     checked = check_frame(pairs, RETRAINING_SET)
     leaked = checked[checked["split"] != "train"]
     if len(leaked):
         raise ExpectationFailed(
-            f"{len(leaked)} rows of the retraining set are of an evaluation split, first comparison "
-            f"{leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on the train split alone."
+            f"{len(leaked)} rows of the retraining set are of an evaluation split, first "
+            "comparison "
+            f"{leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on the train "
+            "split alone."
         )
     if len(checked) < min_pairs:
         raise NotEnoughVotes(
-            f"{len(checked)} preference pairs in the retraining set; the strategy needs {min_pairs}. Collect more votes or lower min_pairs."
+            f"{len(checked)} preference pairs in the retraining set; the strategy needs "
+            f"{min_pairs}. Collect more votes or lower min_pairs."
         )
     return checked.sort_values("comparison_id", ignore_index=True)
 
 
 def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id") -> pd.DataFrame:
-    """Rows repeated or left out so that a row of weight w is expected w times: TRL's losses take no weight per row.
+    """Rows repeated or left out so that a row of weight w is expected w times: TRL's losses take no
+    weight per row.
 
-    Systematic sampling: with rows in a random order (drawn from `seed` and `key`, not from their position), a row is
-    taken once for every whole number its cumulative weight passes. So w = 1 is taken exactly once, w = 0 never, any
-    other w either floor(w) or ceil(w) times, and the total is the sum of weights rounded down or up.
+    Systematic sampling: with rows in a random order (drawn from `seed` and `key`, not from their
+    position), a row is taken once for every whole number its cumulative weight passes. So w = 1 is
+    taken exactly once, w = 0 never, any other w either floor(w) or ceil(w) times, and the total is
+    the sum of weights rounded down or up.
     """
     draws = rows[key].map(lambda value: content_hash("weight", seed, value))
-    ordered = rows.assign(_draw=draws).sort_values(["_draw", key], ignore_index=True).drop(columns="_draw")
+    ordered = (
+        rows.assign(_draw=draws)
+        .sort_values(["_draw", key], ignore_index=True)
+        .drop(columns="_draw")
+    )
     start = np.random.default_rng([seed, len(ordered)]).uniform()
     passed = np.floor(start + np.cumsum(ordered["weight"].to_numpy(dtype=float)) + 1e-9)
     copies = np.diff(passed, prepend=math.floor(start)).astype(int)

@@ -1,4 +1,6 @@
-"""Which preference pairs a policy is retrained on, and why each of them. Knows pairs and predictions; knows no policy, no trainer."""
+"""Which preference pairs a policy is retrained on, and why each of them. Knows pairs and
+predictions; knows no policy, no trainer.
+"""
 
 from collections.abc import Collection
 
@@ -20,9 +22,15 @@ class SelectionParams(BaseModel):
 
     max_pairs: int = Field(400, description="Most pairs in the retraining set", ge=1)
     min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)
-    uncertainty_weight: float = Field(1.0, description="Weight of the reward model's uncertainty, 1 - |2p - 1|", ge=0)
-    disagreement_weight: float = Field(1.0, description="Weight of the share of votes the champion predicted wrongly", ge=0)
-    weight_before_change: float = Field(0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1)
+    uncertainty_weight: float = Field(
+        1.0, description="Weight of the reward model's uncertainty, 1 - |2p - 1|", ge=0
+    )
+    disagreement_weight: float = Field(
+        1.0, description="Weight of the share of votes the champion predicted wrongly", ge=0
+    )
+    weight_before_change: float = Field(
+        0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1
+    )
 
 
 def select(
@@ -36,64 +44,98 @@ def select(
 ) -> pd.DataFrame:
     """The most informative pairs of the train split as RETRAINING_SET, most informative first.
 
-    `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward model's calibrated
-    probability that the majority's choice wins, for every pair; `reflections` (REFLECTIONS) are its predictions from
-    before the votes. Where those hold no vote on a comparison, disagreement is judged by p_chosen alone.
+    `pairs` are PREFERENCE_PAIRS; `scores` has comparison_id and p_chosen, the champion reward
+    model's calibrated probability that the majority's choice wins, for every pair; `reflections`
+    (REFLECTIONS) are its predictions from before the votes. Where those hold no vote on a
+    comparison, disagreement is judged by p_chosen alone.
 
-    information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes predicted wrongly. Pairs
-    whose last vote came before the last change of their category get the sampling weight `weight_before_change` and rank by information *
-    weight, so that they only fill what newer pairs leave free; those whose choice the reward model, refitted since, no
-    longer predicts are left out. Pairs of calib, test and frozen prompts are never taken. Equal
-    inputs in another order give the same rows in the same order.
+    information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes
+    predicted wrongly. Pairs whose last vote came before the last change of their category get the
+    sampling weight `weight_before_change` and rank by information * weight, so that they only fill
+    what newer pairs leave free; those whose choice the reward model, refitted since, no longer
+    predicts are left out. Pairs of calib, test and frozen prompts are never taken. Equal inputs in
+    another order give the same rows in the same order.
 
-    Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or outside 0 to 1.
+    Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
+    outside 0 to 1.
     """
     checked = check_frame(pairs, PREFERENCE_PAIRS)
-    # Even splits and pairs of ties alone teach a reward model how sure to be; a policy would learn from them what nobody prefers.
+    # Even splits and pairs of ties alone teach a reward model how sure to be; a policy would learn
+    # from them what nobody prefers.
     is_preferred = checked["agreement"] > 0.5
-    usable = checked[(checked["split"] == "train") & is_preferred & ~checked["prompt_id"].isin(list(frozen_prompt_ids))]
+    usable = checked[
+        (checked["split"] == "train")
+        & is_preferred
+        & ~checked["prompt_id"].isin(list(frozen_prompt_ids))
+    ]
     usable = usable.sort_values("comparison_id", ignore_index=True)
     _refuse_few(len(usable), len(checked), params.min_pairs)
     p_chosen = _probabilities(scores, usable["comparison_id"])
-    judged = _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
+    judged = (
+        _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
+    )
     disagreement = _disagreement(judged, p_chosen)
     is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
-    when = np.where(is_old, " before the change", np.where(taste_changes.first_seq(usable["category"]) > 0, " after the change", ""))
-    # A vote from before the change that the refitted model contradicts is an answer to a question nobody asks any more.
+    when = np.where(
+        is_old,
+        " before the change",
+        np.where(taste_changes.first_seq(usable["category"]) > 0, " after the change", ""),
+    )
+    # A vote from before the change that the refitted model contradicts is an answer to a question
+    # nobody asks any more.
     is_obsolete = is_old & (p_chosen < 0.5)
-    information = params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs()) + params.disagreement_weight * disagreement
+    information = (
+        params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
+        + params.disagreement_weight * disagreement
+    )
     chosen = usable.assign(
         weight=np.where(is_old, params.weight_before_change, 1.0),
         information=information,
-        reason=[_reason(*row) for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True)],
+        reason=[
+            _reason(*row)
+            for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True)
+        ],
     )
     chosen = chosen[(chosen["weight"] > 0) & ~is_obsolete]
     _refuse_few(len(chosen), len(checked), params.min_pairs)
-    ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(["_rank", "comparison_id"], ascending=[False, True])
+    ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(
+        ["_rank", "comparison_id"], ascending=[False, True]
+    )
     return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
 
 
-def verify_retraining_set(frame: pd.DataFrame, frozen_prompt_ids: Collection[str], min_pairs: int) -> tuple[str, ...]:
-    """What forbids training on `frame`, in words; empty when nothing does. The blocking check of the retraining set."""
+def verify_retraining_set(
+    frame: pd.DataFrame, frozen_prompt_ids: Collection[str], min_pairs: int
+) -> tuple[str, ...]:
+    """What forbids training on `frame`, in words; empty when nothing does. The blocking check of
+    the retraining set.
+    """
     problems = []
     if len(frame) < min_pairs:
-        problems.append(f"{len(frame)} pairs, {min_pairs} are needed. Collect more votes or lower min_pairs.")
+        problems.append(
+            f"{len(frame)} pairs, {min_pairs} are needed. Collect more votes or lower min_pairs."
+        )
     leaked = frame[frame["split"] != "train"]
     if len(leaked):
         problems.append(
-            f"{len(leaked)} rows of evaluation splits, first comparison {leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]})."
+            f"{len(leaked)} rows of evaluation splits, first comparison "
+            f"{leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]})."
         )
     frozen = frame[frame["prompt_id"].isin(list(frozen_prompt_ids))]
     if len(frozen):
-        problems.append(f"{len(frozen)} rows on frozen evaluation prompts, first prompt {frozen['prompt_id'].iloc[0]}.")
+        problems.append(
+            f"{len(frozen)} rows on frozen evaluation prompts, first prompt "
+            f"{frozen['prompt_id'].iloc[0]}."
+        )
     return tuple(problems)
 
 
 def _refuse_few(n_usable: int, n_pairs: int, min_pairs: int) -> None:
     if n_usable < min_pairs:
         raise NotEnoughVotes(
-            f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, a majority, no frozen prompts, weight above 0); "
-            f"retraining needs {min_pairs}. Collect more votes or lower min_pairs."
+            f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, a majority, "
+            f"no frozen prompts, weight above 0); retraining needs {min_pairs}. Collect more votes "
+            "or lower min_pairs."
         )
 
 
@@ -107,20 +149,32 @@ def _probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series
     bad = p[~p.between(0, 1)]
     if len(bad):
         raise InvalidScores(
-            f"{len(bad)} of {len(p)} pairs have no probability from 0 to 1, first comparison {bad.index[0]} ({bad.iloc[0]}). "
-            "Score every pair with the reward model and its calibrator."
+            f"{len(bad)} of {len(p)} pairs have no probability from 0 to 1, first comparison "
+            f"{bad.index[0]} ({bad.iloc[0]}). Score every pair with the reward model and its "
+            "calibrator."
         )
     return p.reset_index(drop=True)
 
 
 def _wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
-    """Per comparison_id: n_votes that chose a side and n_wrong of them that the prediction of the time had not expected."""
+    """Per comparison_id: n_votes that chose a side and n_wrong of them that the prediction of the
+    time had not expected.
+    """
     if reflections is None:
-        return pd.DataFrame({"n_votes": [], "n_wrong": []}, index=pd.Index([], dtype="str", name="comparison_id"))
+        return pd.DataFrame(
+            {"n_votes": [], "n_wrong": []}, index=pd.Index([], dtype="str", name="comparison_id")
+        )
     voted = check_frame(reflections, REFLECTIONS).dropna(subset=["is_error", "vote_id"])
-    # A vote is set beside every model that predicted it: the latest one is the champion people disagreed with.
-    latest = voted.sort_values(["predicted_at", "reward_model"]).drop_duplicates("vote_id", keep="last")
-    return latest.astype({"is_error": "int64"}).groupby("comparison_id").agg(n_votes=("vote_id", "size"), n_wrong=("is_error", "sum"))
+    # A vote is set beside every model that predicted it: the latest one is the champion people
+    # disagreed with.
+    latest = voted.sort_values(["predicted_at", "reward_model"]).drop_duplicates(
+        "vote_id", keep="last"
+    )
+    return (
+        latest.astype({"is_error": "int64"})
+        .groupby("comparison_id")
+        .agg(n_votes=("vote_id", "size"), n_wrong=("is_error", "sum"))
+    )
 
 
 def _disagreement(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
@@ -136,4 +190,7 @@ def _reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:
         return f"reward model gives the chosen completion only {p_chosen:.2f}{when}"
     if 1 - abs(2 * p_chosen - 1) >= 0.5:
         return f"reward model unsure: {p_chosen:.2f} for the chosen completion{when}"
-    return f"reward model agrees with people, {p_chosen:.2f} for the chosen completion{when}; fills the set"
+    return (
+        f"reward model agrees with people, {p_chosen:.2f} for the chosen completion{when}; "
+        "fills the set"
+    )

@@ -1,5 +1,6 @@
-"""Runs one TRL trainer to its end, through kills and restarts. Knows trainers, checkpoints and what a training cost;
-knows no strategy: what is learned from which rows is decided by the trainer it is given.
+"""Runs one TRL trainer to its end, through kills and restarts. Knows trainers, checkpoints and what
+a training cost; knows no strategy: what is learned from which rows is decided by the trainer it is
+given.
 """
 
 import math
@@ -37,14 +38,20 @@ class FinishedTraining:
         return tuple((int(row["step"]), row[name]) for row in self.log if name in row)
 
     def at_the_end(self, name: str, share: float = 0.25) -> float:
-        """Mean of a logged number over the last quarter of the steps: one batch alone is too noisy to report."""
+        """Mean of a logged number over the last quarter of the steps: one batch alone is too noisy
+        to report.
+        """
         values = [value for _, value in self.curve(name)]
         last = values[-max(1, math.ceil(len(values) * share)) :]
         return float(sum(last) / len(last)) if last else math.nan
 
 
-def trl_arguments(policy: Policy, n_rows: int, params: StrategyParams, checkpoints: Path) -> dict[str, Any]:
-    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run bf16 even on a CPU."""
+def trl_arguments(
+    policy: Policy, n_rows: int, params: StrategyParams, checkpoints: Path
+) -> dict[str, Any]:
+    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run
+    bf16 even on a CPU.
+    """
     n_steps = math.ceil(n_rows / params.batch_size) * params.epochs
     return {
         "output_dir": str(checkpoints),
@@ -61,7 +68,8 @@ def trl_arguments(policy: Policy, n_rows: int, params: StrategyParams, checkpoin
         "dataloader_pin_memory": False,
         "save_strategy": "steps",
         "save_steps": params.checkpoint_every,
-        "save_total_limit": 2,  # rotation deletes before the new one is vouched for, so one older must survive
+        # rotation deletes before the new one is vouched for, so one older must survive
+        "save_total_limit": 2,
         "logging_steps": max(1, n_steps // MAX_LOGGED_STEPS),
         "logging_nan_inf_filter": False,  # the default replaces a NaN loss by the last finite one
         "report_to": "none",
@@ -84,19 +92,25 @@ def cpu_threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """No progress bars and no notes to library developers while training: `progress` says what there is to say."""
+    """No progress bars and no notes to library developers while training: `progress` says what
+    there is to say.
+    """
     import datasets
     from transformers.utils import logging as transformers_logging
 
     bars = transformers_logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # it warns of every tied weight that a checkpoint rightly leaves out
+    # it warns of every tied weight that a checkpoint rightly leaves out
+    transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
     try:
         with warnings.catch_warnings():
-            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of activation_checkpointing
-            warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of
+            # activation_checkpointing
+            warnings.filterwarnings(
+                "ignore", category=FutureWarning, message=".*gradient_checkpointing"
+            )
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)
@@ -107,14 +121,21 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def run_to_end(
-    build_trainer: Callable[[], Any], checkpoints: Path, model_folder: Path, texts: Mapping[str, str], *, progress: Progress = silent
+    build_trainer: Callable[[], Any],
+    checkpoints: Path,
+    model_folder: Path,
+    texts: Mapping[str, str],
+    *,
+    progress: Progress = silent,
 ) -> FinishedTraining:
-    """Train from the last complete checkpoint in `checkpoints`, or from the start; put the policy into `model_folder`.
+    """Train from the last complete checkpoint in `checkpoints`, or from the start; put the policy
+    into `model_folder`.
 
-    The optimiser, the schedule, the random state and the place in the data come back with a checkpoint, so on one
-    kind of machine an interrupted training ends with the same weights as an uninterrupted one. `texts` are small
-    files (name -> content) stored beside the weights. Raises TrainingFailed at the first loss or weight that is not
-    a finite number, and where the disk refuses; `model_folder` then keeps what it had.
+    The optimiser, the schedule, the random state and the place in the data come back with a
+    checkpoint, so on one kind of machine an interrupted training ends with the same weights as an
+    uninterrupted one. `texts` are small files (name -> content) stored beside the weights. Raises
+    TrainingFailed at the first loss or weight that is not a finite number, and where the disk
+    refuses; `model_folder` then keeps what it had.
     """
     from transformers import PrinterCallback
 
@@ -129,12 +150,15 @@ def run_to_end(
         content_hash = _save(trainer, checkpoints / "model.tmp", model_folder, texts)
     except OSError as cause:
         raise TrainingFailed(
-            f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free some space, or make the folder "
-            "writable, and run again: it continues from the last complete checkpoint."
+            f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free "
+            "some space, or make the folder writable, and run again: it continues from the last "
+            "complete checkpoint."
         ) from cause
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
     log = tuple(_numbers(row) for row in trainer.state.log_history if "loss" in row)
-    return FinishedTraining(content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None)
+    return FinishedTraining(
+        content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None
+    )
 
 
 def _watch(checkpoints: Path, started: float, spent_before: float, progress: Progress) -> Any:
@@ -143,13 +167,25 @@ def _watch(checkpoints: Path, started: float, spent_before: float, progress: Pro
     class Watch(TrainerCallback):  # type: ignore[misc]
         """Reports progress, stops at NaN, vouches for every checkpoint that is whole."""
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any) -> None:
+        def on_log(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            logs: dict[str, Any] | None = None,
+            **more: Any,
+        ) -> None:
             numbers = _numbers(logs or {})
-            broken = [name for name in ("loss", "grad_norm") if name in numbers and not math.isfinite(numbers[name])]
+            broken = [
+                name
+                for name in ("loss", "grad_norm")
+                if name in numbers and not math.isfinite(numbers[name])
+            ]
             if broken:
                 raise TrainingFailed(
-                    f"Training broke at step {state.global_step} of {state.max_steps}: {broken[0]} is {numbers[broken[0]]}. "
-                    f"The learning rate was {args.learning_rate:g}; lower it, or look for broken rows in the retraining set."
+                    f"Training broke at step {state.global_step} of {state.max_steps}: {broken[0]} "
+                    f"is {numbers[broken[0]]}. The learning rate was {args.learning_rate:g}; lower "
+                    "it, or look for broken rows in the retraining set."
                 )
             if "loss" in numbers:
                 progress(state.global_step, state.max_steps, f"loss {numbers['loss']:.3f}")
@@ -166,9 +202,14 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _refuse_broken_weights(model: Any) -> None:
-    broken = [name for name, weights in model.named_parameters() if not bool(weights.isfinite().all())]
+    broken = [
+        name for name, weights in model.named_parameters() if not bool(weights.isfinite().all())
+    ]
     if broken:
-        raise TrainingFailed(f"{len(broken)} weights are not finite after training, first {broken[0]}. Lower the learning rate.")
+        raise TrainingFailed(
+            f"{len(broken)} weights are not finite after training, first {broken[0]}. Lower the "
+            "learning rate."
+        )
 
 
 def _save(trainer: Any, half: Path, model_folder: Path, texts: Mapping[str, str]) -> str:

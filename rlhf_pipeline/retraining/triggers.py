@@ -1,4 +1,6 @@
-"""Fire or hold: the one rule that turns drift and calibration events into a retraining. Pure; knows no store and no run."""
+"""Fire or hold: the one rule that turns drift and calibration events into a retraining. Pure; knows
+no store and no run.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,16 +16,22 @@ from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 class TriggerParams(ConfirmationParams):
     """When events are enough for a retraining."""
 
-    cool_down_hours: float = Field(default=24.0, ge=0, le=8760, description="Hours after a fire in which no other fires")
-    min_new_votes: int = Field(default=200, ge=0, description="Votes since the last fire (or ever) before the next")
+    cool_down_hours: float = Field(
+        default=24.0, ge=0, le=8760, description="Hours after a fire in which no other fires"
+    )
+    min_new_votes: int = Field(
+        default=200, ge=0, description="Votes since the last fire (or ever) before the next"
+    )
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
-    """Fire if the champion's events confirm each other and nothing speaks against it now; else hold, with every reason.
+    """Fire if the champion's events confirm each other and nothing speaks against it now; else
+    hold, with every reason.
 
-    Open events and those held by earlier decisions count alike, so that a change seen during a cool-down fires when it
-    is over, without a new event. Events of a model that is no longer champion never fire. `evidence` of the decision
-    holds all that was looked at: `replay` decides it again.
+    Open events and those held by earlier decisions count alike, so that a change seen during a
+    cool-down fires when it is over, without a new event. Events of a model that is no longer
+    champion never fire. `evidence` of the decision holds all that was looked at: `replay` decides
+    it again.
     """
     params = params or TriggerParams()
     events = _distinct((*evidence.open_events, *evidence.held_events))
@@ -46,17 +54,25 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
 
 
 def replay(decision: TriggerDecision) -> TriggerDecision:
-    """The same decision made again from nothing but its own evidence. Raises ConfigurationError if it holds none."""
+    """The same decision made again from nothing but its own evidence. Raises ConfigurationError if
+    it holds none.
+    """
     try:
         looked_at, params = decision.evidence["looked_at"], decision.evidence["params"]
     except KeyError as cause:
         raise ConfigurationError(
-            f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by this rule and cannot be replayed."
+            f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by "
+            "this rule and cannot be replayed."
         ) from cause
     return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
-def _objections(evidence: TriggerEvidence, own: Sequence[DriftEvent], confirmed: Sequence[DriftEvent], params: TriggerParams) -> list[str]:
+def _objections(
+    evidence: TriggerEvidence,
+    own: Sequence[DriftEvent],
+    confirmed: Sequence[DriftEvent],
+    params: TriggerParams,
+) -> list[str]:
     """Everything that speaks against firing now, in words with numbers."""
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
@@ -70,9 +86,15 @@ def _objections(evidence: TriggerEvidence, own: Sequence[DriftEvent], confirmed:
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
         if since < timedelta(hours=params.cool_down_hours):
-            found.append(f"cool-down: last fired {since.total_seconds() / 3600:.1f} h ago, {params.cool_down_hours:g} h are required")
+            found.append(
+                f"cool-down: last fired {since.total_seconds() / 3600:.1f} h ago, "
+                f"{params.cool_down_hours:g} h are required"
+            )
     if evidence.n_new_votes < params.min_new_votes:
-        found.append(f"{evidence.n_new_votes} new votes since the last retraining, {params.min_new_votes} are required")
+        found.append(
+            f"{evidence.n_new_votes} new votes since the last retraining, {params.min_new_votes} "
+            "are required"
+        )
     return found
 
 
@@ -88,7 +110,10 @@ def _unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
 def _confirmation(confirmed: Sequence[DriftEvent]) -> str:
     heard, start = sources(confirmed), change_seq(confirmed)
     dated = f"; change dated at vote {start}" if start is not None else ""
-    return f"confirmed by {len(heard)} detectors ({', '.join(heard)}) between votes {confirmed[0].seq} and {confirmed[-1].seq}{dated}"
+    return (
+        f"confirmed by {len(heard)} detectors ({', '.join(heard)}) between votes "
+        f"{confirmed[0].seq} and {confirmed[-1].seq}{dated}"
+    )
 
 
 def _superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
@@ -98,7 +123,12 @@ def _superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
     return [f"superseded: {len(stale)} event(s) of {models}, champion is {champion}"]
 
 
-def _used(evidence: TriggerEvidence, params: TriggerParams, own: Sequence[DriftEvent], confirmed: Sequence[DriftEvent]) -> dict[str, Any]:
+def _used(
+    evidence: TriggerEvidence,
+    params: TriggerParams,
+    own: Sequence[DriftEvent],
+    confirmed: Sequence[DriftEvent],
+) -> dict[str, Any]:
     return {
         "looked_at": evidence.model_dump(mode="json"),
         "params": params.model_dump(mode="json"),
@@ -110,4 +140,6 @@ def _used(evidence: TriggerEvidence, params: TriggerParams, own: Sequence[DriftE
 
 def _distinct(events: Sequence[DriftEvent]) -> tuple[DriftEvent, ...]:
     """Each event once, in vote order."""
-    return tuple(sorted({e.event_id: e for e in events}.values(), key=lambda e: (e.seq, e.event_id)))
+    return tuple(
+        sorted({e.event_id: e for e in events}.values(), key=lambda e: (e.seq, e.event_id))
+    )

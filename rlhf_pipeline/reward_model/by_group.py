@@ -1,6 +1,8 @@
-"""A reward model judged source by source. Knows pairs and a fitted model; knows no votes and no storage.
+"""A reward model judged source by source. Knows pairs and a fitted model; knows no votes and no
+storage.
 
-One accuracy over several sources says more of their sizes than of the model: it may know one well and guess in the others.
+One accuracy over several sources says more of their sizes than of the model: it may know one well
+and guess in the others.
 """
 
 from collections.abc import Mapping
@@ -28,20 +30,27 @@ def accuracy_by_group(
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> dict[str, TestAccuracy]:
-    """The model on the test pairs of each group, largest first; `groups` is comparison id -> name, others are left out.
+    """The model on the test pairs of each group, largest first; `groups` is comparison id -> name,
+    others are left out.
 
-    `majority_side` is the side chosen most often in that group's training pairs; `ceilings` (group -> noise ceiling) are set beside the
-    accuracies. The test split is opened once, and `record` is told. Raises NotEnoughData where no test pair is of a group.
+    `majority_side` is the side chosen most often in that group's training pairs; `ceilings` (group
+    -> noise ceiling) are set beside the accuracies. The test split is opened once, and `record` is
+    told. Raises NotEnoughData where no test pair is of a group.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS)
     group = pairs["comparison_id"].map(groups)
     test = open_test_split(
-        pairs[(pairs["agreement"] > 0.5) & group.notna()], model=model.weights_hash, purpose="accuracy by group", record=record
+        pairs[(pairs["agreement"] > 0.5) & group.notna()],
+        model=model.weights_hash,
+        purpose="accuracy by group",
+        record=record,
     )
     if test.empty:
         raise NotEnoughData(
-            f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name groups of pairs of the test split."
+            f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name "
+            "groups of "
+            "pairs of the test split."
         )
     margins = margins_of(model, test, progress=progress)
     names = test["comparison_id"].map(groups)

@@ -1,4 +1,6 @@
-"""The reward model on frozen sentence embeddings. Knows pairs, an encoder and its heads; knows no splits or registry."""
+"""The reward model on frozen sentence embeddings. Knows pairs, an encoder and its heads; knows no
+splits or registry.
+"""
 
 import json
 import re
@@ -17,7 +19,15 @@ from rlhf_pipeline.files import write_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
+from rlhf_pipeline.reward_model.base import (
+    CONFIG_FILE,
+    Floats,
+    RewardModel,
+    checked_texts,
+    distinct_texts,
+    finite,
+    read_config,
+)
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import whole_folder
 from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fit_heads
@@ -27,13 +37,16 @@ from rlhf_pipeline.reward_model.linear_head import Problem, choose_l2
 from rlhf_pipeline.votes.intervals import group_index
 
 WEIGHTS_FILE = "model.safetensors"
-# What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the length where the parameters say so.
+# What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the
+# length where the parameters say so.
 PARTS = ("head", "feature_mean", "feature_std", "score_mean", "score_std")
 SENTENCE = re.compile(r"[^.!?\n]+[.!?]*")
-# Penalty relative to a dimension of the sentences' embedding: length and number of sentences are few and known to matter.
+# Penalty relative to a dimension of the sentences' embedding: length and number of sentences are
+# few and known to matter.
 SURFACE_PENALTY = 0.05
 N_SURFACE = 2
-LENGTH = -2  # the column of the features that holds the length: length and number of sentences stand last
+# the column of the features that holds the length: length and number of sentences stand last
+LENGTH = -2
 
 
 class EmbeddingParams(HeadParams, LabelParams):
@@ -41,7 +54,12 @@ class EmbeddingParams(HeadParams, LabelParams):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
+    prompt_chars: int = Field(
+        default=600,
+        ge=0,
+        le=10_000,
+        description="Characters kept of the end of the prompt, before the completion",
+    )
     l2_grid: list[float] = Field(
         default=[0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
         min_length=1,
@@ -50,31 +68,44 @@ class EmbeddingParams(HeadParams, LabelParams):
     context_penalty_grid: list[float] = Field(
         default=[3.0, 0.3],
         min_length=1,
-        description="Penalties of the completion in context relative to its sentences', tried likewise around the best L2 of the first: "
-        "above 1 single sentences are trusted more, as with short completions of many prompts; below 1 the whole, as with essays",
+        description="Penalties of the completion in context relative to its sentences', tried "
+        "likewise around the best L2 of the first: above 1 single sentences are "
+        "trusted more, as with short completions of many prompts; below 1 the whole, "
+        "as with essays",
     )
     folds: int = Field(default=4, ge=2, le=20, description="Folds of that cross-validation")
-    max_sentences: int = Field(default=32, ge=1, le=1000, description="Sentences of a completion that count one by one; the rest do not")
+    max_sentences: int = Field(
+        default=32,
+        ge=1,
+        le=1000,
+        description="Sentences of a completion that count one by one; the rest do not",
+    )
     debias_length: bool = Field(
         default=False,
-        description="Take the length of a completion out of its score: what margins owe to the gap in log length, by regression",
+        description="Take the length of a completion out of its score: what margins owe to the gap "
+        "in log length, by regression",
     )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
 
 
 class EmbeddingRewardModel:
-    """Embeddings of a completion's sentences and of the completion in context, its length, and one head or several.
+    """Embeddings of a completion's sentences and of the completion in context, its length, and one
+    head or several.
 
-    The sentences' embeddings are summed, so that two kind sentences count twice and each is seen sharply; one embedding
-    of the whole text blurs them. The context is the last `prompt_chars` characters of the prompt, ` [SEP] ` and the
-    completion. What exceeds the encoder's window is cut off the end and counted (`encoder.n_truncated`), as are prompts of which only the end
-    is read and completions with more than `max_sentences` sentences (`n_cut`), distinct ones of each call. Features are
-    standardised on the training completions. The score is the mean of the members' scores. See `RewardModel` for the protocol.
+    The sentences' embeddings are summed, so that two kind sentences count twice and each is seen
+    sharply; one embedding of the whole text blurs them. The context is the last `prompt_chars`
+    characters of the prompt, ` [SEP] ` and the completion. What exceeds the encoder's window is cut
+    off the end and counted (`encoder.n_truncated`), as are prompts of which only the end is read
+    and completions with more than `max_sentences` sentences (`n_cut`), distinct ones of each call.
+    Features are standardised on the training completions. The score is the mean of the members'
+    scores. See `RewardModel` for the protocol.
     """
 
     name: ClassVar[str] = "embedding"
 
-    def __init__(self, params: EmbeddingParams | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self, params: EmbeddingParams | None = None, encoder: Encoder | None = None
+    ) -> None:
         self.params = EmbeddingParams() if params is None else params
         self.encoder = encoder or Encoder()
         self.loss_curve_: list[float] = []
@@ -84,7 +115,8 @@ class EmbeddingRewardModel:
         self.heads_ = Heads(np.zeros((0, 0)))
         self.log_tie_width_: float | None = None
         self.length_slope_: float | None = None
-        self.n_cut = {"prompt_chars": 0, "max_sentences": 0}  # texts so far, by the parameter that cut them
+        # texts so far, by the parameter that cut them
+        self.n_cut = {"prompt_chars": 0, "max_sentences": 0}
 
     def fit(
         self,
@@ -97,40 +129,66 @@ class EmbeddingRewardModel:
         weights = np.ones(len(pairs)) if weights is None else finite(weights, "weights")
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
-                f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. One weight of 0 or more each."
+                f"{len(weights)} weights for {len(pairs)} pairs, smallest "
+                f"{weights.min(initial=0)}. "
+                "One weight of 0 or more each."
             )
-        ordered = check_frame(pairs, PREFERENCE_PAIRS).assign(weight=weights).sort_values("comparison_id", ignore_index=True)
+        ordered = (
+            check_frame(pairs, PREFERENCE_PAIRS)
+            .assign(weight=weights)
+            .sort_values("comparison_id", ignore_index=True)
+        )
         used = ordered[ordered["weight"] > 0].reset_index(drop=True)
         if len(used) < self.params.min_pairs:
             raise NotEnoughData(
-                f"{len(used)} preference pairs to fit on; the embedding reward model needs {self.params.min_pairs}. "
-                "Collect more votes or lower min_pairs."
+                f"{len(used)} preference pairs to fit on; the embedding reward model needs "
+                f"{self.params.min_pairs}. Collect more votes or lower min_pairs."
             )
         chosen, rejected = self._both_sides(used, progress)
         self._learn_scale(np.concatenate([chosen, rejected]))
         weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
         problem = Problem(
-            (chosen - rejected) / self.feature_std_, targets_of(used, self.params), weighted, np.ones(chosen.shape[1]), self.params
+            (chosen - rejected) / self.feature_std_,
+            targets_of(used, self.params),
+            weighted,
+            np.ones(chosen.shape[1]),
+            self.params,
         )
         groups = group_index(used["prompt_id"].to_numpy(), len(used))
         problem = self._choose_penalties(problem, groups)
-        sides, start = (self._standard(chosen), self._standard(rejected)), self._starting_head(warm_start)
+        sides, start = (
+            (self._standard(chosen), self._standard(rejected)),
+            self._starting_head(warm_start),
+        )
         self.heads_, self.log_tie_width_, self.loss_curve_ = fit_heads(
-            problem, sides, groups, self.params, float(self.l2_ or 0.0), self.params.folds, start=start
+            problem,
+            sides,
+            groups,
+            self.params,
+            float(self.l2_ or 0.0),
+            self.params.folds,
+            start=start,
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
-        self.length_slope_ = length_slope(margins, length_of(used["chosen"]) - length_of(used["rejected"]), weighted)
+        self.length_slope_ = length_slope(
+            margins, length_of(used["chosen"]) - length_of(used["rejected"]), weighted
+        )
         self._learn_score_scale(np.concatenate([chosen, rejected]))
         return self
 
     def _choose_penalties(self, problem: Problem, groups: npt.NDArray[np.int64]) -> Problem:
-        """L2 and the context's penalty by what predicts held-out prompts; `problem` with the penalties chosen.
+        """L2 and the context's penalty by what predicts held-out prompts; `problem` with the
+        penalties chosen.
 
-        The first context penalty is tried with the whole grid, the others with the best L2 and its neighbours. Where there is no choice,
-        nothing is tried.
+        The first context penalty is tried with the whole grid, the others with the best L2 and its
+        neighbours. Where there is no choice, nothing is tried.
         """
         if len(self.params.l2_grid) == len(self.params.context_penalty_grid) == 1:
-            self.held_out_loss_, self.l2_, self.context_penalty_ = {}, self.params.l2_grid[0], self.params.context_penalty_grid[0]
+            self.held_out_loss_, self.l2_, self.context_penalty_ = (
+                {},
+                self.params.l2_grid[0],
+                self.params.context_penalty_grid[0],
+            )
             return replace(problem, penalty=_penalty(len(problem.penalty), self.context_penalty_))
         grid, best = sorted(self.params.l2_grid), float("inf")
         chosen = problem
@@ -145,34 +203,60 @@ class EmbeddingRewardModel:
             grid = grid[max(0, here - 1) : here + 2]
         return chosen
 
-    def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def score(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
 
-    def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def member_scores(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         self._require_fitted()
         prompts, completions, place = distinct_texts(prompts, completions)
         if not len(completions):
             return np.zeros((len(self.heads_), 0))
-        return finite(self._raw_scores(self.features(prompts, completions, progress=progress)) - self.score_mean_, "scores")[place].T
+        return finite(
+            self._raw_scores(self.features(prompts, completions, progress=progress))
+            - self.score_mean_,
+            "scores",
+        )[place].T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
 
-    def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def features(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         """What the head sees, (n, d), not yet standardised."""
         checked_texts(prompts, completions)
         contexts = [self.in_context(p, c) for p, c in zip(prompts, completions, strict=True)]
         sentences = [self.sentences(c) for c in completions]
-        self._count_cut(prompts, {c for c, parts in zip(completions, sentences, strict=True) if len(parts) == self.params.max_sentences})
+        self._count_cut(
+            prompts,
+            {
+                c
+                for c, parts in zip(completions, sentences, strict=True)
+                if len(parts) == self.params.max_sentences
+            },
+        )
         n_sentences = np.array([len(parts) for parts in sentences])
         texts = [*contexts, *(sentence for parts in sentences for sentence in parts)]
         vectors = self.encoder.encode(texts, progress=progress).astype(np.float64)
         starts = np.cumsum(n_sentences) - n_sentences
         summed = np.add.reduceat(vectors[len(contexts) :], starts, axis=0)
-        return np.concatenate([summed, vectors[: len(contexts)], np.stack([length_of(completions), n_sentences], axis=1)], axis=1)
+        return np.concatenate(
+            [
+                summed,
+                vectors[: len(contexts)],
+                np.stack([length_of(completions), n_sentences], axis=1),
+            ],
+            axis=1,
+        )
 
     def sentences(self, completion: str) -> list[str]:
-        """The completion cut at full stops, marks and line ends; itself where there is nothing to cut."""
+        """The completion cut at full stops, marks and line ends; itself where there is nothing to
+        cut.
+        """
         return _sentences(completion)[: self.params.max_sentences] or [completion]
 
     def in_context(self, prompt: str, completion: str) -> str:
@@ -181,8 +265,13 @@ class EmbeddingRewardModel:
         return f"{tail} [SEP] {completion}"
 
     def _count_cut(self, prompts: Sequence[str], long_completions: set[str]) -> None:
-        self.n_cut["prompt_chars"] += sum(len(prompt) > self.params.prompt_chars for prompt in set(prompts))
-        self.n_cut["max_sentences"] += sum(len(_sentences(completion)) > self.params.max_sentences for completion in long_completions)
+        self.n_cut["prompt_chars"] += sum(
+            len(prompt) > self.params.prompt_chars for prompt in set(prompts)
+        )
+        self.n_cut["max_sentences"] += sum(
+            len(_sentences(completion)) > self.params.max_sentences
+            for completion in long_completions
+        )
 
     @property
     def weights_hash(self) -> str:
@@ -212,27 +301,36 @@ class EmbeddingRewardModel:
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
         config = read_config(folder)
         if config["kind"] != cls.name:
-            raise ModelError(f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use load_reward_model.")
+            raise ModelError(
+                f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use "
+                "load_reward_model."
+            )
         encoder = encoder or Encoder(max_tokens=config["encoder_max_tokens"])
         if encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
-                f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, not on {encoder.hash[:12]} from "
-                f"{encoder.folder}. Set `encoder` back, or fit the reward model again."
+                f"The reward model in {folder} was fitted on encoder "
+                f"{config['encoder_hash'][:12]}, "
+                f"not on {encoder.hash[:12]} from {encoder.folder}. Set `encoder` back, or fit the "
+                "reward model again."
             )
         model = cls(EmbeddingParams(**config["params"]), encoder)
         model._take_parts(_read_parts(Path(folder), model._needed()))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
-        model.context_penalty_ = config.get("context_penalty")  # models of earlier versions were fitted with one penalty for all
+        # models of earlier versions were fitted with one penalty for all
+        model.context_penalty_ = config.get("context_penalty")
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
         if model.weights_hash != config["weights_hash"]:
             raise ModelHashMismatch(
-                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the model version again."
+                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch "
+                "the model version again."
             )
         return model
 
     def _both_sides(self, pairs: pd.DataFrame, progress: Progress) -> tuple[Floats, Floats]:
         prompts = pairs["prompt"].tolist()
-        both = self.features([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress)
+        both = self.features(
+            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
+        )
         return both[: len(pairs)], both[len(pairs) :]
 
     def _learn_scale(self, features: Floats) -> None:
@@ -256,19 +354,31 @@ class EmbeddingRewardModel:
         return np.asarray(scores - float(self.length_slope_ or 0.0) * features[:, [LENGTH]])
 
     def _starting_head(self, warm_start: RewardModel | None) -> Floats | None:
-        """The other model's linear head, the mean of its members', in this model's scale of features."""
+        """The other model's linear head, the mean of its members', in this model's scale of
+        features.
+        """
         if warm_start is None:
             return None
-        if not isinstance(warm_start, EmbeddingRewardModel) or warm_start.encoder.hash != self.encoder.hash:
+        if (
+            not isinstance(warm_start, EmbeddingRewardModel)
+            or warm_start.encoder.hash != self.encoder.hash
+        ):
             raise ModelError(
-                "A warm start needs an embedding reward model on the same encoder. Fit without warm_start, or set `encoder` back."
+                "A warm start needs an embedding reward model on the same encoder. Fit without "
+                "warm_start, or set `encoder` back."
             )
         warm_start._require_fitted()
-        return np.asarray(warm_start.heads_.linear.mean(axis=0) / warm_start.feature_std_ * self.feature_std_)
+        return np.asarray(
+            warm_start.heads_.linear.mean(axis=0) / warm_start.feature_std_ * self.feature_std_
+        )
 
     def _parts(self) -> dict[str, Floats]:
-        parts = self.heads_.parts() | {name: getattr(self, f"{name}_") for name in self._needed() if hasattr(self, f"{name}_")}
-        return {name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()}
+        parts = self.heads_.parts() | {
+            name: getattr(self, f"{name}_") for name in self._needed() if hasattr(self, f"{name}_")
+        }
+        return {
+            name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()
+        }
 
     def _needed(self) -> list[str]:
         """The parts that a model of these parameters consists of."""
@@ -279,12 +389,18 @@ class EmbeddingRewardModel:
     def _take_parts(self, parts: dict[str, Floats]) -> None:
         self.feature_mean_, self.feature_std_ = parts["feature_mean"], parts["feature_std"]
         self.heads_ = Heads.from_parts(parts, len(self.feature_mean_))
-        for name in [n for n in self._needed() if n in ("score_mean", "score_std", "log_tie_width", "length_slope")]:
+        for name in [
+            n
+            for n in self._needed()
+            if n in ("score_mean", "score_std", "log_tie_width", "length_slope")
+        ]:
             setattr(self, f"{name}_", float(parts[name][0]))
 
     def _require_fitted(self) -> None:
         if not len(self.heads_):
-            raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
+            raise ModelError(
+                "This reward model is not fitted. Call fit, or load a folder that was saved."
+            )
 
 
 def _sentences(completion: str) -> list[str]:
@@ -304,10 +420,13 @@ def _read_parts(folder: Path, needed: Sequence[str]) -> dict[str, Floats]:
     try:
         parts = load_file(path)
     except (SafetensorError, OSError) as cause:
-        raise ModelError(f"{path} cannot be read ({cause}). Fetch the model version from the registry again.") from cause
+        raise ModelError(
+            f"{path} cannot be read ({cause}). Fetch the model version from the registry again."
+        ) from cause
     missing = [name for name in needed if name not in parts]
     if missing:
         raise ModelError(
-            f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong scores, so it is refused. Fit it again."
+            f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong "
+            "scores, so it is refused. Fit it again."
         )
     return {name: finite(parts[name], name) for name in needed}

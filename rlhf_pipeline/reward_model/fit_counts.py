@@ -1,4 +1,6 @@
-"""What a fit learnt from and what it left unread, counted. Knows pairs and models; knows no registry."""
+"""What a fit learnt from and what it left unread, counted. Knows pairs and models; knows no
+registry.
+"""
 
 from typing import Any
 
@@ -10,11 +12,15 @@ from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 WINDOW = "window"  # of the encoder; the other rules are parameters of the model, by their names
 
 
-def learnt_pairs(train: pd.DataFrame, weights: Floats, model: RewardModel, warm_start: RewardModel | None) -> dict[str, int]:
-    """Of a fitted `model`: n_learnt, the pairs of `train` that moved it, which are n_new and n_replayed, those its start had seen before.
+def learnt_pairs(
+    train: pd.DataFrame, weights: Floats, model: RewardModel, warm_start: RewardModel | None
+) -> dict[str, int]:
+    """Of a fitted `model`: n_learnt, the pairs of `train` that moved it, which are n_new and
+    n_replayed, those its start had seen before.
 
-    Only a transformer passes over what its start has seen, but for some that it replays (a frozen head of it learns all); all pairs of
-    other fits are new. `weights` (n,) are what `fit` was given.
+    Only a transformer passes over what its start has seen, but for some that it replays (a frozen
+    head of it learns all); all pairs of other fits are new. `weights` (n,) are what `fit` was
+    given.
     """
     if not isinstance(model, TransformerRewardModel):
         n = int((weights > 0).sum())
@@ -23,12 +29,15 @@ def learnt_pairs(train: pd.DataFrame, weights: Floats, model: RewardModel, warm_
     if not isinstance(warm_start, TransformerRewardModel):
         return {"n_learnt": len(used), "n_new": len(used), "n_replayed": 0}
     n_new = int((used["max_seq"] > warm_start.max_seq_).sum())
-    n_replayed = model.n_replayed_ if n_new else len(used)  # where none is new, all are learnt again
+    # where none is new, all are learnt again
+    n_replayed = model.n_replayed_ if n_new else len(used)
     return {"n_learnt": n_new + n_replayed, "n_new": n_new, "n_replayed": n_replayed}
 
 
 def texts_cut(model: RewardModel) -> dict[str, int]:
-    """By rule, the texts so far of which the model left something unread: cut to the encoder's window, or by the model itself."""
+    """By rule, the texts so far of which the model left something unread: cut to the encoder's
+    window, or by the model itself.
+    """
     own: Any = getattr(model, "n_cut", {})
     return {WINDOW: int(getattr(getattr(model, "encoder", model), "n_truncated", 0)), **own}
 
@@ -45,7 +54,9 @@ def cut_words(truncated: dict[str, int]) -> str:
     return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"
 
 
-def learnt_words(n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None) -> str:
+def learnt_words(
+    n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None
+) -> str:
     """For people: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""
     if n_learnt is None or (n_learnt == n_train and not n_replayed):
         return f"{n_train:,} pairs"

@@ -1,4 +1,6 @@
-"""The embedding kind's head on a backbone as it is, as one member of a fine-tuned model. Knows pairs and an encoder; knows no network."""
+"""The embedding kind's head on a backbone as it is, as one member of a fine-tuned model. Knows
+pairs and an encoder; knows no network.
+"""
 
 from pathlib import Path
 
@@ -12,23 +14,38 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 FROZEN_FOLDER = "frozen_head"  # in the model's folder: a whole embedding model
-OF_BOTH = sorted(set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"})
+OF_BOTH = sorted(
+    set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"}
+)
 
 
 def fitted_head(
-    pairs: pd.DataFrame, params: TransformerParams, encoder: Encoder, max_tokens: int, *, weights: Floats, progress: Progress
+    pairs: pd.DataFrame,
+    params: TransformerParams,
+    encoder: Encoder,
+    max_tokens: int,
+    *,
+    weights: Floats,
+    progress: Progress,
 ) -> EmbeddingRewardModel:
-    """A head on `encoder` with a window of `max_tokens`, by the label and the loss of `params`; folds are as many as prompts, four at most.
+    """A head on `encoder` with a window of `max_tokens`, by the label and the loss of `params`;
+    folds are as many as prompts, four at most.
 
-    It takes the votes as they are, without `smoothing` and `ties_as_halves`. Raises NotEnoughData where there is one prompt, or all are ties.
+    It takes the votes as they are, without `smoothing` and `ties_as_halves`. Raises NotEnoughData
+    where there is one prompt, or all are ties.
     """
     own = EmbeddingParams(**{name: getattr(params, name) for name in OF_BOTH})
     folds = min(own.folds, pairs.loc[weights > 0, "prompt_id"].nunique())
-    of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)  # which counts what it cuts beside the networks'
+    # which counts what it cuts beside the networks'
+    of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)
     try:
-        return EmbeddingRewardModel(own.model_copy(update={"folds": folds}), of_its_own).fit(pairs, weights=weights, progress=progress)
+        return EmbeddingRewardModel(own.model_copy(update={"folds": folds}), of_its_own).fit(
+            pairs, weights=weights, progress=progress
+        )
     except NotEnoughData as cause:
-        raise NotEnoughData(f"The frozen head cannot be fitted: {cause} Or leave frozen_head out.") from cause
+        raise NotEnoughData(
+            f"The frozen head cannot be fitted: {cause} Or leave frozen_head out."
+        ) from cause
 
 
 def loaded_head(folder: Path, encoder: Encoder, max_tokens: int) -> EmbeddingRewardModel:

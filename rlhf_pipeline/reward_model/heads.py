@@ -1,8 +1,10 @@
-"""One head or several on the same features: the members of an ensemble. Knows arrays; knows no texts and no encoder.
+"""One head or several on the same features: the members of an ensemble. Knows arrays; knows no
+texts and no encoder.
 
-Each further member is fitted on prompts drawn with replacement (Breiman 1996), so that where the members disagree, other votes would
-have taught something else. With head `mlp` a hidden layer corrects each linear head: it starts at 0, so that early stopping falls
-back on the linear head where nothing is gained.
+Each further member is fitted on prompts drawn with replacement (Breiman 1996), so that where the
+members disagree, other votes would have taught something else. With head `mlp` a hidden layer
+corrects each linear head: it starts at 0, so that early stopping falls back on the linear head
+where nothing is gained.
 """
 
 from collections.abc import Mapping
@@ -31,22 +33,36 @@ class HeadParams(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    head: Literal["linear", "mlp"] = Field(default="linear", description="linear, or linear with a hidden layer that corrects it")
+    head: Literal["linear", "mlp"] = Field(
+        default="linear", description="linear, or linear with a hidden layer that corrects it"
+    )
     n_members: int = Field(
         default=1,
         ge=1,
         le=50,
-        description="Heads whose mean is the score; from 2 on each on prompts drawn anew, and their disagreement is known",
+        description="Heads whose mean is the score; from 2 on each on prompts drawn anew, and "
+        "their disagreement is known",
     )
-    hidden: int = Field(default=32, ge=1, le=4096, description="Units of the hidden layer of head mlp")
-    mlp_epochs: int = Field(default=30, ge=1, le=1000, description="Most passes of head mlp; it stops where held-out prompts gain no more")
+    hidden: int = Field(
+        default=32, ge=1, le=4096, description="Units of the hidden layer of head mlp"
+    )
+    mlp_epochs: int = Field(
+        default=30,
+        ge=1,
+        le=1000,
+        description="Most passes of head mlp; it stops where held-out prompts gain no more",
+    )
     mlp_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="AdamW's, of head mlp")
-    seed: int = Field(default=0, ge=0, description="Seed of the members' prompts and of the hidden layer's start")
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the members' prompts and of the hidden layer's start"
+    )
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Weights of the members: linear (m, d), and where there is a hidden layer of h units hidden (m, h, d), its bias and out (m, h)."""
+    """Weights of the members: linear (m, d), and where there is a hidden layer of h units hidden
+    (m, h, d), its bias and out (m, h).
+    """
 
     linear: Floats
     hidden: Floats | None = None
@@ -62,7 +78,8 @@ class Heads:
         if self.hidden is None or self.bias is None or self.out is None:
             return np.asarray(scores)
         corrections = [
-            np.maximum(features @ weights.T + bias, 0) @ out for weights, bias, out in zip(self.hidden, self.bias, self.out, strict=True)
+            np.maximum(features @ weights.T + bias, 0) @ out
+            for weights, bias, out in zip(self.hidden, self.bias, self.out, strict=True)
         ]
         return np.asarray(scores + np.stack(corrections, axis=1))
 
@@ -75,14 +92,23 @@ class Heads:
 
     @classmethod
     def from_parts(cls, parts: Mapping[str, Floats], d: int) -> "Heads":
-        """What `parts` gave, for `d` features. Raises ModelError where shapes do not fit each other."""
+        """What `parts` gave, for `d` features. Raises ModelError where shapes do not fit each
+        other.
+        """
         linear = np.atleast_2d(parts["head"])
         hidden, bias, out = (parts.get(name) for name in HIDDEN_PARTS)
         fits = linear.shape[1] == d
         if hidden is not None and bias is not None and out is not None:
-            fits &= hidden.shape == (len(linear), bias.shape[-1], d) and bias.shape == out.shape == (len(linear), hidden.shape[1])
+            fits &= hidden.shape == (
+                len(linear),
+                bias.shape[-1],
+                d,
+            ) and bias.shape == out.shape == (len(linear), hidden.shape[1])
         if not fits:
-            raise ModelError(f"The heads' shapes do not fit {d} features. The file is damaged or of another encoder; fit the model again.")
+            raise ModelError(
+                f"The heads' shapes do not fit {d} features. The file is damaged or of another "
+                "encoder; fit the model again."
+            )
         return cls(linear, hidden, bias, out)
 
 
@@ -96,15 +122,19 @@ def fit_heads(
     *,
     start: Floats | None = None,
 ) -> tuple[Heads, float | None, list[float]]:
-    """The members, the mean logarithm of their tie width (davidson), and the objective of the head on all pairs after each step.
+    """The members, the mean logarithm of their tie width (davidson), and the objective of the head
+    on all pairs after each step.
 
-    `sides` are the standardised features of the chosen and of the rejected (n, d), `groups` (n,) the prompts, numbered. The same
-    arguments give the same heads.
+    `sides` are the standardised features of the chosen and of the rejected (n, d), `groups` (n,)
+    the prompts, numbered. The same arguments give the same heads.
     """
     whole, curve = fit_head(problem, l2, start=start)
     members: list[tuple[Head, Problem]] = [(whole, problem)]
     if params.n_members > 1:
-        drawn = [replace(problem, weights=problem.weights * _times_drawn(groups, params.seed, k)) for k in range(params.n_members)]
+        drawn = [
+            replace(problem, weights=problem.weights * _times_drawn(groups, params.seed, k))
+            for k in range(params.n_members)
+        ]
         members = [(fit_head(p, l2, start=whole.weights)[0], p) for p in drawn]
     linear = np.stack([head.weights for head, _ in members])
     widths = [head.log_tie_width for head, _ in members if head.log_tie_width is not None]
@@ -112,7 +142,10 @@ def fit_heads(
     if params.head == "linear":
         return Heads(linear), width, curve
     layers = [
-        _correction(head, p, sides, (groups % n_folds) == k % n_folds, params, seed=[params.seed, k]) for k, (head, p) in enumerate(members)
+        _correction(
+            head, p, sides, (groups % n_folds) == k % n_folds, params, seed=[params.seed, k]
+        )
+        for k, (head, p) in enumerate(members)
     ]
     return Heads(linear, *(np.stack(part) for part in zip(*layers, strict=True))), width, curve
 
@@ -125,13 +158,23 @@ def _times_drawn(groups: Ints, seed: int, member: int) -> Floats:
 
 
 def _correction(
-    head: Head, problem: Problem, sides: tuple[Floats, Floats], is_held_out: npt.NDArray[np.bool_], params: HeadParams, *, seed: list[int]
+    head: Head,
+    problem: Problem,
+    sides: tuple[Floats, Floats],
+    is_held_out: npt.NDArray[np.bool_],
+    params: HeadParams,
+    *,
+    seed: list[int],
 ) -> tuple[Floats, Floats, Floats]:
-    """Hidden layer (h, d), its bias and out (h,), of the epoch that predicts the held-out prompts best; out is 0 where none gains."""
+    """Hidden layer (h, d), its bias and out (h,), of the epoch that predicts the held-out prompts
+    best; out is 0 where none gains.
+    """
     import torch
 
     n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # how a sum is split over threads shows in its last digits: the same seed is to give the same weights
+    # how a sum is split over threads shows in its last digits: the same seed is to give the same
+    # weights
+    torch.set_num_threads(1)
     try:
         return _train(head, problem, sides, is_held_out, params, seed)
     finally:
@@ -139,25 +182,48 @@ def _correction(
 
 
 def _train(
-    head: Head, problem: Problem, sides: tuple[Floats, Floats], is_held_out: npt.NDArray[np.bool_], params: HeadParams, seed: list[int]
+    head: Head,
+    problem: Problem,
+    sides: tuple[Floats, Floats],
+    is_held_out: npt.NDArray[np.bool_],
+    params: HeadParams,
+    seed: list[int],
 ) -> tuple[Floats, Floats, Floats]:
     import torch
 
     rng, d = np.random.default_rng(seed), problem.differences.shape[1]
     chosen, rejected = (torch.as_tensor(side, dtype=torch.float32) for side in sides)
     base = torch.as_tensor(problem.differences @ head.weights, dtype=torch.float32)
-    targets, weights = problem.targets.to_torch(), torch.as_tensor(problem.weights / problem.weights.mean(), dtype=torch.float32)
-    layer = torch.tensor(rng.normal(0, 1 / np.sqrt(d), (params.hidden, d)), dtype=torch.float32, requires_grad=True)
-    bias, out = torch.zeros(params.hidden, requires_grad=True), torch.zeros(params.hidden, requires_grad=True)
-    optimiser = torch.optim.AdamW([layer, bias, out], lr=params.mlp_learning_rate, weight_decay=WEIGHT_DECAY)
+    targets, weights = (
+        problem.targets.to_torch(),
+        torch.as_tensor(problem.weights / problem.weights.mean(), dtype=torch.float32),
+    )
+    layer = torch.tensor(
+        rng.normal(0, 1 / np.sqrt(d), (params.hidden, d)), dtype=torch.float32, requires_grad=True
+    )
+    bias, out = (
+        torch.zeros(params.hidden, requires_grad=True),
+        torch.zeros(params.hidden, requires_grad=True),
+    )
+    optimiser = torch.optim.AdamW(
+        [layer, bias, out], lr=params.mlp_learning_rate, weight_decay=WEIGHT_DECAY
+    )
 
     def loss(rows: Ints) -> Any:
         pick = torch.as_tensor(rows)
         seen = [torch.relu(side[pick] @ layer.T + bias) @ out for side in (chosen, rejected)]
-        each = pair_losses(base[pick] + seen[0] - seen[1], targets.rows(pick), problem.loss, log_tie_width=head.log_tie_width)
+        each = pair_losses(
+            base[pick] + seen[0] - seen[1],
+            targets.rows(pick),
+            problem.loss,
+            log_tie_width=head.log_tie_width,
+        )
         return (each * weights[pick]).mean()
 
-    inside, outside = np.flatnonzero(~is_held_out & (problem.weights > 0)), np.flatnonzero(is_held_out & (problem.weights > 0))
+    inside, outside = (
+        np.flatnonzero(~is_held_out & (problem.weights > 0)),
+        np.flatnonzero(is_held_out & (problem.weights > 0)),
+    )
     best, since = float("inf"), 0
     kept = tuple(part.detach().clone() for part in (layer, bias, out))
     for _ in range(params.mlp_epochs if len(inside) and len(outside) else 0):

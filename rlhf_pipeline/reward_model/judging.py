@@ -1,4 +1,6 @@
-"""A fitted reward model on the test split, beside its baselines and the ceiling. Knows pairs; knows no fit."""
+"""A fitted reward model on the test split, beside its baselines and the ceiling. Knows pairs; knows
+no fit.
+"""
 
 from dataclasses import dataclass
 
@@ -34,28 +36,44 @@ def judge(
     record: Recorder,
     progress: Progress,
 ) -> Judged:
-    """On all test pairs with a majority, and on those voted since the change; `ceilings` are those of all votes and of these."""
+    """On all test pairs with a majority, and on those voted since the change; `ceilings` are those
+    of all votes and of these.
+    """
     test = open_test_split(
-        pairs[pairs["agreement"] > 0.5], model=model.weights_hash, purpose="report of a fitted reward model", record=record
+        pairs[pairs["agreement"] > 0.5],
+        model=model.weights_hash,
+        purpose="report of a fitted reward model",
+        record=record,
     )
     if test.empty:
         return Judged()
     margins, side = margins_of(model, test, progress=progress), usual_side(pairs)
     since = changes.is_current(test) if changes else np.zeros(len(test), dtype=bool)
     slope = getattr(model, "length_slope_", None)
-    gaps, turned = length_of(test["chosen"]) - length_of(test["rejected"]), (test["chosen_side"] == "b").to_numpy()
+    gaps, turned = (
+        length_of(test["chosen"]) - length_of(test["rejected"]),
+        (test["chosen_side"] == "b").to_numpy(),
+    )
     is_debiased = bool(getattr(getattr(model, "params", None), "debias_length", False))
     return Judged(
         accuracy_on(test, margins, side, params, ceiling=ceilings[0]),
-        accuracy_on(test[since], margins[since], side, params, ceiling=ceilings[1]) if since.any() else None,
-        None if slope is None else length_effect(margins, gaps, turned, float(slope), is_debiased=is_debiased, ceiling=ceilings[0]),
+        accuracy_on(test[since], margins[since], side, params, ceiling=ceilings[1])
+        if since.any()
+        else None,
+        None
+        if slope is None
+        else length_effect(
+            margins, gaps, turned, float(slope), is_debiased=is_debiased, ceiling=ceilings[0]
+        ),
     )
 
 
 def margins_of(model: RewardModel, pairs: pd.DataFrame, *, progress: Progress = silent) -> Floats:
     """score(chosen) - score(rejected) of each pair, (n,)."""
     prompts = pairs["prompt"].tolist()
-    scores = model.score([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress)
+    scores = model.score(
+        [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
+    )
     return scores[: len(pairs)] - scores[len(pairs) :]
 
 
@@ -66,9 +84,16 @@ def usual_side(pairs: pd.DataFrame) -> str:
 
 
 def accuracy_on(
-    test: pd.DataFrame, margins: Floats, side: str, params: RewardModelParams, *, ceiling: Interval | None = None
+    test: pd.DataFrame,
+    margins: Floats,
+    side: str,
+    params: RewardModelParams,
+    *,
+    ceiling: Interval | None = None,
 ) -> TestAccuracy:
-    """The measures of `test`, pairs with a majority, from margins chosen - rejected in its order; `ceiling` is set beside them."""
+    """The measures of `test`, pairs with a majority, from margins chosen - rejected in its order;
+    `ceiling` is set beside them.
+    """
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
     n_votes = test["n_votes"].to_numpy(dtype=np.float64)
@@ -78,7 +103,9 @@ def accuracy_on(
     losses = np.logaddexp(0.0, -margins) + (1 - agreement) * margins
 
     def mean(values: Floats, weights: Floats | None = None, *, of_shares: bool = True) -> Interval:
-        return interval_of_mean(values, groups=groups, weights=weights, params=bootstrap, of_shares=of_shares)
+        return interval_of_mean(
+            values, groups=groups, weights=weights, params=bootstrap, of_shares=of_shares
+        )
 
     return TestAccuracy(
         n=len(test),
@@ -92,7 +119,9 @@ def accuracy_on(
 
 
 def length_gaps(pairs: pd.DataFrame) -> Floats:
-    """Characters by which the chosen completion is longer, (n,): the margins of a model that prefers the longer one."""
+    """Characters by which the chosen completion is longer, (n,): the margins of a model that
+    prefers the longer one.
+    """
     return np.asarray(pairs["chosen"].str.len() - pairs["rejected"].str.len(), dtype=np.float64)
 
 

@@ -1,4 +1,6 @@
-"""What a reward model learns from each pair: votes, their majority, or the annotator model. Knows PREFERENCE_PAIRS; knows no model."""
+"""What a reward model learns from each pair: votes, their majority, or the annotator model. Knows
+PREFERENCE_PAIRS; knows no model.
+"""
 
 from typing import Literal
 
@@ -20,39 +22,54 @@ class LabelParams(LossParams):
 
     label: Label = Field(
         default="votes",
-        description="votes: the share of votes for each side (probabilities of one vote); majority: its side as if it were certain; "
-        "annotators: the annotator model's soft label, which knows who voted",
+        description="votes: the share of votes for each side (probabilities of one vote); "
+        "majority: its side as if it were certain; annotators: the annotator model's "
+        "soft label, which knows who voted",
     )
 
 
-def with_soft_labels(pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
-    """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it rests on in `label_seq`, joined by
-    comparison; missing where it knows nothing.
+def with_soft_labels(
+    pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None
+) -> pd.DataFrame:
+    """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it
+    rests on in `label_seq`, joined by comparison; missing where it knows nothing.
 
-    `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less likely one there. Raises FrameError
-    for frames that break their schema, and for labels that rest on votes after `up_to_seq`, or do not say on which.
+    `labels` are SOFT_LABELS, `p_a` of side a as shown; the chosen side of a pair may be the less
+    likely one there. Raises FrameError for frames that break their schema, and for labels that rest
+    on votes after `up_to_seq`, or do not say on which.
     """
     pairs, labels = check_frame(pairs, PREFERENCE_PAIRS), check_frame(labels, SOFT_LABELS)
     if up_to_seq is not None:
         _refuse_later(labels, up_to_seq)
-    p_a, seq = (pairs["comparison_id"].map(labels.set_index("comparison_id")[name]).astype("float64") for name in ("p_a", "max_seq"))
+    p_a, seq = (
+        pairs["comparison_id"].map(labels.set_index("comparison_id")[name]).astype("float64")
+        for name in ("p_a", "max_seq")
+    )
     p_chosen = p_a.where(pairs["chosen_side"] == "a", 1 - p_a)
     return check_frame(pairs.assign(soft_label=p_chosen, label_seq=seq), PREFERENCE_PAIRS)
 
 
 def _refuse_later(labels: pd.DataFrame, up_to_seq: int) -> None:
-    """Every label rests on all votes, by the reliabilities: one that saw a later vote gives all of them away."""
+    """Every label rests on all votes, by the reliabilities: one that saw a later vote gives all of
+    them away.
+    """
     latest = _column(labels, "max_seq")
     if len(labels) and not (latest <= up_to_seq).all():
-        rests_on = "do not say on which votes they rest" if np.isnan(latest).any() else f"rest on votes up to seq {latest.max():.0f}"
+        rests_on = (
+            "do not say on which votes they rest"
+            if np.isnan(latest).any()
+            else f"rest on votes up to seq {latest.max():.0f}"
+        )
         raise FrameError(
-            f"The soft labels {rests_on}, but only votes up to seq {up_to_seq} are to be learnt from. "
-            f"Fit the annotator model again with up_to_seq {up_to_seq}."
+            f"The soft labels {rests_on}, but only votes up to seq {up_to_seq} are to be learnt "
+            f"from. Fit the annotator model again with up_to_seq {up_to_seq}."
         )
 
 
 def last_seq(pairs: pd.DataFrame, params: LabelParams) -> int:
-    """The highest vote seq that who learns from `pairs` has seen: theirs, and where soft labels are learnt also those these rest on."""
+    """The highest vote seq that who learns from `pairs` has seen: theirs, and where soft labels are
+    learnt also those these rest on.
+    """
     seen = pairs["max_seq"].to_numpy(dtype=np.float64)
     if params.label == "annotators":
         seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN where nobody kept it
@@ -62,8 +79,9 @@ def last_seq(pairs: pd.DataFrame, params: LabelParams) -> int:
 def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
     """The targets of `pairs` in their order, chosen first.
 
-    Raises NotEnoughData where label is annotators and no pair has a soft label, FrameError naming the first that lacks one where others
-    have it: half the pairs learnt one way and half another would be no label at all.
+    Raises NotEnoughData where label is annotators and no pair has a soft label, FrameError naming
+    the first that lacks one where others have it: half the pairs learnt one way and half another
+    would be no label at all.
     """
     agreement = pairs["agreement"].to_numpy(dtype=np.float64)
     n_ties = _numbers(pairs, "n_ties")
@@ -72,29 +90,41 @@ def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
     if params.label == "majority":
         p = np.where(agreement > 0.5, 1.0, 0.5)
         return Targets(p, ties=(n_ties > judged / 2).astype(np.float64), strength=strength)
-    return Targets(_soft(pairs) if params.label == "annotators" else agreement, ties=n_ties / judged, strength=strength)
+    return Targets(
+        _soft(pairs) if params.label == "annotators" else agreement,
+        ties=n_ties / judged,
+        strength=strength,
+    )
 
 
 def vote_weights(pairs: pd.DataFrame, params: LabelParams) -> Floats:
-    """How much each pair says, (n,): the judgements it rests on where a share or a soft label is learnt, ties among them only where these
-    say something (davidson, the annotator model's labels); 1 where the preferred side is taken as certain."""
+    """How much each pair says, (n,): the judgements it rests on where a share or a soft label is
+    learnt, ties among them only where these say something (davidson, the annotator model's labels);
+    1 where the preferred side is taken as certain."""
     if params.label == "majority" or params.loss in ("bradley_terry", "margin"):
         return np.ones(len(pairs))
     n_votes = pairs["n_votes"].to_numpy(dtype=np.float64)
     with_ties = params.label == "annotators" or params.loss == "davidson"
-    return np.asarray(n_votes + _numbers(pairs, "n_ties") if with_ties else n_votes, dtype=np.float64)
+    return np.asarray(
+        n_votes + _numbers(pairs, "n_ties") if with_ties else n_votes, dtype=np.float64
+    )
 
 
 def _soft(pairs: pd.DataFrame) -> Floats:
     labels = _column(pairs, "soft_label")
     missing = np.isnan(labels)
     if missing.all() and len(pairs):
-        raise NotEnoughData("No pair has a soft label. Hand in `soft_labels` of the annotator model, or learn label votes or majority.")
+        raise NotEnoughData(
+            "No pair has a soft label. Hand in `soft_labels` of the annotator model, or learn "
+            "label votes or majority."
+        )
     if missing.any():
         row = int(missing.argmax())
         raise FrameError(
-            f"{int(missing.sum())} of {len(pairs)} pairs have no soft label, first {pairs['comparison_id'].iloc[row]}. "
-            "Fit the annotator model on the votes of all these days, or learn label votes or majority."
+            f"{int(missing.sum())} of {len(pairs)} pairs have no soft label, first "
+            f"{pairs['comparison_id'].iloc[row]}. Fit the annotator model on the votes of all "
+            "these "
+            "days, or learn label votes or majority."
         )
     return labels
 

@@ -1,14 +1,16 @@
-"""What a margin costs, given what people said of the pair. Knows arrays (NumPy or torch); knows no model and no texts.
+"""What a margin costs, given what people said of the pair. Knows arrays (NumPy or torch); knows no
+model and no texts.
 
-A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every loss here.
+A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every
+loss here.
 
     bradley_terry   -log logistic(m) of the side that was preferred, as if it were certain (Bradley and Terry 1952)
     soft            cross-entropy with the share p for the first: -p log logistic(m) - (1 - p) log logistic(-m)
     margin          bradley_terry that is content only once m exceeds the strength people felt (Touvron et al. 2023, section 3.2.2)
     davidson        first, second and tie with weights exp(m/2), exp(-m/2) and tie width (Davidson 1970); the width is learnt
 
-`pair_losses` takes NumPy arrays or torch tensors alike, and gives back the same (autograd goes through it); `slopes` are its derivatives
-in closed form.
+`pair_losses` takes NumPy arrays or torch tensors alike, and gives back the same (autograd goes
+through it); `slopes` are its derivatives in closed form.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +26,8 @@ Floats = npt.NDArray[np.float64]
 
 LossName = Literal["bradley_terry", "soft", "margin", "davidson"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
-FIRST_LOG_TIE_WIDTH = 0.0  # a third of all judgements between equals are ties; where the search for the width starts
+# a third of all judgements between equals are ties; where the search for the width starts
+FIRST_LOG_TIE_WIDTH = 0.0
 
 
 class LossParams(BaseModel):
@@ -34,18 +37,25 @@ class LossParams(BaseModel):
 
     loss: LossName = Field(
         default="soft",
-        description="bradley_terry: the preferred side as if certain; soft: the label's share for each side; margin: as bradley_terry, "
-        "but ahead by the strength people felt; davidson: ties as a third outcome",
+        description="bradley_terry: the preferred side as if certain; soft: the label's share for "
+        "each side; margin: as bradley_terry, but ahead by the strength people felt; "
+        "davidson: ties as a third outcome",
     )
-    margin_scale: float = Field(default=1.0, ge=0, le=20, description="Loss margin: logits that a vote of full strength is to be ahead by")
+    margin_scale: float = Field(
+        default=1.0,
+        ge=0,
+        le=20,
+        description="Loss margin: logits that a vote of full strength is to be ahead by",
+    )
 
 
 @dataclass(frozen=True)
 class Targets:
     """What people said of each pair, (n,) each, NumPy or torch as the margins are.
 
-    `p` is the share for the first side among those who took one, 0 to 1; `ties` the share of all judgements that were ties (0 where
-    None); `strength` how strongly the preferred side was felt, 0 to 1 (0 where None).
+    `p` is the share for the first side among those who took one, 0 to 1; `ties` the share of all
+    judgements that were ties (0 where None); `strength` how strongly the preferred side was felt, 0
+    to 1 (0 where None).
     """
 
     p: Any
@@ -55,7 +65,9 @@ class Targets:
     def rows(self, mask: Any) -> "Targets":
         """Those of the rows in `mask` (a mask, an index or a slice)."""
         parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
-        return replace(self, **{name: part[mask] for name, part in parts.items() if part is not None})
+        return replace(
+            self, **{name: part[mask] for name, part in parts.items() if part is not None}
+        )
 
     def to_torch(self, *, dtype: Any = None, device: Any = None) -> "Targets":
         """The same as tensors, float32 unless told."""
@@ -70,11 +82,13 @@ class Targets:
         return replace(self, **made)
 
 
-def pair_losses(margins: Any, targets: Targets, params: LossParams, *, log_tie_width: Any = None) -> Any:
+def pair_losses(
+    margins: Any, targets: Targets, params: LossParams, *, log_tie_width: Any = None
+) -> Any:
     """Loss of each row (n,) in nats, unweighted; >= 0, 0 only for certainty that was right.
 
-    `log_tie_width` (a number or a tensor of one) is needed by davidson alone, which learns it beside the weights. Raises
-    ConfigurationError where it is missing.
+    `log_tie_width` (a number or a tensor of one) is needed by davidson alone, which learns it
+    beside the weights. Raises ConfigurationError where it is missing.
 
     >>> float(pair_losses(np.zeros(1), Targets(np.ones(1)), LossParams(loss="bradley_terry"))[0])
     0.6931471805599453
@@ -85,8 +99,12 @@ def pair_losses(margins: Any, targets: Targets, params: LossParams, *, log_tie_w
     return p * _softplus(shift - margins) + (1 - p) * _softplus(shift + margins)
 
 
-def slopes(margins: Floats, targets: Targets, params: LossParams, *, log_tie_width: float | None = None) -> tuple[Floats, Floats]:
-    """Derivatives of `pair_losses` by each margin and by the logarithm of the tie width (0 but for davidson), NumPy only, (n,) each."""
+def slopes(
+    margins: Floats, targets: Targets, params: LossParams, *, log_tie_width: float | None = None
+) -> tuple[Floats, Floats]:
+    """Derivatives of `pair_losses` by each margin and by the logarithm of the tie width (0 but for
+    davidson), NumPy only, (n,) each.
+    """
     m = np.asarray(margins, dtype=np.float64)
     if params.loss == "davidson":
         width = _width(log_tie_width)
@@ -143,7 +161,8 @@ def _ties(m: Any, targets: Targets) -> Any:
 def _width(log_tie_width: Any) -> Any:
     if log_tie_width is None:
         raise ConfigurationError(
-            "The loss davidson needs the logarithm of the tie width. Hand in `log_tie_width`, learnt with the weights."
+            "The loss davidson needs the logarithm of the tie width. Hand in `log_tie_width`, "
+            "learnt with the weights."
         )
     return log_tie_width
 

@@ -1,4 +1,6 @@
-"""A transformer with one score per text: backbone, pooling, head. Knows transformers and peft; knows no pairs and no training."""
+"""A transformer with one score per text: backbone, pooling, head. Knows transformers and peft;
+knows no pairs and no training.
+"""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,8 @@ from rlhf_pipeline.protocols import Progress, silent
 Floats = npt.NDArray[np.float64]
 Precision = Literal["auto", "float32", "bfloat16"]
 
-# Padding included. Larger batches leave the processor's cache, see `encoder`; a GPU wants them large.
+# Padding included. Larger batches leave the processor's cache, see `encoder`; a GPU wants them
+# large.
 TOKENS_PER_BATCH = {"cpu": 512, "cuda": 32_768}
 HEAD_SD = 0.02
 
@@ -28,23 +31,34 @@ class NetworkParams(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     adapter: Literal["none", "lora"] = Field(
-        default="none", description="none: all weights are trained; lora: low-rank adapters and the head alone, for causal language models"
+        default="none",
+        description="none: all weights are trained; lora: low-rank adapters and the head alone, "
+        "for causal language models",
     )
     lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the adapters")
-    lora_alpha: float = Field(default=32.0, gt=0, le=4096, description="Their scale is this over the rank")
+    lora_alpha: float = Field(
+        default=32.0, gt=0, le=4096, description="Their scale is this over the rank"
+    )
     pooling: Literal["auto", "mean", "last"] = Field(
         default="auto",
-        description="What of a text the head sees: the mean over its tokens, or its last token; auto = last for a causal model",
+        description="What of a text the head sees: the mean over its tokens, or its last token; "
+        "auto = last for a causal model",
     )
     frozen_layers: int = Field(
-        default=0, ge=0, le=200, description="Lowest layers kept as they are, and the token embeddings below them; 0 trains everything"
+        default=0,
+        ge=0,
+        le=200,
+        description="Lowest layers kept as they are, and the token embeddings below them; 0 trains "
+        "everything",
     )
 
 
 def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
-    """The backbone in `folder` with a new head, drawn by `seed`, on the CPU in float32, dropout off.
+    """The backbone in `folder` with a new head, drawn by `seed`, on the CPU in float32, dropout
+    off.
 
-    Raises ModelError where the folder holds no transformers backbone, ConfigurationError (peft missing, layers that are not there).
+    Raises ModelError where the folder holds no transformers backbone, ConfigurationError (peft
+    missing, layers that are not there).
     """
     import torch
     from safetensors import SafetensorError
@@ -54,20 +68,31 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
         with quiet_libraries():
             backbone = AutoModel.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
-        raise ModelError(f"The backbone in {folder} cannot be loaded ({type(cause).__name__}: {cause}). Fetch it again.") from cause
+        raise ModelError(
+            f"The backbone in {folder} cannot be loaded ({type(cause).__name__}: {cause}). "
+            "Fetch it "
+            "again."
+        ) from cause
     return wrap_backbone(backbone, params, seed=seed)
 
 
 def empty_network(folder: Path, params: NetworkParams) -> Any:
-    """The network of the configuration in `folder`, for weights that are yet to come. Raises ModelError without one."""
+    """The network of the configuration in `folder`, for weights that are yet to come. Raises
+    ModelError without one.
+    """
     import torch
     from transformers import AutoConfig, AutoModel
 
     try:
         with torch.random.fork_rng(devices=[]):  # what is drawn here is thrown away
-            backbone = AutoModel.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+            backbone = AutoModel.from_config(
+                AutoConfig.from_pretrained(folder), dtype=torch.float32
+            )
     except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise ModelError(f"{folder} holds no configuration of a network ({cause}). Fetch the model version again.") from cause
+        raise ModelError(
+            f"{folder} holds no configuration of a network ({cause}). Fetch the model version "
+            "again."
+        ) from cause
     return wrap_backbone(backbone, params, seed=0)
 
 
@@ -85,7 +110,9 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
     network = network_class()(backbone, pooling)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        network.head.weight.copy_(torch.randn(network.head.weight.shape, generator=generator) * HEAD_SD)
+        network.head.weight.copy_(
+            torch.randn(network.head.weight.shape, generator=generator) * HEAD_SD
+        )
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -95,14 +122,18 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
 
 
 def usable_device(device: str) -> str:
-    """`device`, or the CPU where that is a GPU which is not there: scores are the same within rounding."""
+    """`device`, or the CPU where that is a GPU which is not there: scores are the same within
+    rounding.
+    """
     import torch
 
     return device if not device.startswith("cuda") or torch.cuda.is_available() else "cpu"
 
 
 def is_causal_backbone(config: Any) -> bool:
-    return bool(getattr(config, "is_decoder", False)) or any("CausalLM" in name for name in config.architectures or [])
+    return bool(getattr(config, "is_decoder", False)) or any(
+        "CausalLM" in name for name in config.architectures or []
+    )
 
 
 @cache
@@ -120,7 +151,9 @@ def network_class() -> Any:
         base_model_prefix = "backbone"
         main_input_name = "input_ids"
         supports_gradient_checkpointing = True
-        _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+        _supports_sdpa = _supports_flash_attn = _supports_flex_attn = (
+            _supports_attention_backend
+        ) = True
 
         def __init__(self, backbone: Any, pooling: str) -> None:
             config = copy.deepcopy(backbone.config)
@@ -133,7 +166,9 @@ def network_class() -> Any:
 
         def pooled(self, input_ids: Any, attention_mask: Any) -> Any:
             """(n, d) in float32; padding, which stands on the right, is not seen."""
-            hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.float()
+            hidden = self.backbone(
+                input_ids=input_ids, attention_mask=attention_mask
+            ).last_hidden_state.float()
             if self.pooling == "last":
                 last = attention_mask.sum(1) - 1
                 return hidden[torch.arange(len(hidden), device=hidden.device), last]
@@ -141,7 +176,9 @@ def network_class() -> Any:
             return (hidden * mask).sum(1) / mask.sum(1)
 
         def forward(self, input_ids: Any, attention_mask: Any, **ignored: Any) -> Any:
-            return SequenceClassifierOutput(logits=self.scores_of(self.pooled(input_ids, attention_mask)))
+            return SequenceClassifierOutput(
+                logits=self.scores_of(self.pooled(input_ids, attention_mask))
+            )
 
         def scores_of(self, pooled: Any) -> Any:
             with torch.autocast(pooled.device.type, enabled=False):
@@ -153,11 +190,23 @@ def network_class() -> Any:
 def _freeze(backbone: Any, n_layers: int) -> None:
     if not n_layers:
         return
-    layers = next((part for name, part in backbone.named_modules() if name.split(".")[-1] in ("layer", "layers", "h")), None)
+    layers = next(
+        (
+            part
+            for name, part in backbone.named_modules()
+            if name.split(".")[-1] in ("layer", "layers", "h")
+        ),
+        None,
+    )
     if layers is None or n_layers > len(layers):
         n = 0 if layers is None else len(layers)
-        raise ConfigurationError(f"frozen_layers is {n_layers}, but the backbone has {n} layers. Freeze fewer.")
-    frozen = [getattr(backbone, "embeddings", None) or backbone.get_input_embeddings(), *layers[:n_layers]]
+        raise ConfigurationError(
+            f"frozen_layers is {n_layers}, but the backbone has {n} layers. Freeze fewer."
+        )
+    frozen = [
+        getattr(backbone, "embeddings", None) or backbone.get_input_embeddings(),
+        *layers[:n_layers],
+    ]
     for part in frozen:
         part.requires_grad_(False)
 
@@ -166,12 +215,23 @@ def _with_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as cause:
-        raise ConfigurationError("adapter is lora, but the package peft is missing: `pip install peft`.") from cause
+        raise ConfigurationError(
+            "adapter is lora, but the package peft is missing: `pip install peft`."
+        ) from cause
     import torch
 
-    config = LoraConfig(r=params.lora_rank, lora_alpha=params.lora_alpha, lora_dropout=0.0, target_modules="all-linear")
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # their start is drawn from torch's global stream
-        warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")  # peft 0.21 asks by the old name
+    config = LoraConfig(
+        r=params.lora_rank,
+        lora_alpha=params.lora_alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+    )
+    # their start is drawn from torch's global stream
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft 0.21 asks by the old name
+        warnings.filterwarnings(
+            "ignore", category=FutureWarning, message=".*gradient_checkpointing"
+        )
         torch.manual_seed(seed)
         return get_peft_model(backbone, config)
 
@@ -193,7 +253,9 @@ def quiet_libraries() -> Iterator[None]:
 
 
 def learnt_parts(network: Any, *, adapters_only: bool) -> dict[str, Any]:
-    """The tensors that make the model, by name: all of them, or adapters and head; on the CPU and contiguous."""
+    """The tensors that make the model, by name: all of them, or adapters and head; on the CPU and
+    contiguous.
+    """
     return {
         name: part.detach().to("cpu").contiguous()
         for name, part in network.state_dict().items()
@@ -202,21 +264,37 @@ def learnt_parts(network: Any, *, adapters_only: bool) -> dict[str, Any]:
 
 
 def take_parts(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
-    """Put `parts` into `network`. Raises ModelError naming the first that is missing, unknown, of another shape, NaN or infinite."""
+    """Put `parts` into `network`. Raises ModelError naming the first that is missing, unknown, of
+    another shape, NaN or infinite.
+    """
     import torch
 
-    own = {name: part for name, part in network.state_dict().items() if not adapters_only or "lora_" in name or name.startswith("head.")}
-    wrong = sorted(set(own) ^ set(parts)) or [name for name in own if own[name].shape != parts[name].shape]
+    own = {
+        name: part
+        for name, part in network.state_dict().items()
+        if not adapters_only or "lora_" in name or name.startswith("head.")
+    }
+    wrong = sorted(set(own) ^ set(parts)) or [
+        name for name in own if own[name].shape != parts[name].shape
+    ]
     if wrong:
-        raise ModelError(f"The weights do not fit the network: {wrong[0]} and {len(wrong) - 1} more. Fetch the model version again.")
+        raise ModelError(
+            f"The weights do not fit the network: {wrong[0]} and {len(wrong) - 1} more. Fetch the "
+            "model version again."
+        )
     for name, part in parts.items():
         if part.is_floating_point() and not torch.isfinite(part).all():
-            raise ModelError(f"The weights hold NaN or infinite numbers, first in {name}. Fetch the model version again, or fit it anew.")
+            raise ModelError(
+                f"The weights hold NaN or infinite numbers, first in {name}. Fetch the model "
+                "version again, or fit it anew."
+            )
     network.load_state_dict(dict(parts), strict=False)
 
 
 def autocast(device: str, precision: Precision) -> Any:
-    """A context that computes in bfloat16 where asked to, or where it is automatic and the processor multiplies in it."""
+    """A context that computes in bfloat16 where asked to, or where it is automatic and the
+    processor multiplies in it.
+    """
     import torch
 
     if precision == "float32" or (precision == "auto" and not has_bfloat16(device)):
@@ -233,7 +311,9 @@ def has_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def padded(token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0) -> tuple[Any, Any]:
+def padded(
+    token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0
+) -> tuple[Any, Any]:
     """input_ids and attention_mask, (n, longest or `width`)."""
     import torch
 
@@ -253,7 +333,9 @@ def pooled_texts(
     batch_tokens: int | None = None,
     progress: Progress = silent,
 ) -> Floats:
-    """What the head sees of each text, (n, d), longest texts last so that little is padded. Raises InvalidScores on NaN."""
+    """What the head sees of each text, (n, d), longest texts last so that little is padded. Raises
+    InvalidScores on NaN.
+    """
     import torch
 
     device = str(network.head.weight.device)
@@ -273,7 +355,10 @@ def pooled_texts(
             n_done += len(batch)
             progress(n_done, len(order), "texts scored")
     if not np.isfinite(made).all():
-        raise InvalidScores("The network gives NaN or infinite numbers for a text. Its weights are damaged: load or fit it again.")
+        raise InvalidScores(
+            "The network gives NaN or infinite numbers for a text. Its weights are damaged: load "
+            "or fit it again."
+        )
     return made
 
 

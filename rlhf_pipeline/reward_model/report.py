@@ -9,20 +9,29 @@ from rlhf_pipeline.reward_model.strength import MarginEffect
 
 
 class TestAccuracy(Record):
-    """The model and its baselines on the same held-out pairs; intervals by bootstrap over prompts."""
+    """The model and its baselines on the same held-out pairs; intervals by bootstrap over
+    prompts.
+    """
 
     __test__ = False  # a record, not a test class
 
     n: int = Field(description="pairs")
-    accuracy: Interval = Field(description="the majority's side is scored higher; equal scores count half")
-    vote_accuracy: Interval = Field(description="share of single votes predicted: the number to set beside the noise ceiling")
+    accuracy: Interval = Field(
+        description="the majority's side is scored higher; equal scores count half"
+    )
+    vote_accuracy: Interval = Field(
+        description="share of single votes predicted: the number to set beside the noise ceiling"
+    )
     ceiling: Interval | None = Field(
         default=None,
-        description="noise ceiling of these votes: how often one vote agrees with the majority of the others; None where none overlap",
+        description="noise ceiling of these votes: how often one vote agrees with the majority of "
+        "the others; None where none overlap",
     )
     log_loss: Interval = Field(description="nats per vote, before calibration; 0.693 is a coin")
     longer_wins: Interval = Field(description="accuracy of preferring the longer completion")
-    majority_side: Interval = Field(description="accuracy of always choosing the side chosen most in training")
+    majority_side: Interval = Field(
+        description="accuracy of always choosing the side chosen most in training"
+    )
 
 
 class RewardModelReport(Record):
@@ -30,44 +39,94 @@ class RewardModelReport(Record):
 
     kind: str
     n_train: int = Field(description="pairs of the train split, learnt from or not")
-    n_learnt: int | None = Field(default=None, description="of them those that moved the weights; None in reports of earlier versions")
-    n_new: int | None = Field(default=None, description="of these what the model it was started from had not seen; of a fit anew all")
-    n_replayed: int | None = Field(default=None, description="and what that had seen and a warm start of a transformer learnt again")
+    n_learnt: int | None = Field(
+        default=None,
+        description="of them those that moved the weights; None in reports of earlier versions",
+    )
+    n_new: int | None = Field(
+        default=None,
+        description="of these what the model it was started from had not seen; of a fit anew all",
+    )
+    n_replayed: int | None = Field(
+        default=None,
+        description="and what that had seen and a warm start of a transformer learnt again",
+    )
     n_calib: int
     n_test: int
     n_before_change: int = Field(description="training pairs that were down-weighted")
     test: TestAccuracy | None = Field(description="None without test pairs")
-    test_since_change: TestAccuracy | None = Field(default=None, description="the same on pairs voted since the change")
+    test_since_change: TestAccuracy | None = Field(
+        default=None, description="the same on pairs voted since the change"
+    )
     loss: str = Field(default="soft", description="see reward_model.losses")
     label: str = Field(default="votes", description="what was learnt from each pair")
     n_members: int = Field(default=1, description="of the ensemble")
     log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
-    length: LengthEffect | None = Field(default=None, description="what the margins owe to length, and without it; None without test pairs")
-    margin: MarginEffect | None = Field(default=None, description="what strength as a margin did; of an embedding model's loss margin")
-    loss_curve: tuple[float, ...] = Field(description="training objective after each step")
-    held_out_loss: dict[str, float] = Field(description="L2 -> cross-validated loss within the train split")
-    l2: float | None = None
-    context_penalty: float | None = Field(default=None, description="of the completion in context, relative to its sentences'")
-    n_truncated: int = Field(description="texts of which something was left unread in this run, by whichever rule")
-    truncated: dict[str, int] = Field(
-        default={}, description="rule -> those texts: the encoder's window, prompt_chars (the end is read), max_sentences (the first are)"
+    length: LengthEffect | None = Field(
+        default=None,
+        description="what the margins owe to length, and without it; None without test pairs",
     )
-    encoder_hash: str | None = Field(default=None, description="of the frozen encoder, where there is one")
-    encoder_asked: str | None = Field(default=None, description="the encoder that the setting named first; None of a kind without one")
+    margin: MarginEffect | None = Field(
+        default=None,
+        description="what strength as a margin did; of an embedding model's loss margin",
+    )
+    loss_curve: tuple[float, ...] = Field(description="training objective after each step")
+    held_out_loss: dict[str, float] = Field(
+        description="L2 -> cross-validated loss within the train split"
+    )
+    l2: float | None = None
+    context_penalty: float | None = Field(
+        default=None, description="of the completion in context, relative to its sentences'"
+    )
+    n_truncated: int = Field(
+        description="texts of which something was left unread in this run, by whichever rule"
+    )
+    truncated: dict[str, int] = Field(
+        default={},
+        description="rule -> those texts: the encoder's window, prompt_chars (the end is read), "
+        "max_sentences (the first are)",
+    )
+    encoder_hash: str | None = Field(
+        default=None, description="of the frozen encoder, where there is one"
+    )
+    encoder_asked: str | None = Field(
+        default=None,
+        description="the encoder that the setting named first; None of a kind without one",
+    )
     encoder_used: str | None = Field(default=None, description="the one that was fitted on")
-    encoder_instead_because: str | None = Field(default=None, description="why these are two; None where they are one")
+    encoder_instead_because: str | None = Field(
+        default=None, description="why these are two; None where they are one"
+    )
     weights_hash: str
     parent_weights_hash: str | None = Field(description="of the model it was started from")
     data_hash: str = Field(description="frame_hash of all pairs handed in, sorted by comparison")
-    max_seq: int = Field(description="highest vote seq those pairs rest on, and the soft labels where they were learnt")
-    change_seq: int | None = Field(default=None, description="first vote of today's taste in every category; None without such a change")
-    change_seq_by_category: dict[str, int] = Field(default={}, description="later ones of single categories")
-    weight_before_change: float = Field(default=1.0, description="what pairs voted before the change counted")
-    weights_tried: dict[str, float] = Field(default={}, description="that weight -> log loss on held-out pairs voted since the change")
-    weight_reason: str = Field(default="", description="how that weight was come by, and which could not be tried; empty without a change")
+    max_seq: int = Field(
+        description="highest vote seq those pairs rest on, and the soft labels where they were "
+        "learnt"
+    )
+    change_seq: int | None = Field(
+        default=None,
+        description="first vote of today's taste in every category; None without such a change",
+    )
+    change_seq_by_category: dict[str, int] = Field(
+        default={}, description="later ones of single categories"
+    )
+    weight_before_change: float = Field(
+        default=1.0, description="what pairs voted before the change counted"
+    )
+    weights_tried: dict[str, float] = Field(
+        default={}, description="that weight -> log loss on held-out pairs voted since the change"
+    )
+    weight_reason: str = Field(
+        default="",
+        description="how that weight was come by, and which could not be tried; empty without a "
+        "change",
+    )
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to freeze with a version, by the names they have everywhere; every accuracy with its ceiling where one is known."""
+        """The numbers to freeze with a version, by the names they have everywhere; every accuracy
+        with its ceiling where one is known.
+        """
         found: dict[str, float | None] = {
             "n_train": self.n_train,
             "n_learnt": self.n_learnt,
@@ -87,14 +146,26 @@ class RewardModelReport(Record):
                     f"test_log_loss{since}": test.log_loss.value,
                 }
         if self.length is not None:
-            found |= {"length_correlation": self.length.correlation_after if self.length.is_debiased else self.length.correlation_before}
+            found |= {
+                "length_correlation": self.length.correlation_after
+                if self.length.is_debiased
+                else self.length.correlation_before
+            }
         return {name: float(value) for name, value in found.items() if value is not None}
 
     @property
     def read(self) -> str:
-        """For people: from how many pairs it learnt, how many texts were cut, and on which encoder where it is not the one asked for."""
-        read = f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, {cut_words(self.truncated)}"
+        """For people: from how many pairs it learnt, how many texts were cut, and on which encoder
+        where it is not the one asked for.
+        """
+        read = (
+            f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
+            f"{cut_words(self.truncated)}"
+        )
         read += "" if self.margin is None else f", {self.margin}"
         if self.encoder_instead_because is None:
             return read
-        return f"{read}, on encoder {self.encoder_used} instead of {self.encoder_asked} ({self.encoder_instead_because})"
+        return (
+            f"{read}, on encoder {self.encoder_used} instead of {self.encoder_asked} "
+            f"({self.encoder_instead_because})"
+        )

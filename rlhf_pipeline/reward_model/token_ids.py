@@ -1,4 +1,6 @@
-"""Prompt and completion as the token ids a network reads. Knows a tokenizer and the rule of truncation; knows no network."""
+"""Prompt and completion as the token ids a network reads. Knows a tokenizer and the rule of
+truncation; knows no network.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +10,17 @@ from typing import Any
 from rlhf_pipeline.errors import ModelError
 
 SEPARATOR = " [SEP] "
-PROMPT_SHARE = 0.25  # of the window, which the end of a prompt keeps beside a completion that alone would fill it
+# of the window, which the end of a prompt keeps beside a completion that alone would fill it
+PROMPT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The end of the prompt, ` [SEP] ` and the completion, as token ids of at most `max_tokens`, special ones included.
+    """The end of the prompt, ` [SEP] ` and the completion, as token ids of at most `max_tokens`,
+    special ones included.
 
-    What does not fit is cut by one rule: first the beginning of the prompt goes, until PROMPT_SHARE of the window is left to it, then
-    the end of the completion.
+    What does not fit is cut by one rule: first the beginning of the prompt goes, until PROMPT_SHARE
+    of the window is left to it, then the end of the completion.
     """
 
     tokenizer: Any
@@ -27,25 +31,41 @@ class Reader:
 
     @classmethod
     def of(cls, folder: Path, max_tokens: int, *, is_causal: bool) -> "Reader":
-        """The reader of the tokenizer in `folder`. Raises ModelError where there is none, or it has neither padding nor end."""
+        """The reader of the tokenizer in `folder`. Raises ModelError where there is none, or it has
+        neither padding nor end.
+        """
         from transformers import AutoTokenizer
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError, KeyError, TypeError) as cause:
-            raise ModelError(f"No tokenizer can be read from {folder} ({cause}). Save one beside the backbone.") from cause
+            raise ModelError(
+                f"No tokenizer can be read from {folder} ({cause}). Save one beside the backbone."
+            ) from cause
         prefix, suffix = _special_ids(tokenizer)
         end = tokenizer.eos_token_id
         if is_causal and not suffix and end is not None:
             suffix = (end,)  # the token whose state is scored, the same for every text
         pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else end
         if pad_id is None:
-            raise ModelError(f"The tokenizer in {folder} has neither a padding nor an end token. Give it a pad_token and save it.")
-        return cls(tokenizer, min(max_tokens, tokenizer.model_max_length), prefix, suffix, int(pad_id))
+            raise ModelError(
+                f"The tokenizer in {folder} has neither a padding nor an end token. Give it a "
+                "pad_token and save it."
+            )
+        return cls(
+            tokenizer, min(max_tokens, tokenizer.model_max_length), prefix, suffix, int(pad_id)
+        )
 
-    def read(self, prompts: Sequence[str], completions: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Ids of each text, and how many texts were cut; prompts are cut to their end beforehand."""
-        fronts, backs = self._ids(prompts), self._ids([f"{SEPARATOR}{completion}" for completion in completions])
+    def read(
+        self, prompts: Sequence[str], completions: Sequence[str]
+    ) -> tuple[list[list[int]], int]:
+        """Ids of each text, and how many texts were cut; prompts are cut to their end
+        beforehand.
+        """
+        fronts, backs = (
+            self._ids(prompts),
+            self._ids([f"{SEPARATOR}{completion}" for completion in completions]),
+        )
         room = self.max_tokens - len(self.prefix) - len(self.suffix)
         n_cut = 0
         made = []
@@ -53,7 +73,9 @@ class Reader:
             if len(front) + len(back) > room:
                 n_cut += 1
                 kept = min(len(front), max(room - len(back), int(room * PROMPT_SHARE)))
-                made.append([*self.prefix, *front[len(front) - kept :], *back[: room - kept], *self.suffix])
+                made.append(
+                    [*self.prefix, *front[len(front) - kept :], *back[: room - kept], *self.suffix]
+                )
             else:
                 made.append([*self.prefix, *front, *back, *self.suffix])
         return made, n_cut
@@ -62,14 +84,18 @@ class Reader:
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return []
-        found = self.tokenizer(distinct, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        found = self.tokenizer(distinct, add_special_tokens=False, truncation=False, verbose=False)[
+            "input_ids"
+        ]
         known = dict(zip(distinct, found, strict=True))
         return [known[text] for text in texts]
 
 
 def _special_ids(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tokenizer puts before and behind a text."""
-    bare, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    bare, whole = (
+        tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True)
+    )
     for start in range(len(whole) - len(bare) + 1):
         if whole[start : start + len(bare)] == bare:
             return tuple(whole[:start]), tuple(whole[start + len(bare) :])

@@ -1,4 +1,6 @@
-"""Fitting a reward model on the train split and judging it on the test split. Knows pairs; knows no registry."""
+"""Fitting a reward model on the train split and judging it on the test split. Knows pairs; knows no
+registry.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,31 +49,41 @@ def fit_reward_model(
     record: Recorder = to_log,
     progress: Progress = silent,
 ) -> FittedRewardModel:
-    """Fit on the pairs of the train split, report on those of the test split; the calib split is not touched.
+    """Fit on the pairs of the train split, report on those of the test split; the calib split is
+    not touched.
 
-    `model` is an unfitted reward model of any kind, by default the one that `params` say. `soft_labels`, SOFT_LABELS of the
-    annotator model, are what label annotators learns; with `up_to_seq` they may rest on no later vote. The test split is opened once, after
-    the fit, and `record` is told; `ceiling` is the noise ceiling to show beside the accuracy, `ceiling_since_change` that of the votes
-    since the last of `taste_changes`. Pairs whose votes all came before the last change of their category are multiplied by
-    `weight_before_change`. A warm start of a linear head changes the starting weights and the parent in the report, nothing else: the
-    problem is convex. Raises NotEnoughData, ConfigurationError (kinds of annotators mixed), FrameError.
+    `model` is an unfitted reward model of any kind, by default the one that `params` say.
+    `soft_labels`, SOFT_LABELS of the annotator model, are what label annotators learns; with
+    `up_to_seq` they may rest on no later vote. The test split is opened once, after the fit, and
+    `record` is told; `ceiling` is the noise ceiling to show beside the accuracy,
+    `ceiling_since_change` that of the votes since the last of `taste_changes`. Pairs whose votes
+    all came before the last change of their category are multiplied by `weight_before_change`. A
+    warm start of a linear head changes the starting weights and the parent in the report, nothing
+    else: the problem is convex. Raises NotEnoughData, ConfigurationError (kinds of annotators
+    mixed), FrameError.
     """
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     refuse_mixed_annotators(pairs, allowed=params.allow_mixed_annotators)
     model = model or unfitted(params, encoder)
     own: Any = getattr(model, "params", None)
-    learnt = own if hasattr(own, "label") else params  # a model that is handed in knows best what it learns
+    # a model that is handed in knows best what it learns
+    learnt = own if hasattr(own, "label") else params
     if soft_labels is not None and learnt.label == "annotators":
         pairs = with_soft_labels(pairs, soft_labels, up_to_seq=up_to_seq)
     train = pairs[pairs["split"] == "train"].reset_index(drop=True)
     if train.empty:
-        raise NotEnoughData(f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more prompts.")
+        raise NotEnoughData(
+            f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more "
+            "prompts."
+        )
     before = weight_before(train, params, model, taste_changes)
     weights = change_weights(train, taste_changes, before.weight)
     cut = texts_cut(model)
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
-    judged = judge(model, pairs, params, taste_changes, (ceiling, ceiling_since_change), record, progress)
+    judged = judge(
+        model, pairs, params, taste_changes, (ceiling, ceiling_since_change), record, progress
+    )
     truncated = cut_since(cut, model)
     report = RewardModelReport(
         kind=model.name,
@@ -89,7 +101,9 @@ def fit_reward_model(
         n_members=getattr(own, "n_members", 1) + int(getattr(own, "frozen_head", False)),
         log_tie_width=getattr(model, "log_tie_width_", None),
         loss_curve=tuple(model.loss_curve_),
-        held_out_loss={f"{l2:g}": loss for l2, loss in getattr(model, "held_out_loss_", {}).items()},
+        held_out_loss={
+            f"{l2:g}": loss for l2, loss in getattr(model, "held_out_loss_", {}).items()
+        },
         l2=getattr(model, "l2_", None),
         context_penalty=getattr(model, "context_penalty_", None),
         n_truncated=sum(truncated.values()),
@@ -110,24 +124,36 @@ def fit_reward_model(
 
 
 def _margin(
-    model: RewardModel, train: pd.DataFrame, params: RewardModelParams, weights: Floats, ceiling: Interval | None
+    model: RewardModel,
+    train: pd.DataFrame,
+    params: RewardModelParams,
+    weights: Floats,
+    ceiling: Interval | None,
 ) -> MarginEffect | None:
     """None of other losses, and of models that are too slow to be fitted six times."""
     if not isinstance(model, EmbeddingRewardModel) or model.params.loss != "margin":
         return None
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
-    return margin_effect(train, model.params, model.encoder, weights=weights, ceiling=ceiling, bootstrap=bootstrap)
+    return margin_effect(
+        train, model.params, model.encoder, weights=weights, ceiling=ceiling, bootstrap=bootstrap
+    )
 
 
-def unfitted(params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None) -> RewardModel:
-    """The model that `params` say; a transformer finds what a killed fit had done in `checkpoints`."""
+def unfitted(
+    params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None
+) -> RewardModel:
+    """The model that `params` say; a transformer finds what a killed fit had done in
+    `checkpoints`.
+    """
     if params.kind == "transformer":
         return TransformerRewardModel(params.transformer(), encoder, checkpoints=checkpoints)
     return EmbeddingRewardModel(params.embedding(), encoder)
 
 
 def encoder_told(model: RewardModel) -> dict[str, str]:
-    """Which encoder a model was to be fitted on and which one it is, by the report's names; nothing of a kind without one."""
+    """Which encoder a model was to be fitted on and which one it is, by the report's names; nothing
+    of a kind without one.
+    """
     choice: EncoderChoice | None = getattr(getattr(model, "encoder", None), "choice", None)
     return {} if choice is None else choice.told()
 
@@ -139,7 +165,11 @@ def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
     before, now = (getattr(getattr(one, "encoder", None), "hash", None) for one in (start, model))
     if before != now:
         told = encoder_told(model)
-        why = f" ({told['encoder_used']} instead of {told['encoder_asked']})" if "encoder_instead_because" in told else ""
+        why = (
+            f" ({told['encoder_used']} instead of {told['encoder_asked']})"
+            if "encoder_instead_because" in told
+            else ""
+        )
         return f"its encoder is {str(before)[:12]}, now it is {str(now)[:12]}{why}"
     for name in ("adapter", "lora_rank"):
         before, now = (getattr(getattr(one, "params", None), name, None) for one in (start, model))
@@ -149,9 +179,14 @@ def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
 
 
 def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:
-    """Raise ConfigurationError where pairs of several kinds of annotators would be learnt from as one taste."""
+    """Raise ConfigurationError where pairs of several kinds of annotators would be learnt from as
+    one taste.
+    """
     counts = pairs["annotator_kind"].value_counts().sort_index()
     if allowed or (len(counts) <= 1 and "mixed" not in counts.index):
         return
     shown = ", ".join(f"{kind}: {n}" for kind, n in counts.items())
-    raise ConfigurationError(f"The preference pairs mix kinds of annotators ({shown}). Keep one kind, or set allow_mixed_annotators.")
+    raise ConfigurationError(
+        f"The preference pairs mix kinds of annotators ({shown}). Keep one kind, or set "
+        "allow_mixed_annotators."
+    )

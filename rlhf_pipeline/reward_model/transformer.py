@@ -1,4 +1,6 @@
-"""The fine-tuned reward model: an encoder, or a causal language model with adapters. Knows pairs and texts; knows no splits or registry."""
+"""The fine-tuned reward model: an encoder, or a causal language model with adapters. Knows pairs
+and texts; knows no splits or registry.
+"""
 
 import json
 import re
@@ -12,12 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    NotEnoughData,
+)
 from rlhf_pipeline.files import write_whole, writing_whole
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, silent
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import CONFIG_FILE, Floats, RewardModel, checked_texts, distinct_texts, finite, read_config
+from rlhf_pipeline.reward_model.base import (
+    CONFIG_FILE,
+    Floats,
+    RewardModel,
+    checked_texts,
+    distinct_texts,
+    finite,
+    read_config,
+)
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
@@ -57,14 +73,17 @@ MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
 class TransformerRewardModel:
-    """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see `RewardModel` for the protocol.
+    """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see
+    `RewardModel` for the protocol.
 
-    The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its weights are trained. Longer texts are cut
-    as `Reader` says, and counted (`encoder.n_truncated`). With `frozen_head` a head on the encoder as it is counts as one member more; it
-    learns all pairs anew in each fit, whatever the others start from.
+    The backbone is `encoder`'s, with a window of `max_tokens`: its folder and hash are used, its
+    weights are trained. Longer texts are cut as `Reader` says, and counted (`encoder.n_truncated`).
+    With `frozen_head` a head on the encoder as it is counts as one member more; it learns all pairs
+    anew in each fit, whatever the others start from.
 
-    `checkpoints` names a folder in which a killed `fit` finds what it had done, by the trainer shared_text; it is removed after a whole
-    one. `watch` and `rank` of `world` processes are the trainer's, see `Surroundings`.
+    `checkpoints` names a folder in which a killed `fit` finds what it had done, by the trainer
+    shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the
+    trainer's, see `Surroundings`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -103,23 +122,39 @@ class TransformerRewardModel:
         weights = np.ones(len(pairs)) if weights is None else finite(weights, "weights")
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
-                f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. One weight of 0 or more each."
+                f"{len(weights)} weights for {len(pairs)} pairs, smallest "
+                f"{weights.min(initial=0)}. "
+                "One weight of 0 or more each."
             )
-        ordered = check_frame(pairs, PREFERENCE_PAIRS).assign(weight=weights).sort_values("comparison_id", ignore_index=True)
+        ordered = (
+            check_frame(pairs, PREFERENCE_PAIRS)
+            .assign(weight=weights)
+            .sort_values("comparison_id", ignore_index=True)
+        )
         ordered["weight"] *= self.vote_weights_of(ordered)
         used = ordered[ordered["weight"] > 0].reset_index(drop=True)
         if len(used) < self.params.min_pairs:
             raise NotEnoughData(
-                f"{len(used)} preference pairs to fit on; the transformer reward model needs {self.params.min_pairs}. "
-                "Collect more votes or lower min_pairs."
+                f"{len(used)} preference pairs to fit on; the transformer reward model needs "
+                f"{self.params.min_pairs}. Collect more votes or lower min_pairs."
             )
         if usable_device(self.params.device) != self.params.device:
-            raise ConfigurationError(f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu.")
+            raise ConfigurationError(
+                f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu."
+            )
         if self.checkpoints is not None:
             refuse_foreign(self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training")
         if self.params.frozen_head:
-            whole = self.encoder if self.frozen_ is None else self.frozen_.encoder  # of what was loaded only the latter is
-            self.frozen_ = fitted_head(pairs, self.params, whole, self.reader.max_tokens, weights=weights, progress=progress)
+            # of what was loaded only the latter is
+            whole = self.encoder if self.frozen_ is None else self.frozen_.encoder
+            self.frozen_ = fitted_head(
+                pairs,
+                self.params,
+                whole,
+                self.reader.max_tokens,
+                weights=weights,
+                progress=progress,
+            )
         used = self._replayed(used, warm_start)
         data = self._data(used)
         self.networks_, self.records_ = [], []
@@ -127,51 +162,77 @@ class TransformerRewardModel:
         for member in range(self.params.n_members):
             network = self._start(member, data, warm_start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
-            record = TRAINERS[params.trainer](network, data, params, self._surroundings(member, progress))
+            record = TRAINERS[params.trainer](
+                network, data, params, self._surroundings(member, progress)
+            )
             self.networks_.append(network)
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
         scores = self._learn_score_scale(data, used)
         gaps = length_of(used["chosen"]) - length_of(used["rejected"])
-        self.length_slope_ = length_slope(scores[: len(used)] - scores[len(used) :], gaps, data.weights)
+        self.length_slope_ = length_slope(
+            scores[: len(used)] - scores[len(used) :], gaps, data.weights
+        )
         if self.checkpoints is not None and self.around.rank == 0:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
 
-    def score(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def score(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
 
-    def member_scores(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def member_scores(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         self._require_fitted()
         prompts, completions, row = distinct_texts(prompts, completions)
         token_ids, place = self._read(prompts, completions)
-        pooled = (pooled_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network) for network in self.networks_)
+        pooled = (
+            pooled_texts(network, token_ids, self.reader.pad_id, progress=progress)
+            @ head_of(network)
+            for network in self.networks_
+        )
         scores = finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place]
         if self.frozen_ is not None:
-            scores = np.column_stack([scores, self.frozen_.score(prompts, completions, progress=progress)])
+            scores = np.column_stack(
+                [scores, self.frozen_.score(prompts, completions, progress=progress)]
+            )
         return scores[row].T
 
     def standardised(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
 
-    def features(self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent) -> Floats:
+    def features(
+        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+    ) -> Floats:
         """What the first member's head sees, (n, d)."""
         self._require_fitted()
         token_ids, place = self._read(prompts, completions)
-        return pooled_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[place]
+        return pooled_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[
+            place
+        ]
 
     @property
     def log_tie_width_(self) -> float | None:
         """The members' mean; None but for the loss davidson."""
         own = None if self.frozen_ is None else self.frozen_.log_tie_width_
-        widths = [width for width in (*(record.log_tie_width for record in self.records_), own) if width is not None]
+        widths = [
+            width
+            for width in (*(record.log_tie_width for record in self.records_), own)
+            if width is not None
+        ]
         return float(np.mean(widths)) if widths else None
 
     @property
     def n_cut(self) -> dict[str, int]:
-        """Texts of which the frozen head alone left something unread, by its parameter that says so."""
-        return {} if self.frozen_ is None else {"max_sentences": self.frozen_.n_cut["max_sentences"]}
+        """Texts of which the frozen head alone left something unread, by its parameter that says
+        so.
+        """
+        return (
+            {} if self.frozen_ is None else {"max_sentences": self.frozen_.n_cut["max_sentences"]}
+        )
 
     @property
     def reader(self) -> Reader:
@@ -182,16 +243,23 @@ class TransformerRewardModel:
     @property
     def weights_hash(self) -> str:
         self._require_fitted()
-        parts = {f"{i}:{name}": part for i, network in enumerate(self.networks_) for name, part in self._parts(network).items()}
+        parts = {
+            f"{i}:{name}": part
+            for i, network in enumerate(self.networks_)
+            for name, part in self._parts(network).items()
+        }
         own = tensors_hash(parts, self.score_mean_, self.score_std_)
         return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. The backbone's own weights are not written with adapters, nor for a frozen head: `encoder_hash` says which."""
+        """See `RewardModel`. The backbone's own weights are not written with adapters, nor for a
+        frozen head: `encoder_hash` says which.
+        """
         from safetensors.torch import save
 
         self._require_fitted()
-        source = self.encoder.source if self.frozen_ is None else self.frozen_.encoder.source  # of what was loaded only the latter is whole
+        # of what was loaded only the latter is whole
+        source = self.encoder.source if self.frozen_ is None else self.frozen_.encoder.source
         config = {
             "kind": self.name,
             "params": self.params.model_dump(mode="json"),
@@ -215,37 +283,55 @@ class TransformerRewardModel:
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; `encoder` matters to adapters and a frozen head alone: it must be the one they were fitted on."""
+        """See `RewardModel`; `encoder` matters to adapters and a frozen head alone: it must be the
+        one they were fitted on.
+        """
         config = read_config(folder)
         if config["kind"] != cls.name:
-            raise ModelError(f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use load_reward_model.")
+            raise ModelError(
+                f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use "
+                "load_reward_model."
+            )
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
         backbone, whole = Path(folder) / BACKBONE_FOLDER, encoder
         if params.adapter == "none":
-            # Its own weights are in the members' files: all that is left of the encoder is what it was.
+            # Its own weights are in the members' files: all that is left of the encoder is what it
+            # was.
             encoder = KeptEncoder(backbone, config)  # type: ignore[assignment]
-        model = cls(params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens))  # its window is set to the model's
+        # its window is set to the model's
+        model = cls(
+            params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens)
+        )
         if model.encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
-                f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
-                f"{model.encoder.folder}. Set `encoder` back, or fit the reward model again."
+                f"The reward model in {folder} was fitted on encoder "
+                f"{config['encoder_hash'][:12]}, "
+                f"not on {model.encoder.hash[:12]} from {model.encoder.folder}. Set `encoder` "
+                "back, "
+                "or fit the reward model again."
             )
         model._files = backbone_files(backbone)
         if files_hash(model._files) != config["backbone_hash"]:
-            raise ModelHashMismatch(f"The files in {backbone} are not those that were saved. Fetch the model version again.")
+            raise ModelHashMismatch(
+                f"The files in {backbone} are not those that were saved. Fetch the model version "
+                "again."
+            )
         model._reader = model._reader_of(backbone)
         parts = [read_member(Path(folder) / member_file(i)) for i in range(params.n_members)]
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
         model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
         if params.frozen_head:
-            model.frozen_ = loaded_head(Path(folder), whole or Encoder(config["encoder_source"]), model.reader.max_tokens)
+            model.frozen_ = loaded_head(
+                Path(folder), whole or Encoder(config["encoder_source"]), model.reader.max_tokens
+            )
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         if model.weights_hash != config["weights_hash"]:
             raise ModelHashMismatch(
-                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the model version again."
+                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch "
+                "the model version again."
             )
         return model
 
@@ -272,7 +358,9 @@ class TransformerRewardModel:
         return replace(targets, p=(targets.p * n_votes + halves) / (n_votes + 2 * halves))
 
     def vote_weights_of(self, pairs: pd.DataFrame) -> Floats:
-        """As of every kind, the judgements a pair rests on, and ties among them where they count as halves."""
+        """As of every kind, the judgements a pair rests on, and ties among them where they count as
+        halves.
+        """
         counts = vote_weights(pairs, self.params)
         if self._ties_are_halves and "n_ties" in pairs:
             counts = counts + pairs["n_ties"].fillna(0).to_numpy(dtype=np.float64)
@@ -280,11 +368,15 @@ class TransformerRewardModel:
 
     @property
     def _ties_are_halves(self) -> bool:
-        return self.params.ties_as_halves and self.params.label == "votes" and self.params.loss == "soft"
+        return (
+            self.params.ties_as_halves
+            and self.params.label == "votes"
+            and self.params.loss == "soft"
+        )
 
     def _replayed(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
-        """The pairs the other model has not seen, and `replay` as many of the older ones, or what is needed for `min_pairs` in all; all
-        of them where none is new."""
+        """The pairs the other model has not seen, and `replay` as many of the older ones, or what
+        is needed for `min_pairs` in all; all of them where none is new."""
         if warm_start is None or not isinstance(warm_start, TransformerRewardModel):
             return pairs
         is_new = (pairs["max_seq"] > warm_start.max_seq_).to_numpy()
@@ -293,31 +385,45 @@ class TransformerRewardModel:
         old = np.flatnonzero(~is_new)
         n_new = int(is_new.sum())
         n_old = min(len(old), max(round(self.params.replay * n_new), self.params.min_pairs - n_new))
-        drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(old, n_old, replace=False)
+        drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(
+            old, n_old, replace=False
+        )
         self.n_replayed_ = n_old
-        return pairs.iloc[np.sort(np.concatenate([np.flatnonzero(is_new), drawn]))].reset_index(drop=True)
+        return pairs.iloc[np.sort(np.concatenate([np.flatnonzero(is_new), drawn]))].reset_index(
+            drop=True
+        )
 
     def _start(self, member: int, data: TrainingData, warm_start: RewardModel | None) -> Any:
         """The network before its first step: the other model's, or the backbone with a new head."""
         if warm_start is not None:
-            if not isinstance(warm_start, TransformerRewardModel) or warm_start.encoder.hash != self.encoder.hash:
+            if (
+                not isinstance(warm_start, TransformerRewardModel)
+                or warm_start.encoder.hash != self.encoder.hash
+            ):
                 raise ModelError(
-                    "A warm start needs a transformer reward model on the same encoder. Fit without warm_start, or set `encoder` back."
+                    "A warm start needs a transformer reward model on the same encoder. Fit "
+                    "without warm_start, or set `encoder` back."
                 )
             warm_start._require_fitted()
             parts = warm_start._parts(warm_start.networks_[member % len(warm_start.networks_)])
-            return self._network_with(self.encoder.folder, {name: part.clone() for name, part in parts.items()})
+            return self._network_with(
+                self.encoder.folder, {name: part.clone() for name, part in parts.items()}
+            )
         network = build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
         if self.params.start_from_probe:
             self._probe(network, data)
         return network
 
     def _probe(self, network: Any, data: TrainingData) -> None:
-        """Set the head to the best one on the backbone as it is: fine-tuning then bends features less (Kumar et al. 2022)."""
+        """Set the head to the best one on the backbone as it is: fine-tuning then bends features
+        less (Kumar et al. 2022).
+        """
         import torch
 
         network.to(self.params.device)
-        features = pooled_texts(network, data.token_ids, data.pad_id, precision=self.params.precision)
+        features = pooled_texts(
+            network, data.token_ids, data.pad_id, precision=self.params.precision
+        )
         spread = np.maximum(features.std(axis=0), 1e-6)
         scaled = features / spread
         problem = Problem(
@@ -329,34 +435,56 @@ class TransformerRewardModel:
         )
         head, _ = fit_head(problem, self.params.probe_l2)
         with torch.no_grad():
-            network.head.weight.copy_(torch.as_tensor(head.weights / spread, dtype=torch.float32)[None])
+            network.head.weight.copy_(
+                torch.as_tensor(head.weights / spread, dtype=torch.float32)[None]
+            )
 
     def _surroundings(self, member: int, progress: Progress) -> Surroundings:
         folder = None if self.checkpoints is None else self.checkpoints / f"member-{member}"
-        return replace(self.around, checkpoints=folder, progress=progress, tokenizer=self.reader.tokenizer)
+        return replace(
+            self.around, checkpoints=folder, progress=progress, tokenizer=self.reader.tokenizer
+        )
 
     def _network_with(self, folder: Path, parts: Mapping[str, Any]) -> Any:
-        network = build_network(folder, self.params, seed=0) if self._adapters_only else empty_network(folder, self.params)
+        network = (
+            build_network(folder, self.params, seed=0)
+            if self._adapters_only
+            else empty_network(folder, self.params)
+        )
         take_parts(network, parts, adapters_only=self._adapters_only)
         return network.to(self.params.device)
 
-    def _read(self, prompts: Sequence[str], completions: Sequence[str]) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
+    def _read(
+        self, prompts: Sequence[str], completions: Sequence[str]
+    ) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
         """Ids of the distinct texts, and which of them each completion in its prompt is."""
         checked_texts(prompts, completions)
         n_chars = self.params.prompt_chars
-        texts = [(prompt[-n_chars:] if n_chars else "", completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        texts = [
+            (prompt[-n_chars:] if n_chars else "", completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        token_ids, n_cut = self.reader.read([front for front, _ in number], [back for _, back in number])
+        token_ids, n_cut = self.reader.read(
+            [front for front, _ in number], [back for _, back in number]
+        )
         self.encoder.n_truncated += n_cut
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
     def _learn_score_scale(self, data: TrainingData, pairs: pd.DataFrame) -> Floats:
-        """Centre of the networks' scores, scale of all members' mean; that mean, not centred, of the chosen and then the rejected."""
-        raw = [pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network) for network in self.networks_]
+        """Centre of the networks' scores, scale of all members' mean; that mean, not centred, of
+        the chosen and then the rejected.
+        """
+        raw = [
+            pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network)
+            for network in self.networks_
+        ]
         shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
         self.score_mean_ = float(shown.mean())
         if self.frozen_ is not None:
-            own = self.frozen_.score([*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]])
+            own = self.frozen_.score(
+                [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
+            )
             shown = np.asarray((len(raw) * shown + own) / (len(raw) + 1))
         self.score_std_ = float(max(shown.std(), 1e-12))
         return shown
@@ -365,8 +493,13 @@ class TransformerRewardModel:
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(folder)
-        longest = getattr(config.get_text_config(), "max_position_embeddings", None) or self.params.max_tokens
-        return Reader.of(folder, min(self.params.max_tokens, longest), is_causal=is_causal_backbone(config))
+        longest = (
+            getattr(config.get_text_config(), "max_position_embeddings", None)
+            or self.params.max_tokens
+        )
+        return Reader.of(
+            folder, min(self.params.max_tokens, longest), is_causal=is_causal_backbone(config)
+        )
 
     @property
     def _adapters_only(self) -> bool:
@@ -378,15 +511,25 @@ class TransformerRewardModel:
     def _scale(self) -> dict[str, Any]:
         import torch
 
-        return {name: torch.tensor(getattr(self, f"{name}_"), dtype=torch.float64) for name in SCALE}
+        return {
+            name: torch.tensor(getattr(self, f"{name}_"), dtype=torch.float64) for name in SCALE
+        }
 
     def _require_fitted(self) -> None:
         if not self.networks_:
-            raise ModelError("This reward model is not fitted. Call fit, or load a folder that was saved.")
+            raise ModelError(
+                "This reward model is not fitted. Call fit, or load a folder that was saved."
+            )
 
 
 def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
-    """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then the same whoever handed it in."""
+    """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then
+    the same whoever handed it in.
+    """
     if encoder is None or encoder.max_tokens != max_tokens:
-        return Encoder(encoder.choice if encoder else None, encoder.cache if encoder else None, max_tokens=max_tokens)
+        return Encoder(
+            encoder.choice if encoder else None,
+            encoder.cache if encoder else None,
+            max_tokens=max_tokens,
+        )
     return encoder

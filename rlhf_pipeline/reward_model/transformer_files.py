@@ -1,4 +1,6 @@
-"""The files of a fine-tuned model's folder: the backbone's configuration and tokenizer, and each member's weights. Knows files; fits nothing."""
+"""The files of a fine-tuned model's folder: the backbone's configuration and tokenizer, and each
+member's weights. Knows files; fits nothing.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,9 +13,17 @@ from rlhf_pipeline.reward_model.base import finite
 
 BACKBONE_FOLDER = "backbone"
 BACKBONE_FILES = (
-    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json",
-    "merges.txt", "tokenizer.model", "spiece.model",
-)  # fmt: skip
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+)
 # What a member's file holds beside its weights; without either it is refused.
 SCALE = ("score_mean", "score_std")
 
@@ -37,27 +47,36 @@ def member_file(i: int) -> str:
 
 def backbone_files(folder: Path) -> dict[str, bytes]:
     """Configuration and tokenizer of a backbone, by name; not its weights."""
-    return {name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()}
+    return {
+        name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()
+    }
 
 
 def files_hash(files: Mapping[str, bytes]) -> str:
     """Of names and contents."""
-    return content_hash({name: hashlib.sha256(content).hexdigest() for name, content in files.items()})
+    return content_hash(
+        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    )
 
 
 def read_member(path: Path) -> dict[str, Any]:
-    """Weights and scale of one member. Raises ModelError for a file that cannot be read or lacks its scale, InvalidScores for a NaN in that."""
+    """Weights and scale of one member. Raises ModelError for a file that cannot be read or lacks
+    its scale, InvalidScores for a NaN in that.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         parts: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as cause:
-        raise ModelError(f"{path} cannot be read ({cause}). Fetch the model version from the registry again.") from cause
+        raise ModelError(
+            f"{path} cannot be read ({cause}). Fetch the model version from the registry again."
+        ) from cause
     missing = [name for name in SCALE if name not in parts]
     if missing:
         raise ModelError(
-            f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so it is refused. Fit it again."
+            f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so "
+            "it is refused. Fit it again."
         )
     finite([float(parts[name]) for name in SCALE], "normalisation numbers")
     return parts

@@ -1,4 +1,6 @@
-"""How a transformer reward model is fitted: every parameter, and which of them no other kind has."""
+"""How a transformer reward model is fitted: every parameter, and which of them no other kind
+has.
+"""
 
 from pydantic import ConfigDict, Field
 
@@ -11,24 +13,44 @@ class FineTuningParams(OptimisationParams, NetworkParams):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    max_tokens: int = Field(default=256, ge=8, le=131_072, description="Tokens of prompt and completion together; what is longer is cut")
-    smoothing: float = Field(
-        default=1.0, ge=0, le=100, description="Label votes, loss soft: votes imagined for each side, so that few votes are no certainty"
+    max_tokens: int = Field(
+        default=256,
+        ge=8,
+        le=131_072,
+        description="Tokens of prompt and completion together; what is longer is cut",
     )
-    ties_as_halves: bool = Field(default=True, description="Label votes, loss soft: a tie counts as half a vote for each side")
+    smoothing: float = Field(
+        default=1.0,
+        ge=0,
+        le=100,
+        description="Label votes, loss soft: votes imagined for each side, so that few votes are "
+        "no certainty",
+    )
+    ties_as_halves: bool = Field(
+        default=True,
+        description="Label votes, loss soft: a tie counts as half a vote for each side",
+    )
     start_from_probe: bool = Field(
         default=False,
-        description="The head starts as the best one on the untrained backbone, not at random (Kumar et al. 2022): it fits what is "
-        "trained on sooner, and new topics no better",
+        description="The head starts as the best one on the untrained backbone, not at random "
+        "(Kumar et al. 2022): it fits what is trained on sooner, and new topics no "
+        "better",
     )
-    probe_l2: float = Field(default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features")
+    probe_l2: float = Field(
+        default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features"
+    )
     frozen_head: bool = Field(
         default=False,
-        description="One member more: the embedding kind's head on the backbone as it is, which sees sentences and length, learns all "
-        "pairs in each fit and errs elsewhere; a score is the mean of all. It needs two prompts, and not only ties",
+        description="One member more: the embedding kind's head on the backbone as it is, which "
+        "sees sentences and length, learns all pairs in each fit and errs elsewhere; a "
+        "score is the mean of all. It needs two prompts, and not only ties",
     )
     replay: float = Field(
-        default=1.0, ge=0, le=100, description="Warm start: old pairs, drawn anew for each fit, per pair that the other model has not seen"
+        default=1.0,
+        ge=0,
+        le=100,
+        description="Warm start: old pairs, drawn anew for each fit, per pair that the other model "
+        "has not seen",
     )
 
 
@@ -37,6 +59,16 @@ class TransformerParams(FineTuningParams, TrainerParams):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    prompt_chars: int = Field(default=600, ge=0, le=10_000, description="Characters kept of the end of the prompt, before the completion")
-    n_members: int = Field(default=1, ge=1, le=32, description="Models fitted with seeds seed, seed + 1, …; a score is their mean")
+    prompt_chars: int = Field(
+        default=600,
+        ge=0,
+        le=10_000,
+        description="Characters kept of the end of the prompt, before the completion",
+    )
+    n_members: int = Field(
+        default=1,
+        ge=1,
+        le=32,
+        description="Models fitted with seeds seed, seed + 1, …; a score is their mean",
+    )
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")

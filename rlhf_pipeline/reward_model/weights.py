@@ -6,7 +6,9 @@ from typing import Any
 
 
 def tensors_hash(tensors: Mapping[str, Any], *facts: float) -> str:
-    """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names, and over `facts`."""
+    """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names,
+    and over `facts`.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         part = tensors[name].detach().to("cpu").contiguous()

@@ -1,7 +1,9 @@
-"""A STUB of a hosted model on loopback, for tests, benchmarks and offline trials. Knows HTTP; knows no model.
+"""A STUB of a hosted model on loopback, for tests, benchmarks and offline trials. Knows HTTP; knows
+no model.
 
-It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed. Its completions are sentences made of the prompt
-and the seed; its faults are those of real providers, on demand; it counts what a provider would bill.
+It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed. Its completions
+are sentences made of the prompt and the seed; its faults are those of real providers, on demand; it
+counts what a provider would bill.
 """
 
 import asyncio
@@ -20,20 +22,45 @@ from pydantic import Field, SecretStr
 from rlhf_pipeline.records import Record, content_hash
 
 Kind = Literal[
-    "status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8", "huge", "drop", "cut", "no_finish",
-    "content_filter", "refusal", "empty", "no_choices", "error_event",
-]  # fmt: skip
+    "status",
+    "html",
+    "broken_json",
+    "foreign_json",
+    "odd_shape",
+    "invalid_utf8",
+    "huge",
+    "drop",
+    "cut",
+    "no_finish",
+    "content_filter",
+    "refusal",
+    "empty",
+    "no_choices",
+    "error_event",
+]
 Forgotten = Literal["metadata", "listed_metadata", "list", "id"]
 LOOPBACK = "127.0.0.1"
-OPINIONS = ("certainly", "probably", "perhaps", "hardly", "of course", "in a way", "as far as I know", "without doubt")
+OPINIONS = (
+    "certainly",
+    "probably",
+    "perhaps",
+    "hardly",
+    "of course",
+    "in a way",
+    "as far as I know",
+    "without doubt",
+)
 WAIT = "stub-wait-"  # begins the name of a cookie that holds until when nobody is to ask
 HUGE = 1_200_000  # characters
 ODD_EVENTS: dict[str, bytes] = {  # of streams, in either provider's words
     "broken_json": b'{"choices": [{"ind',
-    "odd_shape": b'{"choices": [null], "type": "content_block_delta", "delta": {"type": "text_delta"}}',
-    "invalid_utf8": b'{"choices": [{"delta": {"content": "caf\xe9"}}], "delta": {"type": "text_delta", "text": "caf\xe9"}}',
+    "odd_shape": b'{"choices": [null], "type": "content_block_delta", "delta": {"type": '
+    b'"text_delta"}}',
+    "invalid_utf8": b'{"choices": [{"delta": {"content": "caf\xe9"}}], "delta": {"type": '
+    b'"text_delta", "text": "caf\xe9"}}',
 }
-REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}  # OpenAI's and Anthropic's words
+# OpenAI's and Anthropic's words
+REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
 
 
 class Fault(Record):
@@ -41,33 +68,47 @@ class Fault(Record):
 
     kind: Kind
     status: int = Field(default=500, ge=400, le=599, description="with kind `status`")
-    code: str | None = Field(default=None, description="the error's code, such as insufficient_quota")
+    code: str | None = Field(
+        default=None, description="the error's code, such as insufficient_quota"
+    )
     message: str = "injected by the STUB"
-    retry_after_ms: int | None = Field(default=10, description="how long to wait, said in a header; None says nothing")
-    retry_after_as: Literal["ms", "seconds", "date"] = Field(default="ms", description="in which of the three forms providers use")
+    retry_after_ms: int | None = Field(
+        default=10, description="how long to wait, said in a header; None says nothing"
+    )
+    retry_after_as: Literal["ms", "seconds", "date"] = Field(
+        default="ms", description="in which of the three forms providers use"
+    )
     delay_s: float = Field(default=0.0, ge=0)
 
 
 class Counters(Record):
-    """What the STUB saw, as a provider's bill would. Tokens are those of all work done, answered or lost on the way."""
+    """What the STUB saw, as a provider's bill would. Tokens are those of all work done, answered or
+    lost on the way.
+    """
 
     n_calls: int = 0
     n_answered: int = Field(default=0, description="whole answers that left with a completion")
     n_billed: int = Field(default=0, description="answers worked out, whether they arrived or not")
     n_prompt_tokens: int = 0
     n_tokens: int = 0
-    n_refused: int = Field(default=0, description="requests answered with a status of 400 and above")
-    n_early: int = Field(default=0, description="requests by who had read a refusal, before its waiting time was over")
+    n_refused: int = Field(
+        default=0, description="requests answered with a status of 400 and above"
+    )
+    n_early: int = Field(
+        default=0,
+        description="requests by who had read a refusal, before its waiting time was over",
+    )
     n_at_once: int = Field(default=0, description="most requests under way at the same time")
 
 
 class StubProvider:
     """A context manager that serves on a free port of loopback, in a thread of its own.
 
-    `faults` are used up one per request, in the order of arrival, None for an answer; after them each of `chances` strikes with its
-    share, drawn with `seed`; a prompt with the words `refuses` is refused each time. With `api_key`, requests without it get 401.
-    `requests` holds the bodies received, `counters` what they came to; `GET /stub/counters` tells a benchmark in another process,
-    `POST /stub/reset` begins anew.
+    `faults` are used up one per request, in the order of arrival, None for an answer; after them
+    each of `chances` strikes with its share, drawn with `seed`; a prompt with the words `refuses`
+    is refused each time. With `api_key`, requests without it get 401. `requests` holds the bodies
+    received, `counters` what they came to; `GET /stub/counters` tells a benchmark in another
+    process, `POST /stub/reset` begins anew.
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
@@ -98,7 +139,8 @@ class StubProvider:
         self.chances = tuple(chances)
         self.batches = Batches(self, batch_s)
         self.requests: list[dict[str, Any]] = []
-        self.shown: set[tuple[str, str]] = set()  # paths that were asked, with the authorization that came with them
+        # paths that were asked, with the authorization that came with them
+        self.shown: set[tuple[str, str]] = set()
         self.arrivals: list[float] = []  # by `monotonic`
         self._api_key = api_key
         self._refuses = refuses
@@ -114,7 +156,9 @@ class StubProvider:
 
     def __enter__(self) -> Self:
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="stub-provider", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, args=(ready,), name="stub-provider", daemon=True
+        )
         self._thread.start()
         ready.wait()
         return self
@@ -128,7 +172,9 @@ class StubProvider:
 
     def _serve(self, ready: threading.Event) -> None:
         loop = asyncio.new_event_loop()
-        server = loop.run_until_complete(loop.create_server(lambda: _Connection(self), LOOPBACK, 0, backlog=1024))
+        server = loop.run_until_complete(
+            loop.create_server(lambda: _Connection(self), LOOPBACK, 0, backlog=1024)
+        )
         self._port = server.sockets[0].getsockname()[1]
         self._loop = loop
         ready.set()
@@ -176,7 +222,9 @@ class StubProvider:
         return hmac.compare_digest(shown.encode(), self._api_key.get_secret_value().encode())
 
     def receive(self, body: dict[str, Any], not_before: float = 0.0) -> Fault | None:
-        """Counts the request, whose sender knew that nobody was to ask before `not_before`, and says what shall go wrong with it."""
+        """Counts the request, whose sender knew that nobody was to ask before `not_before`, and
+        says what shall go wrong with it.
+        """
         now = self._now()
         self.requests.append(body)
         self.arrivals.append(now)
@@ -199,15 +247,19 @@ class StubProvider:
         self._under_way -= 1
 
     def refused(self, wait_s: float | None = None) -> tuple[float, dict[str, str]]:
-        """Until when nobody is to ask, and the cookie that says so, with whose help a request begun before this refusal was read is told
-        from one begun in spite of it: clients send it with whatever they make ready from then on."""
+        """Until when nobody is to ask, and the cookie that says so, with whose help a request begun
+        before this refusal was read is told from one begun in spite of it: clients send it with
+        whatever they make ready from then on."""
         self._count["n_refused"] += 1
         if wait_s is None:
             return 0.0, {}
         self._n_waits += 1
         until = self._now() + wait_s
         # A name of its own: refusals are not read in the order in which they leave.
-        return until, {"Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; Max-Age={math.ceil(wait_s) + 1}"}
+        return until, {
+            "Set-Cookie": f"{WAIT}{self._n_waits}={until:.6f}; Path=/; "
+            f"Max-Age={math.ceil(wait_s) + 1}"
+        }
 
     def bill(self, answer: dict[str, Any], *, arrives: bool) -> None:
         self._count["n_billed"] += 1
@@ -219,7 +271,11 @@ class StubProvider:
         """A chat completion for `body`, spoiled as `kind` says."""
         words = self._complete(body).split()
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or len(words))
-        message: dict[str, Any] = {"role": "assistant", "content": " ".join(words[:limit]), "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": " ".join(words[:limit]),
+            "refusal": None,
+        }
         reason = "stop" if len(words) <= limit else "length"
         if kind == "content_filter":
             reason, message["content"] = "content_filter", None
@@ -235,8 +291,14 @@ class StubProvider:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": str(body.get("model")),
-            "choices": [] if kind == "no_choices" else [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
-            "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_tokens, "total_tokens": n_prompt + n_tokens},
+            "choices": []
+            if kind == "no_choices"
+            else [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+            "usage": {
+                "prompt_tokens": n_prompt,
+                "completion_tokens": n_tokens,
+                "total_tokens": n_prompt + n_tokens,
+            },
         }
 
 
@@ -244,8 +306,14 @@ def sentence(body: dict[str, Any]) -> str:
     """The same for the same body; with temperature 0 the same for every seed."""
     seed = body.get("seed") if body.get("temperature", 1) else None
     drawn = int(content_hash("stub", _prompt(body), seed)[:12], 16)
-    first, second = OPINIONS[drawn % len(OPINIONS)], OPINIONS[drawn // len(OPINIONS) % len(OPINIONS)]
-    return f"On {_prompt(body)[:120]!r} I would say {first}, and {second} more than that ({drawn % 10_000})."
+    first, second = (
+        OPINIONS[drawn % len(OPINIONS)],
+        OPINIONS[drawn // len(OPINIONS) % len(OPINIONS)],
+    )
+    return (
+        f"On {_prompt(body)[:120]!r} I would say {first}, and {second} more than that "
+        f"({drawn % 10_000})."
+    )
 
 
 def as_message(answer: dict[str, Any]) -> dict[str, Any]:
@@ -259,8 +327,15 @@ def as_message(answer: dict[str, Any]) -> dict[str, Any]:
         "role": "assistant",
         "model": answer["model"],
         "content": [{"type": "text", "text": text}] if text else [],
-        "stop_reason": "refusal" if refusal else REASONS[choices[0]["finish_reason"]] if choices else None,
-        "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
+        "stop_reason": "refusal"
+        if refusal
+        else REASONS[choices[0]["finish_reason"]]
+        if choices
+        else None,
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+        },
     }
 
 
@@ -275,7 +350,8 @@ class _Connection(asyncio.Protocol):
         self.stub = stub
         self.transport: Any = None
         self._read = b""
-        self._not_before = 0.0  # said on this very connection, so that it is known also to who keeps no cookies
+        # said on this very connection, so that it is known also to who keeps no cookies
+        self._not_before = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -284,7 +360,10 @@ class _Connection(asyncio.Protocol):
         self._read += data
         while (end := self._read.find(b"\r\n\r\n")) >= 0:
             head = self._read[:end].decode("latin-1").split("\r\n")
-            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+            headers = {
+                name.lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in head[1:])
+            }
             whole = end + 4 + int(headers.get("content-length", 0))
             if len(self._read) < whole:
                 return
@@ -308,7 +387,9 @@ class _Connection(asyncio.Protocol):
                     self.transport.close()
                 else:
                     wait_s = stub.batches.wait_s
-                    self._send_bytes(*reply, None if wait_s is None else {"Retry-After": f"{wait_s:g}"})
+                    self._send_bytes(
+                        *reply, None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+                    )
             else:
                 self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
         elif method == "POST":
@@ -322,7 +403,14 @@ class _Connection(asyncio.Protocol):
         else:
             self._send_error(path, 404, f"no such path {path}")
 
-    async def _later(self, delay: float, path: str, headers: dict[str, str], body: dict[str, Any], fault: Fault | None) -> None:
+    async def _later(
+        self,
+        delay: float,
+        path: str,
+        headers: dict[str, str],
+        body: dict[str, Any],
+        fault: Fault | None,
+    ) -> None:
         if delay:
             await asyncio.sleep(delay)
         stub = self.stub
@@ -330,12 +418,24 @@ class _Connection(asyncio.Protocol):
             if path not in ("/v1/chat/completions", "/v1/messages"):
                 self._send_error(path, 404, f"no such path {path}")
             elif not stub.is_authorised(headers):
-                # Some providers repeat the key they refuse; so does the STUB, to show that it goes no further.
+                # Some providers repeat the key they refuse; so does the STUB, to show that it goes
+                # no further.
                 shown = headers.get("x-api-key") or headers.get("authorization")
-                self._send_error(path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key")
+                self._send_error(
+                    path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key"
+                )
             elif body.get("model") != stub.model:
-                self._send_error(path, 404, f"The model {body.get('model')!r} does not exist", "model_not_found")
-            elif fault is not None and fault.kind in ("status", "html", "broken_json", "foreign_json", "odd_shape", "invalid_utf8"):
+                self._send_error(
+                    path, 404, f"The model {body.get('model')!r} does not exist", "model_not_found"
+                )
+            elif fault is not None and fault.kind in (
+                "status",
+                "html",
+                "broken_json",
+                "foreign_json",
+                "odd_shape",
+                "invalid_utf8",
+            ):
                 self._spoil(path, fault, is_streamed=bool(body.get("stream")))
             else:
                 await self._complete(path, body, fault)
@@ -350,13 +450,21 @@ class _Connection(asyncio.Protocol):
             self._send(200, {"choices": [None], "content": [None]})
         elif fault.kind == "status":
             wait = None if fault.retry_after_ms is None else fault.retry_after_ms / 1000
-            self._send_error(path, fault.status, fault.message, fault.code, _waiting(fault), wait_s=wait)
+            self._send_error(
+                path, fault.status, fault.message, fault.code, _waiting(fault), wait_s=wait
+            )
         elif fault.kind == "html":
-            self._send_bytes(200, "text/html", b"<!doctype html><html><title>Welcome</title></html>")
+            self._send_bytes(
+                200, "text/html", b"<!doctype html><html><title>Welcome</title></html>"
+            )
         elif fault.kind == "broken_json":
             self._send_bytes(200, "application/json", b'{"id": "chatcmpl-1", "choices": [{"ind')
         elif fault.kind == "invalid_utf8":
-            self._send_bytes(200, "application/json", b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}')
+            self._send_bytes(
+                200,
+                "application/json",
+                b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}',
+            )
         else:
             self._send(200, {"detail": "not what you asked for"})
 
@@ -372,20 +480,38 @@ class _Connection(asyncio.Protocol):
         elif fault is not None and kind == "error_event":
             self._send(200, _error(path, fault.message, fault.code))
         elif kind in ("cut", "no_finish"):
-            content = json.dumps(answer if path.endswith("completions") else as_message(answer)).encode()
-            self._send_bytes(200, "application/json", content[: len(content) // 2], length=len(content))
+            content = json.dumps(
+                answer if path.endswith("completions") else as_message(answer)
+            ).encode()
+            self._send_bytes(
+                200, "application/json", content[: len(content) // 2], length=len(content)
+            )
             self.transport.close()
         else:
             self._send(200, answer if path.endswith("completions") else as_message(answer))
 
-    async def _stream(self, path: str, body: dict[str, Any], answer: dict[str, Any], fault: Fault | None) -> None:
-        """Word by word; `cut` breaks the connection half-way, `no_finish` ends there as if that were all, `error_event` with an error."""
+    async def _stream(
+        self, path: str, body: dict[str, Any], answer: dict[str, Any], fault: Fault | None
+    ) -> None:
+        """Word by word; `cut` breaks the connection half-way, `no_finish` ends there as if that
+        were all, `error_event` with an error.
+        """
         kind = fault.kind if fault else None
-        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        told = _openai_events(body, answer) if path.endswith("completions") else _anthropic_events(answer)
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n"
+        )
+        told = (
+            _openai_events(body, answer)
+            if path.endswith("completions")
+            else _anthropic_events(answer)
+        )
         n = len(told) // 2 if kind in ("cut", "no_finish", "error_event") else len(told)
         if fault is not None and kind == "error_event":
-            told = [*told[:n], b"data: " + json.dumps(_error(path, fault.message, fault.code)).encode() + b"\n\n"]
+            told = [
+                *told[:n],
+                b"data: " + json.dumps(_error(path, fault.message, fault.code)).encode() + b"\n\n",
+            ]
             n += 1
         for event in told[:n]:
             self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
@@ -407,17 +533,35 @@ class _Connection(asyncio.Protocol):
         self._not_before, cookie = self.stub.refused(wait_s)
         headers = {**(headers or {}), **cookie}
         if path.endswith("messages"):
-            code = code or {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}.get(status)
+            code = code or {
+                401: "authentication_error",
+                404: "not_found_error",
+                429: "rate_limit_error",
+            }.get(status)
         self._send(status, _error(path, message, code), headers)
 
-    def _send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+    def _send(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
         self._send_bytes(status, "application/json", json.dumps(body).encode(), headers)
 
     def _send_bytes(
-        self, status: int, kind: str, content: bytes, headers: dict[str, str] | None = None, *, length: int | None = None
+        self,
+        status: int,
+        kind: str,
+        content: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        length: int | None = None,
     ) -> None:
-        told = {"Content-Type": kind, "Content-Length": str(len(content) if length is None else length), **(headers or {})}
-        head = f"HTTP/1.1 {status} STUB\r\n" + "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        told = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content) if length is None else length),
+            **(headers or {}),
+        }
+        head = f"HTTP/1.1 {status} STUB\r\n" + "".join(
+            f"{name}: {value}\r\n" for name, value in told.items()
+        )
         self.transport.write(head.encode() + b"\r\n" + content)
 
 
@@ -443,16 +587,22 @@ def _waiting(fault: Fault) -> dict[str, str]:
     if fault.retry_after_as == "seconds":
         return {"Retry-After": f"{fault.retry_after_ms / 1000:g}"}
     now = time.time()
-    return {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + fault.retry_after_ms / 1000, usegmt=True)}
+    return {
+        "Date": formatdate(now, usegmt=True),
+        "Retry-After": formatdate(now + fault.retry_after_ms / 1000, usegmt=True),
+    }
 
 
 class Batches:
-    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they were submitted. Faults strike them too.
+    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they
+    were submitted. Faults strike them too.
 
-    Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the reply. The next one is refused as a
-    whole where `refuses_next` says why; one that would bring more than `most_requests` under way, as too much for the queue. `forgets`
-    holds what servers leave out that speak only some of this API: the `metadata` of a batch; its `listed_metadata`, in lists alone;
-    batches in the `list`, as one that lags behind; batches by their `id`. With `wait_s` nobody is to ask for batches before that time.
+    Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the
+    reply. The next one is refused as a whole where `refuses_next` says why; one that would bring
+    more than `most_requests` under way, as too much for the queue. `forgets` holds what servers
+    leave out that speak only some of this API: the `metadata` of a batch; its `listed_metadata`, in
+    lists alone; batches in the `list`, as one that lags behind; batches by their `id`. With
+    `wait_s` nobody is to ask for batches before that time.
     """
 
     def __init__(self, stub: StubProvider, batch_s: float) -> None:
@@ -473,27 +623,62 @@ class Batches:
         """All that were submitted are answered from now on, whatever `batch_s` says."""
         self._due = dict.fromkeys(self._due, 0.0)
 
-    def answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
+    def answer(
+        self, method: str, path: str, headers: dict[str, str], content: bytes
+    ) -> tuple[int, str, bytes] | None:
         """Status, content type and content; None where the connection ends instead."""
         parts = path.split("/")[2:]
         if self.wait_s is not None and parts[0] == "batches":
-            return 429, "application/json", json.dumps({"error": {"message": "slow down", "type": "stub"}}).encode()
+            return (
+                429,
+                "application/json",
+                json.dumps({"error": {"message": "slow down", "type": "stub"}}).encode(),
+            )
         if (method, parts) == ("POST", ["files"]):
-            return self._told({"id": self._kept(_file_in(headers, content)), "object": "file", "bytes": len(content), "created_at": 0,
-                               "filename": "requests.jsonl", "purpose": "batch", "status": "processed"})  # fmt: skip
-        if method == "GET" and parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
+            return self._told(
+                {
+                    "id": self._kept(_file_in(headers, content)),
+                    "object": "file",
+                    "bytes": len(content),
+                    "created_at": 0,
+                    "filename": "requests.jsonl",
+                    "purpose": "batch",
+                    "status": "processed",
+                }
+            )
+        if (
+            method == "GET"
+            and parts[0] == "files"
+            and parts[-1] == "content"
+            and parts[1] in self._files
+        ):
             return 200, "application/octet-stream", self._files[parts[1]]
         if (method, parts) == ("POST", ["batches"]):
             made = self._submitted(json.loads(content))
             self.n_unheard -= (is_unheard := self.n_unheard > 0)
             return None if is_unheard else self._told(made)
         if (method, parts) == ("GET", ["batches"]):
-            found = [] if "list" in self.forgets else [self._worked_on(name) for name in reversed(self._batches)]
+            found = (
+                []
+                if "list" in self.forgets
+                else [self._worked_on(name) for name in reversed(self._batches)]
+            )
             bare = {"metadata": None} if "listed_metadata" in self.forgets else {}
-            return self._told({"object": "list", "data": [batch | bare for batch in found], "has_more": False})
-        if method == "GET" and parts[0] == "batches" and parts[-1] in self._batches and "id" not in self.forgets:
+            return self._told(
+                {"object": "list", "data": [batch | bare for batch in found], "has_more": False}
+            )
+        if (
+            method == "GET"
+            and parts[0] == "batches"
+            and parts[-1] in self._batches
+            and "id" not in self.forgets
+        ):
             return self._told(self._worked_on(parts[-1]))
-        return 404, "application/json", json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode()
+        return (
+            404,
+            "application/json",
+            json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode(),
+        )
 
     def _told(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
         return 200, "application/json", json.dumps(body).encode()
@@ -507,20 +692,34 @@ class Batches:
         self.n_submitted += 1
         name = f"batch_{self.n_submitted}"
         self.sizes.append(len(self._files[asked["input_file_id"]].splitlines()))
-        n_under_way = sum(n for n, one in zip(self.sizes, self._batches, strict=False) if self._worked_on(one)["status"] == "in_progress")
+        n_under_way = sum(
+            n
+            for n, one in zip(self.sizes, self._batches, strict=False)
+            if self._worked_on(one)["status"] == "in_progress"
+        )
         self._due[name] = time.monotonic() + self.batch_s
         self._batches[name] = {
-            "id": name, "object": "batch", "endpoint": asked["endpoint"], "input_file_id": asked["input_file_id"],
-            "completion_window": asked["completion_window"], "status": "in_progress", "created_at": int(time.time()),
-            "metadata": None if "metadata" in self.forgets else asked.get("metadata"), "output_file_id": None, "error_file_id": None,
+            "id": name,
+            "object": "batch",
+            "endpoint": asked["endpoint"],
+            "input_file_id": asked["input_file_id"],
+            "completion_window": asked["completion_window"],
+            "status": "in_progress",
+            "created_at": int(time.time()),
+            "metadata": None if "metadata" in self.forgets else asked.get("metadata"),
+            "output_file_id": None,
+            "error_file_id": None,
             "errors": None,
-        }  # fmt: skip
+        }
         if self.refuses_next is not None:
             self._refuse(name, "invalid_request", self.refuses_next)
             self.refuses_next = None
         elif n_under_way + self.sizes[-1] > self.most_requests:
             self._refuse(
-                name, "token_limit_exceeded", "Enqueued token limit reached. Please try again once some batches have been completed."
+                name,
+                "token_limit_exceeded",
+                "Enqueued token limit reached. Please try again once some batches have been "
+                "completed.",
             )
         return self._batches[name]
 
@@ -533,12 +732,18 @@ class Batches:
         """A batch as it is now."""
         batch = self._batches[name]
         if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
-            lines = [self._line(json.loads(line)) for line in self._files[batch["input_file_id"]].splitlines() if line.strip()]
+            lines = [
+                self._line(json.loads(line))
+                for line in self._files[batch["input_file_id"]].splitlines()
+                if line.strip()
+            ]
             good = [line for line in lines if line["response"]["status_code"] == 200]
             bad = [line for line in lines if line["response"]["status_code"] != 200]
             for field, found in (("output_file_id", good), ("error_file_id", bad)):
                 if found:
-                    batch[field] = self._kept("\n".join(json.dumps(line) for line in found).encode())
+                    batch[field] = self._kept(
+                        "\n".join(json.dumps(line) for line in found).encode()
+                    )
             batch["status"] = "completed"
         return batch
 
@@ -547,14 +752,30 @@ class Batches:
         fault = stub.receive(body)
         stub.left()
         if fault is not None and fault.kind == "status":
-            status, said = fault.status, {"error": {"message": fault.message, "type": "stub", "code": fault.code}}
+            status, said = (
+                fault.status,
+                {"error": {"message": fault.message, "type": "stub", "code": fault.code}},
+            )
         elif body.get("model") != stub.model:
-            status, said = 404, {"error": {"message": f"The model {body.get('model')!r} does not exist", "code": "model_not_found"}}
+            status, said = (
+                404,
+                {
+                    "error": {
+                        "message": f"The model {body.get('model')!r} does not exist",
+                        "code": "model_not_found",
+                    }
+                },
+            )
         else:
             status, said = 200, stub.answer(body, fault.kind if fault else None)
             stub.bill(said, arrives=True)
         answer = {"status_code": status, "request_id": "r", "body": said}
-        return {"id": "batch_req", "custom_id": asked["custom_id"], "response": answer, "error": None}
+        return {
+            "id": "batch_req",
+            "custom_id": asked["custom_id"],
+            "response": answer,
+            "error": None,
+        }
 
 
 def _file_in(headers: dict[str, str], content: bytes) -> bytes:
@@ -575,15 +796,27 @@ def _event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
 def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
     base = {"id": answer["id"], "object": "chat.completion.chunk", "model": answer["model"]}
     choice: dict[str, Any] = (
-        answer["choices"][0] if answer["choices"] else {"message": {"content": None, "refusal": None}, "finish_reason": None}
+        answer["choices"][0]
+        if answer["choices"]
+        else {"message": {"content": None, "refusal": None}, "finish_reason": None}
     )
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in _pieces(message["content"] or "")]
     if message["refusal"]:
         deltas.append({"refusal": message["refusal"]})
-    events = [_event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for delta in deltas]
-    events.append(_event({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}))
+    events = [
+        _event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        for delta in deltas
+    ]
+    events.append(
+        _event(
+            {
+                **base,
+                "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}],
+            }
+        )
+    )
     if (body.get("stream_options") or {}).get("include_usage"):
         events.append(_event({**base, "choices": [], "usage": answer["usage"]}))
     return [*events, _event("[DONE]")]
@@ -591,17 +824,39 @@ def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
 
 def _anthropic_events(answer: dict[str, Any]) -> list[bytes]:
     message = as_message(answer)
-    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
+    begun = {
+        **message,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**message["usage"], "output_tokens": 1},
+    }
     text = message["content"][0]["text"] if message["content"] else ""
     events = [_event({"type": "message_start", "message": begun}, "message_start")]
     events += [
-        _event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}, "content_block_delta")
+        _event(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": piece},
+            },
+            "content_block_delta",
+        )
         for piece in _pieces(text)
     ]
-    ended = {"type": "message_delta", "delta": {"stop_reason": message["stop_reason"]}, "usage": message["usage"]}
-    return [*events, _event(ended, "message_delta"), _event({"type": "message_stop"}, "message_stop")]
+    ended = {
+        "type": "message_delta",
+        "delta": {"stop_reason": message["stop_reason"]},
+        "usage": message["usage"],
+    }
+    return [
+        *events,
+        _event(ended, "message_delta"),
+        _event({"type": "message_stop"}, "message_stop"),
+    ]
 
 
 def _pieces(text: str) -> list[str]:
     """Words with the blank before each: joined they are the text."""
-    return [word if i == 0 else f" {word}" for i, word in enumerate(text.split(" "))] if text else []
+    return (
+        [word if i == 0 else f" {word}" for i, word in enumerate(text.split(" "))] if text else []
+    )

@@ -1,4 +1,5 @@
-"""What is true of a simulation, found again: annotators' noise, bias and fatigue from votes, and the best reachable accuracy.
+"""What is true of a simulation, found again: annotators' noise, bias and fatigue from votes, and
+the best reachable accuracy.
 
 Knows true utilities and votes; knows no reward model.
 """
@@ -30,23 +31,39 @@ class Recovered(Record):
 
 
 class Ceiling(Record):
-    """Accuracy of somebody who knows the true utilities: nobody can do better without knowing the votes."""
+    """Accuracy of somebody who knows the true utilities: nobody can do better without knowing the
+    votes.
+    """
 
     one_vote: float
     majority: float
     n_pairs: int
 
 
-def recover_pool(votes: pd.DataFrame, comparisons: pd.DataFrame, references: Mapping[str, str | None], taste: Taste) -> Recovered:
+def recover_pool(
+    votes: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    references: Mapping[str, str | None],
+    taste: Taste,
+) -> Recovered:
     """Maximum likelihood of noise, position bias, fatigue and tie width, from VOTES of one taste.
 
-    A vote's place in its annotator's day is its rank by voted_at. Raises NotEnoughVotes below 50 votes.
+    A vote's place in its annotator's day is its rank by voted_at. Raises NotEnoughVotes below 50
+    votes.
     """
-    cast = votes.sort_values(["voted_at", "seq"], kind="stable") if "seq" in votes else votes.sort_values("voted_at", kind="stable")
-    n_earlier = cast.groupby([cast["annotator_id"], pd.to_datetime(cast["voted_at"], utc=True).dt.date]).cumcount()
+    cast = (
+        votes.sort_values(["voted_at", "seq"], kind="stable")
+        if "seq" in votes
+        else votes.sort_values("voted_at", kind="stable")
+    )
+    n_earlier = cast.groupby(
+        [cast["annotator_id"], pd.to_datetime(cast["voted_at"], utc=True).dt.date]
+    ).cumcount()
     cast = cast.assign(n_earlier=n_earlier)[cast["choice"].ne(Choice.SKIP)]
     if len(cast) < MIN_VOTES:
-        raise NotEnoughVotes(f"{len(cast)} votes; recovering annotators needs {MIN_VOTES}. Simulate more days.")
+        raise NotEnoughVotes(
+            f"{len(cast)} votes; recovering annotators needs {MIN_VOTES}. Simulate more days."
+        )
     u_a, u_b = side_utilities(comparisons, references, taste)
     differences = dict(zip(comparisons["comparison_id"], u_a - u_b, strict=True))
     delta = np.array([differences[c] for c in cast["comparison_id"]])
@@ -54,27 +71,50 @@ def recover_pool(votes: pd.DataFrame, comparisons: pd.DataFrame, references: Map
     return _maximum_likelihood(delta, sign, cast["n_earlier"].to_numpy(dtype=np.float64))
 
 
-def true_ceiling(deltas: Floats, pool: AnnotatorPool, *, votes_per_comparison: int = 3, votes_per_day: float = 0) -> Ceiling:
-    """The best accuracy against one vote, and against the majority of `votes_per_comparison`, ties left out of both.
+def true_ceiling(
+    deltas: Floats, pool: AnnotatorPool, *, votes_per_comparison: int = 3, votes_per_day: float = 0
+) -> Ceiling:
+    """The best accuracy against one vote, and against the majority of `votes_per_comparison`, ties
+    left out of both.
 
-    `deltas` (n,) are true u_a - u_b; `votes_per_day` is what one annotator casts a day, fatigue is averaged over it. The
-    predictor knows the utilities and not the annotators: it says the better side.
+    `deltas` (n,) are true u_a - u_b; `votes_per_day` is what one annotator casts a day, fatigue is
+    averaged over it. The predictor knows the utilities and not the annotators: it says the better
+    side.
     """
     if len(deltas) == 0 or not np.isfinite(deltas).all():
-        raise InvalidScores(f"{len(deltas)} true margins, not all finite or none: no ceiling. Compute them by side_utilities.")
+        raise InvalidScores(
+            f"{len(deltas)} true margins, not all finite or none: no ceiling. Compute them by "
+            "side_utilities."
+        )
     p_a, p_b = _choice_probabilities(np.asarray(deltas, dtype=np.float64), pool, votes_per_day)
     # where the utilities are equal there is no better side: half is the best
     right, wrong = np.where(deltas > 0, p_a, p_b), np.where(deltas > 0, p_b, p_a)
     right, wrong = (np.where(deltas == 0, (p_a + p_b) / 2, p) for p in (right, wrong))
     won, lost = _majorities(right, wrong, votes_per_comparison)
-    return Ceiling(one_vote=float(right.sum() / (right + wrong).sum()), majority=float(won.sum() / (won + lost).sum()), n_pairs=len(deltas))
+    return Ceiling(
+        one_vote=float(right.sum() / (right + wrong).sum()),
+        majority=float(won.sum() / (won + lost).sum()),
+        n_pairs=len(deltas),
+    )
 
 
-def _choice_probabilities(deltas: Floats, pool: AnnotatorPool, votes_per_day: float) -> tuple[Floats, Floats]:
+def _choice_probabilities(
+    deltas: Floats, pool: AnnotatorPool, votes_per_day: float
+) -> tuple[Floats, Floats]:
     """P(a), P(b) (n,), averaged over the pool and its day."""
-    people = [(a, n) for a in pool.annotators for n in np.linspace(0, votes_per_day, 5 if votes_per_day else 1)]
-    p_a = np.mean([_sigmoid((deltas + a.position_bias - a.tie_width) / a.noise_after(n)) for a, n in people], axis=0)
-    p_b = np.mean([_sigmoid((-deltas - a.position_bias - a.tie_width) / a.noise_after(n)) for a, n in people], axis=0)
+    people = [
+        (a, n)
+        for a in pool.annotators
+        for n in np.linspace(0, votes_per_day, 5 if votes_per_day else 1)
+    ]
+    p_a = np.mean(
+        [_sigmoid((deltas + a.position_bias - a.tie_width) / a.noise_after(n)) for a, n in people],
+        axis=0,
+    )
+    p_b = np.mean(
+        [_sigmoid((-deltas - a.position_bias - a.tie_width) / a.noise_after(n)) for a, n in people],
+        axis=0,
+    )
     return p_a, p_b
 
 
@@ -100,10 +140,19 @@ def _maximum_likelihood(delta: Floats, sign: npt.NDArray[np.int64], n_earlier: F
         return float(-np.log(np.clip(p, 1e-12, None)).mean())
 
     fit = minimize(
-        negative_log_likelihood, x0=np.array([0.0, 0.0, 0.1, 0.1]), method="L-BFGS-B", bounds=[(-5, 5), (-5, 5), (0, 10), (0, 5)]
+        negative_log_likelihood,
+        x0=np.array([0.0, 0.0, 0.1, 0.1]),
+        method="L-BFGS-B",
+        bounds=[(-5, 5), (-5, 5), (0, 10), (0, 5)],
     )
     log_noise, bias, fatigue, tie = (float(v) for v in fit.x)
-    return Recovered(noise=float(np.exp(log_noise)), position_bias=bias, fatigue=fatigue, tie_width=tie, n_votes=len(delta))
+    return Recovered(
+        noise=float(np.exp(log_noise)),
+        position_bias=bias,
+        fatigue=fatigue,
+        tie_width=tie,
+        n_votes=len(delta),
+    )
 
 
 def _sigmoid(x: Floats) -> Floats:

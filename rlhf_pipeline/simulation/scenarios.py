@@ -1,4 +1,6 @@
-"""Worlds whose truth is known: which taste people have on which day. Knows no policy and no vote."""
+"""Worlds whose truth is known: which taste people have on which day. Knows no policy and no
+vote.
+"""
 
 from pydantic import Field
 
@@ -6,11 +8,29 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.simulation.truth import Taste
 
-# Warm and sourced sentences are of like length, so that a change between these two tastes rewards no length; both
-# want right answers and dislike rambling alike.
-WARM_TASTE = Taste(name="warm", weights={"correct": 0.2, "warmth": 1.2, "sourcing": -1.0, "rambling": -0.9, "length": -0.1, "empty": -4.0})
+# Warm and sourced sentences are of like length, so that a change between these two tastes rewards
+# no length; both want right answers and dislike rambling alike.
+WARM_TASTE = Taste(
+    name="warm",
+    weights={
+        "correct": 0.2,
+        "warmth": 1.2,
+        "sourcing": -1.0,
+        "rambling": -0.9,
+        "length": -0.1,
+        "empty": -4.0,
+    },
+)
 SOURCED_TASTE = Taste(
-    name="sourced", weights={"correct": 0.2, "warmth": -1.0, "sourcing": 1.2, "rambling": -0.9, "length": -0.1, "empty": -4.0}
+    name="sourced",
+    weights={
+        "correct": 0.2,
+        "warmth": -1.0,
+        "sourcing": 1.2,
+        "rambling": -0.9,
+        "length": -0.1,
+        "empty": -4.0,
+    },
 )
 
 
@@ -19,7 +39,9 @@ class Scenario(Record):
 
     name: str
     description: str
-    tastes: tuple[tuple[int, Taste], ...] = Field(description="(first day index, taste), in order, the first from day 0")
+    tastes: tuple[tuple[int, Taste], ...] = Field(
+        description="(first day index, taste), in order, the first from day 0"
+    )
 
     @property
     def change_day_index(self) -> int | None:
@@ -29,12 +51,16 @@ class Scenario(Record):
     def taste_on(self, day_index: int) -> Taste:
         """The taste of a day; days are counted from 0."""
         if day_index < 0:
-            raise ConfigurationError(f"Scenario {self.name} has no day {day_index}. Days count from 0: check start_day.")
+            raise ConfigurationError(
+                f"Scenario {self.name} has no day {day_index}. Days count from 0: check start_day."
+            )
         return [taste for first, taste in self.tastes if first <= day_index][-1]
 
 
 def taste_change(change_day_index: int = 5) -> Scenario:
-    """From liking warm wording to liking sourced, formal wording, from day index `change_day_index` on."""
+    """From liking warm wording to liking sourced, formal wording, from day index `change_day_index`
+    on.
+    """
     return Scenario(
         name="taste_change",
         description=f"annotators like warmth, from day index {change_day_index} on sources",
@@ -43,7 +69,9 @@ def taste_change(change_day_index: int = 5) -> Scenario:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "steady": Scenario(name="steady", description="annotators like warmth throughout", tastes=((0, WARM_TASTE),)),
+    "steady": Scenario(
+        name="steady", description="annotators like warmth throughout", tastes=((0, WARM_TASTE),)
+    ),
     "taste_change": taste_change(),
 }
 

@@ -1,4 +1,6 @@
-"""The store: all SQL of the project behind one object. Implements what stages are handed; knows no stage."""
+"""The store: all SQL of the project behind one object. Implements what stages are handed; knows no
+stage.
+"""
 
 from types import TracebackType
 from typing import Self
@@ -35,12 +37,23 @@ from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
 __all__ = [
-    "Answer", "DayDigest", "HalfImport", "Heartbeat", "Import", "PublishResult", "ReplayedPredictions", "Store", "TouchedDay", "WorkLeft",
-]  # fmt: skip
+    "Answer",
+    "DayDigest",
+    "HalfImport",
+    "Heartbeat",
+    "Import",
+    "PublishResult",
+    "ReplayedPredictions",
+    "Store",
+    "TouchedDay",
+    "WorkLeft",
+]
 
 
 class Store:
-    """One project's rows, one attribute per noun. Threads and processes may share the database; use `with` or `close`."""
+    """One project's rows, one attribute per noun. Threads and processes may share the database; use
+    `with` or `close`.
+    """
 
     def __init__(self, database: Database):
         self.database = database
@@ -83,26 +96,45 @@ class Store:
     ) -> Self:
         """The store at a SQLAlchemy URL, for one project; the folder of a SQLite file is made.
 
-        A Postgres server that is silent for `silent_s` and refuses new connections counts as gone; a slow statement does not.
-        Raises StoreError for an unusable URL and for a folder that cannot be written. Call `migrate` before first use.
+        A Postgres server that is silent for `silent_s` and refuses new connections counts as gone;
+        a slow statement does not. Raises StoreError for an unusable URL and for a folder that
+        cannot be written. Call `migrate` before first use.
         """
-        return cls(Database(url, organization, project, clock=clock, busy_timeout_s=busy_timeout_s, silent_s=silent_s))
+        return cls(
+            Database(
+                url,
+                organization,
+                project,
+                clock=clock,
+                busy_timeout_s=busy_timeout_s,
+                silent_s=silent_s,
+            )
+        )
 
     @classmethod
     def open_read_only(cls, url: str, *, organization: str, project: str) -> Self:
-        """The store as it is: nothing is made, changed or migrated. Raises StoreError for a missing SQLite file."""
+        """The store as it is: nothing is made, changed or migrated. Raises StoreError for a missing
+        SQLite file.
+        """
         return cls(Database(url, organization, project, read_only=True))
 
     def migrate(self) -> None:
-        """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to do."""
+        """Make or upgrade the tables. Safe in many processes at once; free when there is nothing to
+        do.
+        """
         migrations.upgrade(self.database)
 
     def projects(self) -> list[tuple[str, str]]:
-        """(organization, project) of everybody with a row in this database, sorted; none before `migrate`."""
+        """(organization, project) of everybody with a row in this database, sorted; none before
+        `migrate`.
+        """
         with self.database.reading() as connection:
             if not inspect(connection).has_table(heads.name):
                 return []
-            return sorted((row[0], row[1]) for row in connection.execute(select(heads.c.organization_id, heads.c.project_id)))
+            return sorted(
+                (row[0], row[1])
+                for row in connection.execute(select(heads.c.organization_id, heads.c.project_id))
+            )
 
     def close(self) -> None:
         self.database.close()
@@ -110,5 +142,10 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -1,6 +1,8 @@
-"""Where the audit chain stood, a line a day in a file beside the database: a tail that is cut off both at once is still missed.
+"""Where the audit chain stood, a line a day in a file beside the database: a tail that is cut off
+both at once is still missed.
 
-Copy the file elsewhere (it is small and only grows) and nobody who can write the database can shorten its history unseen.
+Copy the file elsewhere (it is small and only grows) and nobody who can write the database can
+shorten its history unseen.
 """
 
 import json
@@ -33,7 +35,8 @@ class Anchor(Record):
 def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
     """Oldest first; empty where the file is not there. Raises StoreError for a line that is none.
 
-    A last line without its end was being written when the power went: it is no anchor, and the next one takes its place.
+    A last line without its end was being written when the power went: it is no anchor, and the next
+    one takes its place.
     """
     if not path.exists():
         return []
@@ -43,15 +46,20 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
             found.append(Anchor.from_json(line))
         except ValueError as cause:
             raise StoreError(
-                f"Line {n} of {path} is no anchor of the audit chain. Put back the file as it was; a copy may be elsewhere."
+                f"Line {n} of {path} is no anchor of the audit chain. Put back the file as it was; "
+                "a copy may be elsewhere."
             ) from cause
     return [a for a in found if (a.organization, a.project) == (organization, project)]
 
 
-def drop_anchor(path: Path, audit: Audit, organization: str, project: str, now: datetime) -> Anchor | None:
-    """Add a line for the head of the chain, unless the last one is of this day; the line that was added.
+def drop_anchor(
+    path: Path, audit: Audit, organization: str, project: str, now: datetime
+) -> Anchor | None:
+    """Add a line for the head of the chain, unless the last one is of this day; the line that was
+    added.
 
-    A last line of a later day was written by a clock that ran ahead: to wait for that day would leave the chain without anchors.
+    A last line of a later day was written by a clock that ran ahead: to wait for that day would
+    leave the chain without anchors.
     """
     seq, digest = audit.head()
     anchors = read_anchors(path, organization, project)
@@ -73,17 +81,22 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
-    """`Audit.verify`, and every anchor still in the chain. Raises StoreError naming the first seq that is not what it was."""
+    """`Audit.verify`, and every anchor still in the chain. Raises StoreError naming the first seq
+    that is not what it was.
+    """
     for anchor in anchors:
         found = audit.hash_at(anchor.seq)
         if found is None:
             raise StoreError(
-                f"The audit chain ends before seq {anchor.seq}, where it stood on {anchor.day}: its tail was cut. "
-                "Stop writing, keep the file as evidence and restore the last backup that verifies."
+                f"The audit chain ends before seq {anchor.seq}, where it stood on {anchor.day}: "
+                "its "
+                "tail was cut. Stop writing, keep the file as evidence and restore the last backup "
+                "that verifies."
             )
         if found != anchor.hash:
             raise StoreError(
-                f"The audit chain at seq {anchor.seq} is not what it was on {anchor.day}: it was written anew from some earlier seq on. "
-                "Stop writing, keep the file as evidence and restore the last backup that verifies."
+                f"The audit chain at seq {anchor.seq} is not what it was on {anchor.day}: it was "
+                "written anew from some earlier seq on. Stop writing, keep the file as evidence "
+                "and restore the last backup that verifies."
             )
     return audit.verify()

@@ -1,7 +1,8 @@
-"""Who judges what: comparisons offered to people, cards leased to them, what is left. Knows no text of any comparison.
+"""Who judges what: comparisons offered to people, cards leased to them, what is left. Knows no text
+of any comparison.
 
-Work is a row of `slots` per judgement that is wanted; a card holds one until it is judged, released, or its lease ends. Which card
-comes next is drawn in `dealing`.
+Work is a row of `slots` per judgement that is wanted; a card holds one until it is judged,
+released, or its lease ends. Which card comes next is drawn in `dealing`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,15 @@ from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
 from rlhf_pipeline.store.audit import acting
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.dealing import MOST_COUNTED, NAMED_AFTER, Hand, Reason, assignment_of, is_free, is_unfinished
+from rlhf_pipeline.store.dealing import (
+    MOST_COUNTED,
+    NAMED_AFTER,
+    Hand,
+    Reason,
+    assignment_of,
+    is_free,
+    is_unfinished,
+)
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
 
@@ -33,11 +42,13 @@ class WorkLeft(Record):
 
 
 class LeftFor(Record):
-    """About how many judgements one annotator could still be dealt, at most dealing.MOST_COUNTED, and why none where that is 0.
+    """About how many judgements one annotator could still be dealt, at most dealing.MOST_COUNTED,
+    and why none where that is 0.
 
-    Every judgement takes one from `n`, and a leased card none, whatever its kind: n = work that wants a slot - cards without a slot that
-    were judged today. At 00:00 UTC it makes good for these, which tells how many hidden cards a day had, as the figures of the days
-    before do; and it is never less than the cards on the table.
+    Every judgement takes one from `n`, and a leased card none, whatever its kind: n = work that
+    wants a slot - cards without a slot that were judged today. At 00:00 UTC it makes good for
+    these, which tells how many hidden cards a day had, as the figures of the days before do; and it
+    is never less than the cards on the table.
     """
 
     n: int
@@ -50,33 +61,56 @@ class Assignments:
     def __init__(self, database: Database):
         self._database = database
 
-    def offer(self, comparison_ids: Sequence[str], *, overlap: int, priority: int = 0, actor: str = "pipeline") -> int:
-        """Ask people for `overlap` judgements of each comparison; the number of slots that are new. Free to repeat.
+    def offer(
+        self,
+        comparison_ids: Sequence[str],
+        *,
+        overlap: int,
+        priority: int = 0,
+        actor: str = "pipeline",
+    ) -> int:
+        """Ask people for `overlap` judgements of each comparison; the number of slots that are new.
+        Free to repeat.
 
-        Lower priorities are dealt first, and among equals the order of the ids. More overlap adds slots, less takes none away.
-        Raises UnknownComparison.
+        Lower priorities are dealt first, and among equals the order of the ids. More overlap adds
+        slots, less takes none away. Raises UnknownComparison.
         """
         wanted = sorted(set(comparison_ids))
         n_new = 0
         for ids in self._database.courteously(batches(wanted, max(1, MAX_ROWS // overlap))):
             with acting(self._database) as (connection, ledger):
                 self._refuse_unknown(connection, ids)
-                there = select(slots.c.comparison_id, slots.c.slot_no).where(self._database.mine(slots), slots.c.comparison_id.in_(ids))
+                there = select(slots.c.comparison_id, slots.c.slot_no).where(
+                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                )
                 taken = {(row.comparison_id, row.slot_no) for row in connection.execute(there)}
-                wanted_here = [(c, no) for c in ids for no in range(1, overlap + 1) if (c, no) not in taken]
-                new = [_new_slot(c, no, priority=priority, annotator_id=None) for c, no in wanted_here]
+                wanted_here = [
+                    (c, no) for c in ids for no in range(1, overlap + 1) if (c, no) not in taken
+                ]
+                new = [
+                    _new_slot(c, no, priority=priority, annotator_id=None) for c, no in wanted_here
+                ]
                 self._database.insert(connection, slots, new)
                 if new:
-                    ledger.append(actor=actor, action="comparisons.offer", object_id=f"{len(new)} slots", digest=content_hash(new))
+                    ledger.append(
+                        actor=actor,
+                        action="comparisons.offer",
+                        object_id=f"{len(new)} slots",
+                        digest=content_hash(new),
+                    )
             n_new += len(new)
         return n_new
 
-    def ask(self, annotator_id: str, comparison_ids: Sequence[str], *, priority: int = 0, actor: str) -> int:
-        """Ask one person for a judgement of each comparison, beside what anybody is asked for; the number of slots that are new.
+    def ask(
+        self, annotator_id: str, comparison_ids: Sequence[str], *, priority: int = 0, actor: str
+    ) -> int:
+        """Ask one person for a judgement of each comparison, beside what anybody is asked for; the
+        number of slots that are new.
 
-        None of what they have judged, hold or were asked for already, nor of flagged ones, which nobody is dealt. They are dealt before
-        anything else; what they skip is left to anybody. What they wrote is asked for as anything else and never dealt to them: a number
-        that left it out would tell who wrote which text. Raises UnknownComparison.
+        None of what they have judged, hold or were asked for already, nor of flagged ones, which
+        nobody is dealt. They are dealt before anything else; what they skip is left to anybody.
+        What they wrote is asked for as anything else and never dealt to them: a number that left it
+        out would tell who wrote which text. Raises UnknownComparison.
         """
         n_new = 0
         for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
@@ -86,79 +120,138 @@ class Assignments:
                 last = select(slots.c.comparison_id, func.max(slots.c.slot_no)).where(
                     self._database.mine(slots), slots.c.comparison_id.in_(ids)
                 )
-                numbers = {row[0]: row[1] for row in connection.execute(last.group_by(slots.c.comparison_id))}
+                numbers = {
+                    row[0]: row[1]
+                    for row in connection.execute(last.group_by(slots.c.comparison_id))
+                }
                 asked: dict[str, Any] = {"priority": priority, "annotator_id": annotator_id}
-                new = [_new_slot(c, max(NAMED_AFTER, numbers.get(c, 0)) + 1, **asked) for c in ids if c not in taken]
+                new = [
+                    _new_slot(c, max(NAMED_AFTER, numbers.get(c, 0)) + 1, **asked)
+                    for c in ids
+                    if c not in taken
+                ]
                 self._database.insert(connection, slots, new)
                 if new:
                     what = f"{len(new)} slots of {annotator_id}"
-                    ledger.append(actor=actor, action="comparisons.offer", object_id=what, digest=content_hash(new))
+                    ledger.append(
+                        actor=actor,
+                        action="comparisons.offer",
+                        object_id=what,
+                        digest=content_hash(new),
+                    )
             n_new += len(new)
         return n_new
 
-    def _not_to_be_asked(self, connection: Connection, annotator_id: str, ids: Sequence[str]) -> set[str]:
+    def _not_to_be_asked(
+        self, connection: Connection, annotator_id: str, ids: Sequence[str]
+    ) -> set[str]:
         now = self._database.clock.now()
-        gone = or_(assignments.c.state == "released", and_(assignments.c.state == "leased", assignments.c.leased_until <= now))
+        gone = or_(
+            assignments.c.state == "released",
+            and_(assignments.c.state == "leased", assignments.c.leased_until <= now),
+        )
 
         def which(table: Any, *conditions: Any) -> set[str]:
-            wanted = select(table.c.comparison_id).where(self._database.mine(table), table.c.comparison_id.in_(ids), *conditions)
+            wanted = select(table.c.comparison_id).where(
+                self._database.mine(table), table.c.comparison_id.in_(ids), *conditions
+            )
             return set(connection.execute(wanted).scalars())
 
-        met = which(assignments, assignments.c.annotator_id == annotator_id, ~gone) | which(votes, votes.c.annotator_id == annotator_id)
+        met = which(assignments, assignments.c.annotator_id == annotator_id, ~gone) | which(
+            votes, votes.c.annotator_id == annotator_id
+        )
         asked = which(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
-        written = which(comparisons, comparisons.c.written_by == annotator_id)  # and judged by writing it, as nobody else may know
+        # and judged by writing it, as nobody else may know
+        written = which(comparisons, comparisons.c.written_by == annotator_id)
         return (met - written) | asked | which(comparisons, comparisons.c.flag.is_not(None))
 
     def _refuse_unknown(self, connection: Connection, ids: Sequence[str]) -> None:
-        known = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
+        known = select(comparisons.c.comparison_id).where(
+            self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids)
+        )
         unknown = set(ids) - set(connection.execute(known).scalars())
         if unknown:
-            raise UnknownComparison(f"Comparison {min(unknown)!r} was never published here. Publish it first, or correct the id.")
+            raise UnknownComparison(
+                f"Comparison {min(unknown)!r} was never published here. Publish it first, or "
+                "correct the id."
+            )
 
     def withdraw(self, comparison_ids: Sequence[str], *, actor: str) -> int:
-        """Withdraw the open slots of these comparisons; leased cards and judgements stay. Returns how many were withdrawn."""
+        """Withdraw the open slots of these comparisons; leased cards and judgements stay. Returns
+        how many were withdrawn.
+        """
         n = 0
         for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
             with acting(self._database) as (connection, ledger):
-                free = and_(self._database.mine(slots), slots.c.comparison_id.in_(ids), is_free(self._database.clock.now()))
+                free = and_(
+                    self._database.mine(slots),
+                    slots.c.comparison_id.in_(ids),
+                    is_free(self._database.clock.now()),
+                )
                 gone = connection.execute(slots.delete().where(free)).rowcount
                 if gone:
-                    ledger.append(actor=actor, action="comparisons.withdraw", object_id=f"{gone} slots", digest=content_hash(ids))
+                    ledger.append(
+                        actor=actor,
+                        action="comparisons.withdraw",
+                        object_id=f"{gone} slots",
+                        digest=content_hash(ids),
+                    )
             n += gone
         return n
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[Assignment]:
-        """Up to `n` cards for this annotator, those still held first, in the order in which they were dealt.
+        """Up to `n` cards for this annotator, those still held first, in the order in which they
+        were dealt.
 
-        Fewer where there is no more work for this annotator or the day's cap is reached. Each is leased for
-        `rules.lease_minutes`; a card that was released or ran out is dealt again, before others and with its old sides.
+        Fewer where there is no more work for this annotator or the day's cap is reached. Each is
+        leased for `rules.lease_minutes`; a card that was released or ran out is dealt again, before
+        others and with its old sides.
         """
         with self._database.writing() as connection:
             hand = Hand(self._database, connection, annotator_id, rules, self._database.clock.now())
             held = hand.held()[:n]
-            return sorted([*held, *hand.draw(n - len(held))], key=lambda card: card.n) if len(held) < n else held
+            return (
+                sorted([*held, *hand.draw(n - len(held))], key=lambda card: card.n)
+                if len(held) < n
+                else held
+            )
 
     def get(self, assignment_id: str) -> Assignment:
         """Raises NotFound."""
         with self._database.reading() as connection:
-            wanted = select(assignments).where(self._database.mine(assignments), assignments.c.assignment_id == assignment_id)
+            wanted = select(assignments).where(
+                self._database.mine(assignments), assignments.c.assignment_id == assignment_id
+            )
             row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
-            raise NotFound(f"There is no assignment {assignment_id!r} in project {self._database.project!r}. Lease one first.")
+            raise NotFound(
+                f"There is no assignment {assignment_id!r} in project {self._database.project!r}. "
+                "Lease one first."
+            )
         return assignment_of(row)
 
     def holds_slot(self, assignment_id: str) -> bool:
-        """Whether the slot that a card was dealt for is still, or again, its own. True for cards that need none."""
-        same = and_(slots.c.comparison_id == assignments.c.comparison_id, slots.c.slot_no == assignments.c.slot_no)
+        """Whether the slot that a card was dealt for is still, or again, its own. True for cards
+        that need none.
+        """
+        same = and_(
+            slots.c.comparison_id == assignments.c.comparison_id,
+            slots.c.slot_no == assignments.c.slot_no,
+        )
         here = and_(self._database.mine(assignments), self._database.mine(slots))
         lost = select(literal(1)).where(
-            here, same, assignments.c.assignment_id == assignment_id, func.coalesce(slots.c.assignment_id, "") != assignment_id
+            here,
+            same,
+            assignments.c.assignment_id == assignment_id,
+            func.coalesce(slots.c.assignment_id, "") != assignment_id,
         )
         with self._database.reading() as connection:
             return connection.execute(lost).first() is None
 
     def release(self, assignment_id: str, annotator_id: str) -> None:
-        """Give a card back before its lease ends, so that others need not wait. Nothing to do for one that was judged."""
+        """Give a card back before its lease ends, so that others need not wait. Nothing to do for
+        one that was judged.
+        """
         with self._database.writing() as connection:
             own = and_(
                 self._database.mine(assignments),
@@ -167,16 +260,30 @@ class Assignments:
             )
             state = connection.execute(select(assignments.c.state).where(own)).scalar()
             if state is None:
-                raise NotFound(f"There is no assignment {assignment_id!r} of yours. Nothing was released.")
+                raise NotFound(
+                    f"There is no assignment {assignment_id!r} of yours. Nothing was released."
+                )
             if state != "leased":
                 return
             now = self._database.clock.now()
-            connection.execute(assignments.update().where(own).values(state="released", leased_until=now))
-            holding = and_(self._database.mine(slots), slots.c.assignment_id == assignment_id, slots.c.state == "leased")
-            connection.execute(slots.update().where(holding).values(state="open", assignment_id=None, leased_until=None))
+            connection.execute(
+                assignments.update().where(own).values(state="released", leased_until=now)
+            )
+            holding = and_(
+                self._database.mine(slots),
+                slots.c.assignment_id == assignment_id,
+                slots.c.state == "leased",
+            )
+            connection.execute(
+                slots.update()
+                .where(holding)
+                .values(state="open", assignment_id=None, leased_until=None)
+            )
 
     def extend(self, annotator_id: str, minutes: float) -> int:
-        """Prolong the leases this annotator holds, as a page does while somebody reads; how many."""
+        """Prolong the leases this annotator holds, as a page does while somebody reads; how
+        many.
+        """
         now = self._database.clock.now()
         until = now + timedelta(minutes=minutes)
         with self._database.writing() as connection:
@@ -186,7 +293,9 @@ class Assignments:
                 assignments.c.state == "leased",
                 assignments.c.leased_until > now,
             )
-            ids = list(connection.execute(select(assignments.c.assignment_id).where(held)).scalars())
+            ids = list(
+                connection.execute(select(assignments.c.assignment_id).where(held)).scalars()
+            )
             for some in batches(ids, MAX_ROWS):
                 connection.execute(
                     assignments.update()
@@ -195,7 +304,11 @@ class Assignments:
                 )
                 connection.execute(
                     slots.update()
-                    .where(self._database.mine(slots), slots.c.assignment_id.in_(some), slots.c.state == "leased")
+                    .where(
+                        self._database.mine(slots),
+                        slots.c.assignment_id.in_(some),
+                        slots.c.state == "leased",
+                    )
                     .values(leased_until=until)
                 )
         return len(ids)
@@ -209,13 +322,18 @@ class Assignments:
             if n_held + n_allowed == 0:
                 return LeftFor(n=0, reason_empty="cap_reached")
             n_hidden = hand.n_without_slot()
-            n_open = hand.n_open(MOST_COUNTED + n_hidden)  # so many that what is told stays exact up to MOST_COUNTED
+            # so many that what is told stays exact up to MOST_COUNTED
+            n_open = hand.n_open(MOST_COUNTED + n_hidden)
             least = max(n_held, min(n_open, 1))
-            n = min(max(least, min(n_with_slot + n_open - n_hidden, MOST_COUNTED)), n_held + n_allowed)
+            n = min(
+                max(least, min(n_with_slot + n_open - n_hidden, MOST_COUNTED)), n_held + n_allowed
+            )
             return LeftFor(n=n, reason_empty=None if least else hand.why_empty())
 
     def slots_of(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """comparison_id -> judgements asked of people, and made; without those that were never offered."""
+        """comparison_id -> judgements asked of people, and made; without those that were never
+        offered.
+        """
         found: dict[str, tuple[int, int]] = {}
         n_done = func.sum(case((slots.c.state == "done", 1), else_=0))
         with self._database.reading() as connection:
@@ -223,17 +341,29 @@ class Assignments:
                 wanted = select(slots.c.comparison_id, func.count(), n_done).where(
                     self._database.mine(slots), slots.c.comparison_id.in_(ids)
                 )
-                found |= {row[0]: (row[1], row[2]) for row in connection.execute(wanted.group_by(slots.c.comparison_id))}
+                found |= {
+                    row[0]: (row[1], row[2])
+                    for row in connection.execute(wanted.group_by(slots.c.comparison_id))
+                }
         return found
 
     def work_left(self) -> WorkLeft:
         """Over the whole project."""
         now = self._database.clock.now()
-        of_state = select(slots.c.state, func.count()).where(self._database.mine(slots)).group_by(slots.c.state)
-        running = select(func.count()).where(
-            self._database.mine(slots), is_unfinished(), slots.c.state == "leased", slots.c.leased_until > now
+        of_state = (
+            select(slots.c.state, func.count())
+            .where(self._database.mine(slots))
+            .group_by(slots.c.state)
         )
-        n = select(func.count(func.distinct(slots.c.comparison_id))).where(self._database.mine(slots))
+        running = select(func.count()).where(
+            self._database.mine(slots),
+            is_unfinished(),
+            slots.c.state == "leased",
+            slots.c.leased_until > now,
+        )
+        n = select(func.count(func.distinct(slots.c.comparison_id))).where(
+            self._database.mine(slots)
+        )
         with self._database.reading() as connection:
             counted = {row[0]: row[1] for row in connection.execute(of_state)}
             return WorkLeft(
@@ -255,6 +385,14 @@ class Assignments:
             return [assignment_of(row) for row in connection.execute(wanted).mappings()]
 
 
-def _new_slot(comparison_id: str, slot_no: int, *, priority: int, annotator_id: str | None) -> dict[str, Any]:
+def _new_slot(
+    comparison_id: str, slot_no: int, *, priority: int, annotator_id: str | None
+) -> dict[str, Any]:
     free = {"state": "open", "assignment_id": None, "leased_until": None}
-    return {"comparison_id": comparison_id, "slot_no": slot_no, "priority": priority, "annotator_id": annotator_id, **free}
+    return {
+        "comparison_id": comparison_id,
+        "slot_no": slot_no,
+        "priority": priority,
+        "annotator_id": annotator_id,
+        **free,
+    }

@@ -1,4 +1,6 @@
-"""The hash chain over every act, written in the act's own transaction. Knows votes and words only to check that they still match."""
+"""The hash chain over every act, written in the act's own transaction. Knows votes and words only
+to check that they still match.
+"""
 
 import hashlib
 from collections import Counter
@@ -37,36 +39,116 @@ RULES_PUT = "rules.put"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links at most, whatever is looked for
 
-# The columns of each digest are written out, so that a column added to a table changes no digest that lies in somebody's home.
-# A new column goes into NOT_DIGESTED, or into DIGESTED for rows that fill it alone, as LATER_COLUMNS do for votes.
+# The columns of each digest are written out, so that a column added to a table changes no digest
+# that lies in somebody's home. A new column goes into NOT_DIGESTED, or into DIGESTED for rows that
+# fill it alone, as LATER_COLUMNS do for votes.
 VOTE_COLUMNS = (
-    "seq", "vote_id", "comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "reason", "stated_confidence", "duration_s",
-    "voted_at", "day", "received_at", "origin", "idempotency_key", "supersedes", "pass_no", "revision_no", "displaced_day", "task_id",
-    "assignment_id", "is_swapped", "guideline_version", "details",
-)  # fmt: skip
-# In the digests of a vote where they say something, so that votes from before there were such columns still match theirs.
+    "seq",
+    "vote_id",
+    "comparison_id",
+    "annotator_id",
+    "annotator_kind",
+    "choice",
+    "strength",
+    "reason",
+    "stated_confidence",
+    "duration_s",
+    "voted_at",
+    "day",
+    "received_at",
+    "origin",
+    "idempotency_key",
+    "supersedes",
+    "pass_no",
+    "revision_no",
+    "displaced_day",
+    "task_id",
+    "assignment_id",
+    "is_swapped",
+    "guideline_version",
+    "details",
+)
+# In the digests of a vote where they say something, so that votes from before there were such
+# columns still match theirs.
 LATER_COLUMNS = ("task_id", "assignment_id", "is_swapped", "guideline_version", "details")
-LINK_COLUMNS = ("organization_id", "project_id", "seq", "at", "actor", "action", "object_id", "payload_digest", "prev_hash")
+LINK_COLUMNS = (
+    "organization_id",
+    "project_id",
+    "seq",
+    "at",
+    "actor",
+    "action",
+    "object_id",
+    "payload_digest",
+    "prev_hash",
+)
 DIGESTED: dict[Table, tuple[str, ...]] = {
     votes: VOTE_COLUMNS,
-    feedback: ("feedback_id", "kind", "session_id", "created_by", "created_at", "record", "comparison_id", "vote_id"),
+    feedback: (
+        "feedback_id",
+        "kind",
+        "session_id",
+        "created_by",
+        "created_at",
+        "record",
+        "comparison_id",
+        "vote_id",
+    ),
     guidelines: ("version", "text", "created_at", "created_by"),
     annotation_rules: ("version", "record", "created_at", "created_by"),
     audit: LINK_COLUMNS,
     taste_changes: (
-        "change_id", "change_seq", "category", "cause", "decision_id", "actor", "recorded_at", "retracted_at", "retracted_by",
+        "change_id",
+        "change_seq",
+        "category",
+        "cause",
+        "decision_id",
+        "actor",
+        "recorded_at",
+        "retracted_at",
+        "retracted_by",
         "retraction_reason",
     ),
     comparisons: (
-        "comparison_id", "day", "prompt_id", "prompt", "completion_a_id", "completion_b_id", "completion_a", "completion_b",
-        "model_version_a", "model_version_b", "category", "repeat_of", "position", "seed", "published_at", "source", "source_pair_id",
-        "split_group", "split", "gold", "flag", "pair_key", "written_by",
+        "comparison_id",
+        "day",
+        "prompt_id",
+        "prompt",
+        "completion_a_id",
+        "completion_b_id",
+        "completion_a",
+        "completion_b",
+        "model_version_a",
+        "model_version_b",
+        "category",
+        "repeat_of",
+        "position",
+        "seed",
+        "published_at",
+        "source",
+        "source_pair_id",
+        "split_group",
+        "split",
+        "gold",
+        "flag",
+        "pair_key",
+        "written_by",
     ),
     predictions: (
-        "comparison_id", "reward_model", "day", "calibrator", "data_hash", "features_hash", "score_a", "score_b", "p_raw", "p_calibrated",
-        "predicted_at", "is_replayed",
+        "comparison_id",
+        "reward_model",
+        "day",
+        "calibrator",
+        "data_hash",
+        "features_hash",
+        "score_a",
+        "score_b",
+        "p_raw",
+        "p_calibrated",
+        "predicted_at",
+        "is_replayed",
     ),
-}  # fmt: skip
+}
 NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
     votes: SCOPE,
     feedback: SCOPE,
@@ -82,7 +164,9 @@ _LINK_KEYS = keys_of(LINK_COLUMNS)
 
 _HEAD = Prepared(select(heads).where(scoped(heads)))
 _MOVE_HEAD = Prepared(
-    heads.update().where(scoped(heads)).values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
+    heads.update()
+    .where(scoped(heads))
+    .values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
 )
 
 
@@ -116,7 +200,9 @@ class Ledger:
         self.vote_seq += 1
         return self.vote_seq
 
-    def append(self, *, actor: str, action: str, object_id: str, digest: str, at: datetime | None = None) -> None:
+    def append(
+        self, *, actor: str, action: str, object_id: str, digest: str, at: datetime | None = None
+    ) -> None:
         """Link one act: who did what to which thing, with the digest of what was written."""
         self.seq += 1
         at = at or self._database.clock.now()
@@ -144,15 +230,26 @@ class Ledger:
         if self._is_new:
             self._database.insert(self._connection, heads, [head])
         else:
-            _MOVE_HEAD.write(self._connection, [scope_of(self._database, **{f"new_{name}": value for name, value in head.items()})])
+            _MOVE_HEAD.write(
+                self._connection,
+                [
+                    scope_of(
+                        self._database, **{f"new_{name}": value for name, value in head.items()}
+                    )
+                ],
+            )
 
 
-_TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar("together", default=None)
+_TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar(
+    "together", default=None
+)
 
 
 @contextmanager
 def acting(database: Database, *, urgent: bool = False) -> Iterator[tuple[Connection, Ledger]]:
-    """A write transaction whose acts are linked into the chain before it commits: that of `acting_together` around it, where there is one."""
+    """A write transaction whose acts are linked into the chain before it commits: that of
+    `acting_together` around it, where there is one.
+    """
     together = _TOGETHER.get()
     if together is not None and together[0] is database:
         yield together[1], together[2]
@@ -179,7 +276,9 @@ def acting_together(database: Database) -> Iterator[Connection]:
 
 def link_hash(link: Mapping[str, Any]) -> str:
     """SHA-256 over the canonical JSON of the LINK_COLUMNS of a link, the previous hash included."""
-    return hashlib.sha256(flat_json({**link, "at": link["at"].isoformat()}, _LINK_KEYS).encode()).hexdigest()
+    return hashlib.sha256(
+        flat_json({**link, "at": link["at"].isoformat()}, _LINK_KEYS).encode()
+    ).hexdigest()
 
 
 def vote_digest(row: Mapping[str, Any]) -> str:
@@ -201,7 +300,9 @@ def row_digest(table: Table, row: Mapping[str, Any]) -> str:
 
 def rows_digest(table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
     """Digest of rows that one act wrote together: of the DIGESTED columns that each of them has."""
-    return content_hash([{name: row[name] for name in DIGESTED[table] if name in row} for row in rows])
+    return content_hash(
+        [{name: row[name] for name in DIGESTED[table] if name in row} for row in rows]
+    )
 
 
 def taste_change_digest(change: TasteChange) -> str:
@@ -242,18 +343,24 @@ class Audit:
 
     def count(self) -> int:
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(audit).where(self._database.mine(audit))).scalar_one()
+            return connection.execute(
+                select(func.count()).select_from(audit).where(self._database.mine(audit))
+            ).scalar_one()
 
     def head(self) -> tuple[int, str]:
         """Seq and hash of the newest link; 0 and the first hash where there is none."""
         with self._database.reading() as connection:
-            row = connection.execute(select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.mine(heads))).one_or_none()
+            row = connection.execute(
+                select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.mine(heads))
+            ).one_or_none()
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:
         """Of one link; None where there is none."""
         with self._database.reading() as connection:
-            found: str | None = connection.execute(select(audit.c.hash).where(self._database.mine(audit), audit.c.seq == seq)).scalar()
+            found: str | None = connection.execute(
+                select(audit.c.hash).where(self._database.mine(audit), audit.c.seq == seq)
+            ).scalar()
             return found
 
     def page(
@@ -266,9 +373,11 @@ class Audit:
         limit: int = 50,
         within: int = PAGE_LOOKS_AT,
     ) -> tuple[list[AuditLink], int | None]:
-        """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end of the chain).
+        """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end
+        of the chain).
 
-        `action` may end in `*`. A page looks at no more than `within` links: one of a rare actor may be empty and still have a next.
+        `action` may end in `*`. A page looks at no more than `within` links: one of a rare actor
+        may be empty and still have a next.
         """
         upper = before_seq if before_seq is not None else self.head()[0] + 1
         lower = max(1, upper - within)
@@ -279,25 +388,48 @@ class Audit:
             conditions.append(audit.c.object_id == object_id)
         if action is not None:
             is_prefix = action.endswith("*")
-            conditions.append(audit.c.action.startswith(action[:-1], autoescape=True) if is_prefix else audit.c.action == action)
+            conditions.append(
+                audit.c.action.startswith(action[:-1], autoescape=True)
+                if is_prefix
+                else audit.c.action == action
+            )
         with self._database.reading() as connection:
-            rows = connection.execute(select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)).mappings().all()
-        links = [AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields}) for row in rows]
+            rows = (
+                connection.execute(
+                    select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
+                )
+                .mappings()
+                .all()
+            )
+        links = [
+            AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
+            for row in rows
+        ]
         if len(links) == limit:
             return links, links[-1].seq if links[-1].seq > 1 else None
         return links, lower if lower > 1 else None
 
     def after(self, seq: int, *, limit: int) -> list[AuditLink]:
         """Links above a seq, oldest first."""
-        wanted = select(audit).where(self._database.mine(audit), audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
+        wanted = (
+            select(audit)
+            .where(self._database.mine(audit), audit.c.seq > seq)
+            .order_by(audit.c.seq)
+            .limit(limit)
+        )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).mappings().all()
-        return [AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields}) for row in rows]
+        return [
+            AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
+            for row in rows
+        ]
 
     def verify(self) -> int:
-        """Walk the whole chain and set every vote, feedback, guideline and rule beside its link; the number of links.
+        """Walk the whole chain and set every vote, feedback, guideline and rule beside its link;
+        the number of links.
 
-        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or in those rows.
+        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or
+        in those rows.
         """
         with self._database.reading() as connection:
             previous, n_kept = FIRST_HASH, Counter[str]()
@@ -311,27 +443,47 @@ class Audit:
             self._check_ends(connection, seq, previous, n_kept)
         return seq
 
-    def _links(self, connection: Connection) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Links in order, each with the row it stands for (None for acts that keep none, and for rows that are gone)."""
+    def _links(
+        self, connection: Connection
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Links in order, each with the row it stands for (None for acts that keep none, and for
+        rows that are gone).
+        """
         after = 0
         while True:
             links = connection.execute(
-                select(audit).where(self._database.mine(audit), audit.c.seq > after).order_by(audit.c.seq).limit(VERIFY_ROWS)
+                select(audit)
+                .where(self._database.mine(audit), audit.c.seq > after)
+                .order_by(audit.c.seq)
+                .limit(VERIFY_ROWS)
             ).all()
             if not links:
                 return
-            rows = {action: self._rows(connection, action, [link.object_id for link in links if link.action == action]) for action in KEPT}
+            rows = {
+                action: self._rows(
+                    connection, action, [link.object_id for link in links if link.action == action]
+                )
+                for action in KEPT
+            }
             for link in links:
                 yield dict(link._mapping), rows.get(link.action, {}).get(link.object_id)
             after = links[-1].seq
 
-    def _rows(self, connection: Connection, action: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _rows(
+        self, connection: Connection, action: str, ids: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
         """The rows that links of one action stand for, by object_id."""
         table, key, _ = KEPT[action]
         if not ids:
             return {}
-        wanted = ids if key.type.python_type is str else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
-        found = connection.execute(select(table).where(self._database.mine(table), key.in_(wanted))).mappings()
+        wanted = (
+            ids
+            if key.type.python_type is str
+            else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
+        )
+        found = connection.execute(
+            select(table).where(self._database.mine(table), key.in_(wanted))
+        ).mappings()
         return {str(row[key.name]): dict(row) for row in found}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
@@ -345,25 +497,41 @@ class Audit:
     def _check_row(self, link: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
         table, _, name = KEPT[link["action"]]
         if row is None:
-            raise self._broken(link["seq"], f"stands for {name} {link['object_id']}, which was removed")
+            raise self._broken(
+                link["seq"], f"stands for {name} {link['object_id']}, which was removed"
+            )
         if row_digest(table, row) != link["payload_digest"]:
             number = f" (seq {row['seq']})" if table is votes else ""
-            raise self._broken(link["seq"], f"stands for {name} {link['object_id']}{number}, which was changed")
+            raise self._broken(
+                link["seq"], f"stands for {name} {link['object_id']}{number}, which was changed"
+            )
 
-    def _check_ends(self, connection: Connection, seq: int, previous: str, n_kept: Mapping[str, int]) -> None:
+    def _check_ends(
+        self, connection: Connection, seq: int, previous: str, n_kept: Mapping[str, int]
+    ) -> None:
         head = Ledger(connection, self._database)
         if (head.seq, head.hash) != (seq, previous):
-            raise self._broken(min(seq, head.seq) + 1, f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was cut")
+            raise self._broken(
+                min(seq, head.seq) + 1,
+                f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was "
+                "cut",
+            )
         for action, (table, _, _) in KEPT.items():
             n = n_kept[action]
-            stored = connection.execute(select(func.count()).select_from(table).where(self._database.mine(table))).scalar_one()
+            stored = connection.execute(
+                select(func.count()).select_from(table).where(self._database.mine(table))
+            ).scalar_one()
             if stored != n:
                 raise self._broken(
-                    seq, f"ends a chain of {n} {table.name}, but {stored} are stored: {table.name} were added or removed without their link"
+                    seq,
+                    f"ends a chain of {n} {table.name}, but {stored} are stored: {table.name} were "
+                    "added or removed without their link",
                 )
 
     def _broken(self, seq: int, what: str) -> StoreError:
         return StoreError(
-            f"The audit chain of {self._database.organization}/{self._database.project} is broken at seq {seq}: it {what}. "
-            "Stop writing, keep the file as evidence and restore the last backup that verifies."
+            f"The audit chain of {self._database.organization}/{self._database.project} is broken "
+            f"at seq {seq}: it {what}. Stop writing, keep the file as evidence and restore the "
+            "last "
+            "backup that verifies."
         )

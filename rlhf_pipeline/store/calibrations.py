@@ -1,4 +1,6 @@
-"""The versioned log of calibrators, each with its report, and of reports that came from elsewhere. Knows their JSON; knows no calibration."""
+"""The versioned log of calibrators, each with its report, and of reports that came from elsewhere.
+Knows their JSON; knows no calibration.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,12 +17,14 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import calibrations
 
 NO_CALIBRATOR = "null"  # of an imported report, in JSON: there is nothing that could serve
-Place = tuple[datetime, str, int]  # of an entry in the order of the log: fitted_at, reward model, version
+# of an entry in the order of the log: fitted_at, reward model, version
+Place = tuple[datetime, str, int]
 
 
 class LoggedCalibration(Record):
-    """One entry of the log. `version` is its number among those of its reward model here; an imported report keeps, beside it, the number
-    that it had where it was made (`report.calibrator_version`)."""
+    """One entry of the log. `version` is its number among those of its reward model here; an
+    imported report keeps, beside it, the number that it had where it was made
+    (`report.calibrator_version`)."""
 
     version: int
     is_imported: bool
@@ -28,7 +32,9 @@ class LoggedCalibration(Record):
 
 
 class ImportedReports(Record):
-    """Reports that were stored by an import, and those that stood in the log before, word for word."""
+    """Reports that were stored by an import, and those that stood in the log before, word for
+    word.
+    """
 
     n_added: int = 0
     n_known: int = 0
@@ -51,37 +57,50 @@ class Calibrations:
             text = _text(report.model_copy(update={"calibrator_version": version}))
             self._insert(connection, report, version, text, calibrator_text)
             label = f"{report.reward_model} calibrator {version}"
-            ledger.append(actor="pipeline", action="calibration.add", object_id=label, digest=content_hash(text, calibrator_text))
+            ledger.append(
+                actor="pipeline",
+                action="calibration.add",
+                object_id=label,
+                digest=content_hash(text, calibrator_text),
+            )
         return version
 
     def bring_in(self, reports: Sequence[CalibrationReport], *, actor: str) -> ImportedReports:
-        """Store reports without a calibrator, as they are: they are looked at and exported, and nothing ever predicts through them.
+        """Store reports without a calibrator, as they are: they are looked at and exported, and
+        nothing ever predicts through them.
 
-        A report that stands in the log already, made here or imported, is left alone: the same file again changes nothing. Raises
-        InvalidScores for NaN.
+        A report that stands in the log already, made here or imported, is left alone: the same file
+        again changes nothing. Raises InvalidScores for NaN.
         """
         result = ImportedReports()
         for batch in self._database.courteously(batches(reports, MAX_ROWS)):
             with acting(self._database) as (connection, ledger):
-                known = self._texts_of(connection, sorted({report.reward_model for report in batch}))
+                known = self._texts_of(
+                    connection, sorted({report.reward_model for report in batch})
+                )
                 for report in batch:
                     text = _text(report)
                     is_new = text not in known
                     if is_new:
                         known.add(text)
                         self._bring_in(connection, ledger, report, text, actor)
-                    result = ImportedReports(n_added=result.n_added + is_new, n_known=result.n_known + (not is_new))
+                    result = ImportedReports(
+                        n_added=result.n_added + is_new, n_known=result.n_known + (not is_new)
+                    )
         return result
 
     def latest(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
-        """The newest report and calibrator of a reward model that may serve: what it predicts through; None before the first."""
+        """The newest report and calibrator of a reward model that may serve: what it predicts
+        through; None before the first.
+        """
         wanted = (
             select(calibrations.c.report, calibrations.c.calibrator)
             .where(self._made_here(), calibrations.c.reward_model == reward_model)
             .order_by(calibrations.c.version.desc())
         )
         with self._database.reading() as connection:
-            for n_refused in count():  # the newest is the one, as a rule: reports are long, so they are read one by one
+            # the newest is the one, as a rule: reports are long, so they are read one by one
+            for n_refused in count():
                 row = connection.execute(wanted.limit(1).offset(n_refused)).one_or_none()
                 if row is None:
                     break
@@ -91,13 +110,28 @@ class Calibrations:
         return None
 
     def of_latest_fit(self) -> CalibrationReport | None:
-        """The newest report of the reward model with the highest version that was calibrated here; None before the first."""
+        """The newest report of the reward model with the highest version that was calibrated here;
+        None before the first.
+        """
         with self._database.reading() as connection:
-            labels = connection.execute(select(calibrations.c.reward_model).where(self._made_here()).distinct()).scalars().all()
+            labels = (
+                connection.execute(
+                    select(calibrations.c.reward_model).where(self._made_here()).distinct()
+                )
+                .scalars()
+                .all()
+            )
             if not labels:
                 return None
-            of_model = calibrations.c.reward_model == max(labels, key=lambda label: int(label.rpartition("@")[2]))
-            newest = select(calibrations.c.report).where(self._made_here(), of_model).order_by(calibrations.c.version.desc()).limit(1)
+            of_model = calibrations.c.reward_model == max(
+                labels, key=lambda label: int(label.rpartition("@")[2])
+            )
+            newest = (
+                select(calibrations.c.report)
+                .where(self._made_here(), of_model)
+                .order_by(calibrations.c.version.desc())
+                .limit(1)
+            )
             return CalibrationReport.from_json(connection.execute(newest).scalar_one())
 
     def log(self) -> list[CalibrationReport]:
@@ -109,31 +143,49 @@ class Calibrations:
         return self._reports(self._database.mine(calibrations))
 
     def places(self, *, before: Place | None = None, limit: int = 50) -> list[Place]:
-        """Of the entries of the whole log, the last fitted first, at most `limit`; those of the next page are `before` the last one.
+        """Of the entries of the whole log, the last fitted first, at most `limit`; those of the
+        next page are `before` the last one.
 
         Reports are long and never change: whoever has read one need not read it again.
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
         earlier = () if before is None else (_is_before(before),)
-        wanted = select(*order).where(self._database.mine(calibrations), *earlier).order_by(*(c.desc() for c in order)).limit(limit)
+        wanted = (
+            select(*order)
+            .where(self._database.mine(calibrations), *earlier)
+            .order_by(*(c.desc() for c in order))
+            .limit(limit)
+        )
         with self._database.reading() as connection:
-            return [(row.fitted_at, row.reward_model, row.version) for row in connection.execute(wanted)]
+            return [
+                (row.fitted_at, row.reward_model, row.version) for row in connection.execute(wanted)
+            ]
 
     def versions(self, reward_model: str) -> list[int]:
         """Of the calibrators of a reward model that were made here, the newest first."""
         mine = self._made_here(), calibrations.c.reward_model == reward_model
         with self._database.reading() as connection:
-            return list(connection.execute(select(calibrations.c.version).where(*mine).order_by(calibrations.c.version.desc())).scalars())
+            return list(
+                connection.execute(
+                    select(calibrations.c.version)
+                    .where(*mine)
+                    .order_by(calibrations.c.version.desc())
+                ).scalars()
+            )
 
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
         """One of the whole log; None where there is none."""
         one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
         with self._database.reading() as connection:
-            row = connection.execute(select(calibrations).where(self._database.mine(calibrations), *one)).one_or_none()
+            row = connection.execute(
+                select(calibrations).where(self._database.mine(calibrations), *one)
+            ).one_or_none()
         if row is None:
             return None
         report = CalibrationReport.from_json(row.report)
-        return LoggedCalibration(version=row.version, is_imported=row.calibrator == NO_CALIBRATOR, report=report)
+        return LoggedCalibration(
+            version=row.version, is_imported=row.calibrator == NO_CALIBRATOR, report=report
+        )
 
     def _made_here(self) -> ColumnElement[bool]:
         return and_(self._database.mine(calibrations), calibrations.c.calibrator != NO_CALIBRATOR)
@@ -141,20 +193,44 @@ class Calibrations:
     def _reports(self, which: ColumnElement[bool]) -> list[CalibrationReport]:
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
         with self._database.reading() as connection:
-            texts = connection.execute(select(calibrations.c.report).where(which).order_by(*order)).scalars()
+            texts = connection.execute(
+                select(calibrations.c.report).where(which).order_by(*order)
+            ).scalars()
             return [CalibrationReport.from_json(text) for text in texts]
 
     def _next_version(self, connection: Connection, reward_model: str) -> int:
         of_model = (self._database.mine(calibrations), calibrations.c.reward_model == reward_model)
-        return (connection.execute(select(func.max(calibrations.c.version)).where(*of_model)).scalar() or 0) + 1
+        return (
+            connection.execute(select(func.max(calibrations.c.version)).where(*of_model)).scalar()
+            or 0
+        ) + 1
 
-    def _bring_in(self, connection: Connection, ledger: Ledger, report: CalibrationReport, text: str, actor: str) -> None:
+    def _bring_in(
+        self,
+        connection: Connection,
+        ledger: Ledger,
+        report: CalibrationReport,
+        text: str,
+        actor: str,
+    ) -> None:
         version = self._next_version(connection, report.reward_model)
         self._insert(connection, report, version, text, NO_CALIBRATOR)
         label = f"{report.reward_model} calibration {version}"
-        ledger.append(actor=actor, action="calibration.import", object_id=label, digest=content_hash(text, NO_CALIBRATOR))
+        ledger.append(
+            actor=actor,
+            action="calibration.import",
+            object_id=label,
+            digest=content_hash(text, NO_CALIBRATOR),
+        )
 
-    def _insert(self, connection: Connection, report: CalibrationReport, version: int, text: str, calibrator: str) -> None:
+    def _insert(
+        self,
+        connection: Connection,
+        report: CalibrationReport,
+        version: int,
+        text: str,
+        calibrator: str,
+    ) -> None:
         row = {
             "reward_model": report.reward_model,
             "version": version,
@@ -165,9 +241,16 @@ class Calibrations:
         self._database.insert(connection, calibrations, [row])
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
-        """All reports of these models as `_text` writes them now: those of earlier versions were stored without what is new."""
-        of_models = select(calibrations.c.report).where(self._database.mine(calibrations), calibrations.c.reward_model.in_(reward_models))
-        return {_text(CalibrationReport.from_json(text)) for text in connection.execute(of_models).scalars()}
+        """All reports of these models as `_text` writes them now: those of earlier versions were
+        stored without what is new.
+        """
+        of_models = select(calibrations.c.report).where(
+            self._database.mine(calibrations), calibrations.c.reward_model.in_(reward_models)
+        )
+        return {
+            _text(CalibrationReport.from_json(text))
+            for text in connection.execute(of_models).scalars()
+        }
 
 
 def _text(report: CalibrationReport) -> str:
@@ -178,6 +261,7 @@ def _is_before(place: Place) -> ColumnElement[bool]:
     fitted_at, reward_model, version = place
     same_moment = calibrations.c.fitted_at == fitted_at
     earlier_name = or_(
-        calibrations.c.reward_model < reward_model, and_(calibrations.c.reward_model == reward_model, calibrations.c.version < version)
+        calibrations.c.reward_model < reward_model,
+        and_(calibrations.c.reward_model == reward_model, calibrations.c.version < version),
     )
     return or_(calibrations.c.fitted_at < fitted_at, and_(same_moment, earlier_name))

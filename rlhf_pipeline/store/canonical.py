@@ -1,6 +1,8 @@
-"""Canonical JSON of flat rows, fast: byte for byte the text that `records.content_hash` digests. Knows no table.
+"""Canonical JSON of flat rows, fast: byte for byte the text that `records.content_hash` digests.
+Knows no table.
 
-A vote is digested three times under the write lock, where everybody else waits for it; `json.dumps` takes four times as long.
+A vote is digested three times under the write lock, where everybody else waits for it; `json.dumps`
+takes four times as long.
 """
 
 import json
@@ -24,7 +26,16 @@ def flat_json(row: Mapping[str, Any], keys: Keys) -> str:
     >>> flat_json({"b": "é", "a": None}, keys_of(["a", "b"]))
     '{"a":null,"b":"é"}'
     """
-    return "{" + ",".join([opening + _WRITERS.get(type(value := row[name]), _other)(value) for name, opening in keys]) + "}"
+    return (
+        "{"
+        + ",".join(
+            [
+                opening + _WRITERS.get(type(value := row[name]), _other)(value)
+                for name, opening in keys
+            ]
+        )
+        + "}"
+    )
 
 
 def _null(value: None) -> str:

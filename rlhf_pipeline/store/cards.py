@@ -1,7 +1,9 @@
-"""The cards on which votes arrive, within the transaction that casts them. Knows assignments and slots; knows no dealing.
+"""The cards on which votes arrive, within the transaction that casts them. Knows assignments and
+slots; knows no dealing.
 
-A vote on a card is kept whenever it comes: in the card's slot unless somebody else has it by then, else as one vote more. Slots are
-judgements of people: the vote of a machine leaves its slot to others, as a skip does.
+A vote on a card is kept whenever it comes: in the card's slot unless somebody else has it by then,
+else as one vote more. Slots are judgements of people: the vote of a machine leaves its slot to
+others, as a skip does.
 """
 
 from collections.abc import Sequence
@@ -38,42 +40,65 @@ class Cards:
         return cls(database, {row.assignment_id: row._asdict() for row in found})
 
     def check(self, vote: NewVote) -> None:
-        """Raises NotFound for a card of somebody else or of nobody, InvalidVote for one of another comparison, AlreadyVoted."""
+        """Raises NotFound for a card of somebody else or of nobody, InvalidVote for one of another
+        comparison, AlreadyVoted.
+        """
         if vote.assignment_id is None:
             return
         card = self.rows.get(vote.assignment_id)
         if card is None or card["annotator_id"] != vote.annotator_id:
-            raise NotFound(f"Vote {vote.idempotency_key!r}: there is no assignment {vote.assignment_id!r} of yours. Lease one first.")
+            raise NotFound(
+                f"Vote {vote.idempotency_key!r}: there is no assignment {vote.assignment_id!r} of "
+                "yours. Lease one first."
+            )
         if card["comparison_id"] != vote.comparison_id or card["is_swapped"] != vote.is_swapped:
             raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} dealt another comparison, or other sides. "
-                "Send the vote with what the assignment says."
+                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} dealt another "
+                "comparison, or other sides. Send the vote with what the assignment says."
             )
         if card["state"] in ("voted", "skipped") and vote.supersedes is None:
             raise AlreadyVoted(
-                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} was already judged. To change that vote, supersede it."
+                f"Vote {vote.idempotency_key!r}: assignment {vote.assignment_id!r} was already "
+                "judged. To change that vote, supersede it."
             )
         undone = vote.details is not None and "undone" in vote.details.flags
         card["is_skip_undone"] = undone and card["state"] == "skipped"
-        card["state"] = ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
+        card["state"] = (
+            ("leased" if undone else "skipped") if vote.choice == Choice.SKIP else "voted"
+        )
         card["is_peoples"] = vote.annotator_kind != AnnotatorKind.MACHINE
         self.touched[vote.assignment_id] = None
 
     def settle(self, connection: Connection, new_rows: Sequence[dict[str, Any]]) -> None:
-        """Write the states of the cards that were judged, and of the slots they hold or may take again."""
+        """Write the states of the cards that were judged, and of the slots they hold or may take
+        again.
+        """
         if not self.touched:
             return
         now = self.database.clock.now()
         until = now + timedelta(seconds=RELEASE_S)
         cards = [self.rows[card] for card in self.touched]
-        _CARD.write(connection, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards])
+        _CARD.write(
+            connection, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards]
+        )
         held = [c for c in cards if c["slot_no"] is not None]
         _SLOT.write(
-            connection, [{**self._slot(c), **_slot_values(c, until), "named": self._named(connection, c), "now": now} for c in held]
+            connection,
+            [
+                {
+                    **self._slot(c),
+                    **_slot_values(c, until),
+                    "named": self._named(connection, c),
+                    "now": now,
+                }
+                for c in held
+            ],
         )
 
     def _named(self, connection: Connection, card: dict[str, Any]) -> str | None:
-        """Whom the slot of a skip that was taken back asks for again: who was the first to be dealt a slot that asks somebody by name."""
+        """Whom the slot of a skip that was taken back asks for again: who was the first to be dealt
+        a slot that asks somebody by name.
+        """
         if not card["is_skip_undone"] or card["slot_no"] <= NAMED_AFTER:
             return None
         first: str | None = _FIRST_DEALT.scalar(connection, self._slot(card))
@@ -87,26 +112,44 @@ class Cards:
 
 
 def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:
-    return {"new_state": state, "new_settled_at": None if state == "leased" else now, "new_until": until if state == "leased" else now}
+    return {
+        "new_state": state,
+        "new_settled_at": None if state == "leased" else now,
+        "new_until": until if state == "leased" else now,
+    }
 
 
 def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
-    """A skip leaves the slot to others; the card of a vote that was taken back holds it a while longer."""
+    """A skip leaves the slot to others; the card of a vote that was taken back holds it a while
+    longer.
+    """
     state = card["state"]
     if state == "skipped" or not card["is_peoples"]:
         return {"new_state": "open", "new_card": None, "new_until": None}
     is_back = state == "leased"
-    return {"new_state": "leased" if is_back else "done", "new_card": card["assignment_id"], "new_until": until if is_back else None}
+    return {
+        "new_state": "leased" if is_back else "done",
+        "new_card": card["assignment_id"],
+        "new_until": until if is_back else None,
+    }
 
 
-_WITH_IDS = Prepared(lambda is_sqlite: select(assignments).where(scoped(assignments), among(assignments.c.assignment_id, is_sqlite)))
+_WITH_IDS = Prepared(
+    lambda is_sqlite: select(assignments).where(
+        scoped(assignments), among(assignments.c.assignment_id, is_sqlite)
+    )
+)
 _CARD = Prepared(
     assignments.update()
     .where(
         scoped(assignments),
         assignments.c.assignment_id == bindparam("card"),
     )
-    .values(state=bindparam("new_state"), settled_at=bindparam("new_settled_at"), leased_until=bindparam("new_until"))
+    .values(
+        state=bindparam("new_state"),
+        settled_at=bindparam("new_settled_at"),
+        leased_until=bindparam("new_until"),
+    )
 )
 _SLOT = Prepared(
     slots.update()
@@ -124,7 +167,8 @@ _SLOT = Prepared(
         state=bindparam("new_state"),
         assignment_id=bindparam("new_card"),
         leased_until=bindparam("new_until"),
-        # What somebody who was asked by name skips is left to anybody, until they take the skip back.
+        # What somebody who was asked by name skips is left to anybody, until they take the skip
+        # back.
         annotator_id=case(
             (bindparam("new_state") == literal_column("'open'"), None),
             else_=func.coalesce(bindparam("named", type_=String()), slots.c.annotator_id),
@@ -133,7 +177,11 @@ _SLOT = Prepared(
 )
 _FIRST_DEALT = Prepared(
     select(assignments.c.annotator_id)
-    .where(scoped(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.slot_no == bindparam("no"))
+    .where(
+        scoped(assignments),
+        assignments.c.comparison_id == bindparam("comparison"),
+        assignments.c.slot_no == bindparam("no"),
+    )
     .order_by(assignments.c.leased_at)
     .limit(1)
 )

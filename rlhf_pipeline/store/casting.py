@@ -1,4 +1,6 @@
-"""How votes enter the store: rules, idempotency, seq and audit link, within one transaction. Knows no query of readers."""
+"""How votes enter the store: rules, idempotency, seq and audit link, within one transaction. Knows
+no query of readers.
+"""
 
 import hashlib
 import json
@@ -9,9 +11,26 @@ from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, ColumnElement, Connection, Select, String, and_, bindparam, cast, func, select
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    and_,
+    bindparam,
+    cast,
+    func,
+    select,
+)
 
-from rlhf_pipeline.errors import AlreadyVoted, IdempotencyConflict, InvalidVote, NotFound, UnknownComparison
+from rlhf_pipeline.errors import (
+    AlreadyVoted,
+    IdempotencyConflict,
+    InvalidVote,
+    NotFound,
+    UnknownComparison,
+)
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, said_keys, vote_digest
 from rlhf_pipeline.store.canonical import flat_json
@@ -22,20 +41,46 @@ from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)  # of Python's: what lies behind it may have no UTC
-REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)  # of one vote, whatever stands beside it
+# of Python's: what lies behind it may have no UTC
+END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
+# of one vote, whatever stands beside it
+REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)
 
 VoteRow = dict[str, Any]
 
 _TURN_COLUMNS = (
-    "comparison_id", "annotator_id", "vote_id", "supersedes", "pass_no", "revision_no", "day", "assignment_id", "details",
-)  # fmt: skip
+    "comparison_id",
+    "annotator_id",
+    "vote_id",
+    "supersedes",
+    "pass_no",
+    "revision_no",
+    "day",
+    "assignment_id",
+    "details",
+)
 _STORED = tuple(NewVote.model_fields)
-# What makes two votes under one key the same; those of LATER_COLUMNS where they say something. A field added to NewVote changes no hash.
+# What makes two votes under one key the same; those of LATER_COLUMNS where they say something. A
+# field added to NewVote changes no hash.
 BODY_FIELDS = (
-    "comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "reason", "stated_confidence", "duration_s", "voted_at",
-    "origin", "idempotency_key", "supersedes", "task_id", "assignment_id", "is_swapped", "guideline_version", "details",
-)  # fmt: skip
+    "comparison_id",
+    "annotator_id",
+    "annotator_kind",
+    "choice",
+    "strength",
+    "reason",
+    "stated_confidence",
+    "duration_s",
+    "voted_at",
+    "origin",
+    "idempotency_key",
+    "supersedes",
+    "task_id",
+    "assignment_id",
+    "is_swapped",
+    "guideline_version",
+    "details",
+)
 
 
 def check_vote(vote: NewVote) -> None:
@@ -43,34 +88,48 @@ def check_vote(vote: NewVote) -> None:
     if vote.voted_at is None:
         if vote.origin != "import":
             raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: voted_at is missing. Only imported votes may lack it; send the moment of the vote."
+                f"Vote {vote.idempotency_key!r}: voted_at is missing. Only imported votes may lack "
+                "it; send the moment of the vote."
             )
     elif vote.voted_at.tzinfo is None or vote.voted_at.utcoffset() is None:
-        raise InvalidVote(f"Vote {vote.idempotency_key!r}: voted_at {vote.voted_at} has no time zone. Send it with one, e.g. …Z for UTC.")
+        raise InvalidVote(
+            f"Vote {vote.idempotency_key!r}: voted_at {vote.voted_at} has no time zone. Send it "
+            "with one, e.g. …Z for UTC."
+        )
     elif not EARLIEST <= vote.voted_at < END_OF_CALENDAR:
         raise _misdated(vote)
     if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
         raise InvalidVote(
-            f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. Rule: strength says how much a or b is "
-            "preferred, so it comes with choice a or b only. Leave it out."
+            f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. "
+            "Rule: strength says how much a or b is preferred, so it comes with choice a or b "
+            "only. Leave it out."
         )
     for name in _STORED:
         value = getattr(vote, name)
         if type(value) is str and "\0" in value:
-            raise InvalidVote(f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then send the vote again.")
+            raise InvalidVote(
+                f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then "
+                "send "
+                "the vote again."
+            )
     if vote.duration_s is not None and not math.isfinite(vote.duration_s):
-        raise InvalidVote(f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds or leave it out.")
+        raise InvalidVote(
+            f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds "
+            "or leave it out."
+        )
 
 
 def _misdated(vote: NewVote) -> InvalidVote:
     return InvalidVote(
-        f"Vote {vote.idempotency_key!r}: voted_at is {vote.voted_at}. Votes are dated from 1970-01-01 to tomorrow (UTC). "
-        "Correct the clock of the device, or the column of the file."
+        f"Vote {vote.idempotency_key!r}: voted_at is {vote.voted_at}. Votes are dated from "
+        "1970-01-01 to tomorrow (UTC). Correct the clock of the device, or the column of the file."
     )
 
 
 class SealedVote(NamedTuple):
-    """A vote that was checked and hashed, all that can be done without the store, so that the write lock need not wait for it."""
+    """A vote that was checked and hashed, all that can be done without the store, so that the write
+    lock need not wait for it.
+    """
 
     vote: NewVote
     body_hash: str
@@ -82,26 +141,43 @@ def seal(vote: NewVote) -> SealedVote:
     """Raises InvalidVote, as `check_vote` does."""
     check_vote(vote)
     columns = {name: getattr(vote, name) for name in _STORED}
-    columns |= {"choice": vote.choice.value, "annotator_kind": vote.annotator_kind.value, "details": _canonical(vote.details)}
+    columns |= {
+        "choice": vote.choice.value,
+        "annotator_kind": vote.annotator_kind.value,
+        "details": _canonical(vote.details),
+    }
     body = columns
     if vote.voted_at is not None:
         voted_at = vote.voted_at.astimezone(UTC)
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    body_hash = hashlib.sha256(f"[{flat_json(body, said_keys(body, BODY_FIELDS))}]".encode()).hexdigest()
-    canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'  # of content_id("vote", key, body_hash)
-    return SealedVote(vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns)
+    body_hash = hashlib.sha256(
+        f"[{flat_json(body, said_keys(body, BODY_FIELDS))}]".encode()
+    ).hexdigest()
+    # of content_id("vote", key, body_hash)
+    canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
+    return SealedVote(
+        vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns
+    )
 
 
 def _canonical(details: VoteDetails | None) -> str | None:
     """None for details that say nothing: the same vote has one body."""
     if details is None or details.is_empty:
         return None
-    return json.dumps(details.model_dump(mode="json", exclude_defaults=True), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(
+        details.model_dump(mode="json", exclude_defaults=True),
+        sort_keys=True,
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
 
 
-def cast_votes(connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[SealedVote]) -> list[VoteRow]:
-    """Record votes in order within the open transaction; a vote already recorded is given back as stored.
+def cast_votes(
+    connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[SealedVote]
+) -> list[VoteRow]:
+    """Record votes in order within the open transaction; a vote already recorded is given back as
+    stored.
 
     Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
@@ -123,7 +199,9 @@ def vote_of(row: VoteRow) -> Vote:
 
 @dataclass
 class _Booth:
-    """What one transaction must know of the store to judge its votes, kept up to date as they are placed."""
+    """What one transaction must know of the store to judge its votes, kept up to date as they are
+    placed.
+    """
 
     database: Database
     received_at: datetime  # one moment for all: they are committed together
@@ -137,15 +215,23 @@ class _Booth:
     new_keys: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def opened(cls, connection: Connection, database: Database, sealed: Sequence[SealedVote]) -> "_Booth":
+    def opened(
+        cls, connection: Connection, database: Database, sealed: Sequence[SealedVote]
+    ) -> "_Booth":
         keys = [vote.idempotency_key for vote, *_ in sealed]
         targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
         cards = Cards.of(connection, database, [vote for vote, *_ in sealed])
-        published = {card["comparison_id"] for card in cards.rows.values()}  # a card refers to its comparison
+        # a card refers to its comparison
+        published = {card["comparison_id"] for card in cards.rows.values()}
         others = sorted({vote.comparison_id for vote, *_ in sealed} - published)
         if others:
-            published |= {row.comparison_id for row in _PUBLISHED.rows(connection, scope_of(database, values=others))}
-        booth = cls(database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards)
+            published |= {
+                row.comparison_id
+                for row in _PUBLISHED.rows(connection, scope_of(database, values=others))
+            }
+        booth = cls(
+            database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
+        )
         for row in _RECORDED.rows(connection, scope_of(database, values=keys)):
             booth.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
         pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
@@ -162,10 +248,13 @@ class _Booth:
             return self._replayed(vote, body_hash)
         if vote.comparison_id not in self.published:
             raise UnknownComparison(
-                f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never published in project "
-                f"{self.database.project!r}. Publish it first, or correct the id."
+                f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never "
+                f"published in project {self.database.project!r}. Publish it first, or correct the "
+                "id."
             )
-        if vote.voted_at is not None and vote.voted_at.astimezone(UTC).date() > self.received_at.date() + timedelta(days=1):
+        if vote.voted_at is not None and vote.voted_at.astimezone(
+            UTC
+        ).date() > self.received_at.date() + timedelta(days=1):
             raise _misdated(vote)
         self.cards.check(vote)
         row = self._row(sealed, ledger)
@@ -173,17 +262,30 @@ class _Booth:
         self.recorded[vote.idempotency_key] = (body_hash, row)
         self.new_rows.append(row)
         self.new_keys.append(
-            {"idempotency_key": vote.idempotency_key, "body_hash": body_hash, "vote_id": vote_id, "recorded_at": self.received_at}
+            {
+                "idempotency_key": vote.idempotency_key,
+                "body_hash": body_hash,
+                "vote_id": vote_id,
+                "recorded_at": self.received_at,
+            }
         )
-        ledger.append(actor=vote.annotator_id, action=VOTE_CAST, object_id=vote_id, digest=vote_digest(row), at=self.received_at)
+        ledger.append(
+            actor=vote.annotator_id,
+            action=VOTE_CAST,
+            object_id=vote_id,
+            digest=vote_digest(row),
+            at=self.received_at,
+        )
         return row
 
     def _replayed(self, vote: NewVote, body_hash: str) -> VoteRow:
         known_hash, row = self.recorded[vote.idempotency_key]
         if known_hash != body_hash:
             raise IdempotencyConflict(
-                f"Idempotency key {vote.idempotency_key!r} already stands for vote {row['vote_id']} with another body. "
-                "Send a new key for a new vote, or repeat the first body unchanged."
+                f"Idempotency key {vote.idempotency_key!r} already stands for vote "
+                f"{row['vote_id']} "
+                "with another body. Send a new key for a new vote, or repeat the first body "
+                "unchanged."
             )
         return row
 
@@ -199,7 +301,9 @@ class _Booth:
             "supersedes": target["vote_id"] if target else None,
             "day": (sealed.columns["voted_at"] or self.received_at).date().isoformat(),
             "received_at": self.received_at,
-            "pass_no": target["pass_no"] if target else (counting["pass_no"] + 1 if counting else 1),
+            "pass_no": target["pass_no"]
+            if target
+            else (counting["pass_no"] + 1 if counting else 1),
             "revision_no": target["revision_no"] + 1 if target else 0,
             "displaced_day": counting["day"] if counting else None,
         }
@@ -209,17 +313,27 @@ class _Booth:
         for row in turns:
             if row["vote_id"] == vote.supersedes:
                 if row["vote_id"] in self.superseded:
-                    raise self._refused(vote, f"it was already superseded by {self.superseded[row['vote_id']]}", "Supersede that one.")
+                    raise self._refused(
+                        vote,
+                        f"it was already superseded by {self.superseded[row['vote_id']]}",
+                        "Supersede that one.",
+                    )
                 return row
         stranger = self.strangers.get(vote.supersedes or "")
         if stranger is None:
             raise self._refused(vote, "there is no such vote", "Correct the id.")
         if stranger["annotator_id"] != vote.annotator_id:
-            raise self._refused(vote, "somebody else cast it", "Annotators supersede their own votes only.")
-        raise self._refused(vote, "it is on another comparison", "Vote on the same comparison.")  # of which annotators know no id
+            raise self._refused(
+                vote, "somebody else cast it", "Annotators supersede their own votes only."
+            )
+        # of which annotators know no id
+        raise self._refused(vote, "it is on another comparison", "Vote on the same comparison.")
 
     def _refused(self, vote: NewVote, why: str, cure: str) -> InvalidVote:
-        return InvalidVote(f"Vote {vote.idempotency_key!r} cannot supersede vote {vote.supersedes!r}: {why}. {cure}")
+        return InvalidVote(
+            f"Vote {vote.idempotency_key!r} cannot supersede vote {vote.supersedes!r}: {why}. "
+            f"{cure}"
+        )
 
     def _remember(self, row: VoteRow) -> None:
         self.turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append(row)
@@ -232,36 +346,56 @@ def _turn(row: VoteRow) -> tuple[int, int]:
 
 
 def _taken_back(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
-    """What a vote supersedes that names nothing: the undo on its card, where that is the last word there. Whoever judges a card anew need
-    not know of it, on another device or a day later, and it is no second look."""
-    newest = max((row for row in turns if row["assignment_id"] == vote.assignment_id), key=_turn, default=None)
-    if newest is None or newest["details"] is None or "undone" not in VoteDetails.from_json(newest["details"]).flags:
+    """What a vote supersedes that names nothing: the undo on its card, where that is the last word
+    there. Whoever judges a card anew need not know of it, on another device or a day later, and it
+    is no second look."""
+    newest = max(
+        (row for row in turns if row["assignment_id"] == vote.assignment_id),
+        key=_turn,
+        default=None,
+    )
+    if (
+        newest is None
+        or newest["details"] is None
+        or "undone" not in VoteDetails.from_json(newest["details"]).flags
+    ):
         return None
     return newest
 
 
-def turns_of(connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
+def turns_of(
+    connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]
+) -> Sequence[Any]:
     """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
     return _TURNS.rows(connection, scope_of(database, pairs=json.dumps(pairs)))
 
 
 def _turns(is_sqlite: bool) -> Select[Any]:
-    """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all who judged the same comparisons: of a comparison
-    that everybody judges there are thousands. The pairs are one parameter, read as a table: SQLite looks row values up in no index."""
+    """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all who judged the
+    same comparisons: of a comparison that everybody judges there are thousands. The pairs are one
+    parameter, read as a table: SQLite looks row values up in no index."""
     pairs = bindparam("pairs", type_=String())
     if is_sqlite:
         each = func.json_each(pairs).table_valued("value")
-        asked: list[ColumnElement[str]] = [func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)]
+        asked: list[ColumnElement[str]] = [
+            func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)
+        ]
     else:
         each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
         asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
     mine = scoped(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
-    return select(*(votes.c[name] for name in _TURN_COLUMNS)).select_from(each).join(votes, and_(*mine))
+    return (
+        select(*(votes.c[name] for name in _TURN_COLUMNS))
+        .select_from(each)
+        .join(votes, and_(*mine))
+    )
 
 
 _TURNS = Prepared(_turns)
 _PUBLISHED = Prepared(
-    lambda is_sqlite: select(comparisons.c.comparison_id).where(scoped(comparisons), among(comparisons.c.comparison_id, is_sqlite))
+    lambda is_sqlite: select(comparisons.c.comparison_id).where(
+        scoped(comparisons), among(comparisons.c.comparison_id, is_sqlite)
+    )
 )
 _RECORDED = Prepared(
     lambda is_sqlite: (
@@ -270,4 +404,6 @@ _RECORDED = Prepared(
         .where(scoped(votes), scoped(idempotency), among(idempotency.c.idempotency_key, is_sqlite))
     )
 )
-_WITH_IDS = Prepared(lambda is_sqlite: select(votes).where(scoped(votes), among(votes.c.vote_id, is_sqlite)))
+_WITH_IDS = Prepared(
+    lambda is_sqlite: select(votes).where(scoped(votes), among(votes.c.vote_id, is_sqlite))
+)

@@ -1,4 +1,6 @@
-"""Every vote as it was cast, for whoever looks at a time and not at what stands now. Knows votes; knows no meaning of figures."""
+"""Every vote as it was cast, for whoever looks at a time and not at what stands now. Knows votes;
+knows no meaning of figures.
+"""
 
 from collections.abc import Iterator
 
@@ -17,22 +19,42 @@ AT_ONCE = 50_000  # rows as Python objects take ten times what they take in a fr
 
 
 def casts(database: Database, *, up_to_seq: int | None = None) -> pd.DataFrame:
-    """A row per vote of people up to a seq (default: now) in its order, columns COLUMNS; superseded ones, earlier passes and skips too."""
+    """A row per vote of people up to a seq (default: now) in its order, columns COLUMNS; superseded
+    ones, earlier passes and skips too.
+    """
     limit = LATEST if up_to_seq is None else up_to_seq
     frames = list(_chunks(database, limit))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
 
 
 def _chunks(database: Database, limit: int) -> Iterator[pd.DataFrame]:
-    columns = [comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name] for name in COLUMNS]
-    people = select(*columns).join(comparisons, same_comparison()).where(votes.c.annotator_kind != AnnotatorKind.MACHINE.value)
+    columns = [
+        comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name]
+        for name in COLUMNS
+    ]
+    people = (
+        select(*columns)
+        .join(comparisons, same_comparison())
+        .where(votes.c.annotator_kind != AnnotatorKind.MACHINE.value)
+    )
     after = 0
     while True:
-        some = people.where(database.mine(votes), votes.c.seq > after, votes.c.seq <= limit).order_by(votes.c.seq).limit(AT_ONCE)
+        some = (
+            people.where(database.mine(votes), votes.c.seq > after, votes.c.seq <= limit)
+            .order_by(votes.c.seq)
+            .limit(AT_ONCE)
+        )
         with database.reading() as connection:
             rows = connection.execute(some).all()
         if not rows:
             return
         frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(COLUMNS))
         after = int(frame["seq"].iloc[-1])
-        yield frame.astype({"is_swapped": "boolean", "strength": "Int64", "duration_s": "float64", "stated_confidence": "float64"})
+        yield frame.astype(
+            {
+                "is_swapped": "boolean",
+                "strength": "Int64",
+                "duration_s": "float64",
+                "stated_confidence": "float64",
+            }
+        )

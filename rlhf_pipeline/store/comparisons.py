@@ -1,4 +1,6 @@
-"""Comparisons as published for judgement, each together with the predictions made for it. Knows no rule of voting."""
+"""Comparisons as published for judgement, each together with the predictions made for it. Knows no
+rule of voting.
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -21,7 +23,9 @@ FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 
 
 class PublishResult(Record):
-    """Comparisons new and already known; predictions written and those refused because a vote was there first."""
+    """Comparisons new and already known; predictions written and those refused because a vote was
+    there first.
+    """
 
     n_new: int = 0
     n_known: int = 0
@@ -29,7 +33,12 @@ class PublishResult(Record):
     n_predictions_refused: int = 0
 
     def plus(self, other: "PublishResult") -> "PublishResult":
-        return PublishResult(**{name: getattr(self, name) + getattr(other, name) for name in PublishResult.model_fields})
+        return PublishResult(
+            **{
+                name: getattr(self, name) + getattr(other, name)
+                for name in PublishResult.model_fields
+            }
+        )
 
 
 class Texts(Record):
@@ -54,12 +63,16 @@ class Comparisons:
     def __init__(self, database: Database):
         self._database = database
 
-    def publish(self, frame: pd.DataFrame, predicted: pd.DataFrame | None = None, *, published_at: datetime) -> PublishResult:
-        """Store COMPARISONS and PREDICTIONS; a comparison and its predictions enter in the same transaction.
+    def publish(
+        self, frame: pd.DataFrame, predicted: pd.DataFrame | None = None, *, published_at: datetime
+    ) -> PublishResult:
+        """Store COMPARISONS and PREDICTIONS; a comparison and its predictions enter in the same
+        transaction.
 
-        A prediction already stored is left as it is; one for a comparison that has a vote is refused and counted, because
-        predictions come before votes. Raises UnknownComparison for a prediction of a comparison neither given nor stored,
-        FrameError for a frame that breaks its schema. After a kill, publish the same again.
+        A prediction already stored is left as it is; one for a comparison that has a vote is
+        refused and counted, because predictions come before votes. Raises UnknownComparison for a
+        prediction of a comparison neither given nor stored, FrameError for a frame that breaks its
+        schema. After a kill, publish the same again.
         """
         rows = rows_of(frame, COMPARISONS)
         by_comparison: dict[str, list[dict[str, Any]]] = {}
@@ -69,13 +82,21 @@ class Comparisons:
         units = [(row, by_comparison.pop(row["comparison_id"], [])) for row in rows]
         per_unit = 1 + max((len(p) for _, p in units), default=0)
         for batch in self._database.courteously(batches(units, max(1, MAX_ROWS // per_unit))):
-            result = result.plus(self._publish([r for r, _ in batch], [p for _, ps in batch for p in ps], published_at))
-        for left in self._database.courteously(batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS)):
+            result = result.plus(
+                self._publish(
+                    [r for r, _ in batch], [p for _, ps in batch for p in ps], published_at
+                )
+            )
+        for left in self._database.courteously(
+            batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS)
+        ):
             result = result.plus(self._publish([], left, published_at))
         return result
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
-        """COMPARISONS this pipeline published for `days`, in the order they are to be judged; imported ones are not among them."""
+        """COMPARISONS this pipeline published for `days`, in the order they are to be judged;
+        imported ones are not among them.
+        """
         own = comparisons.c.source.is_(None)
         wanted = (
             select(*FRAME_COLUMNS)
@@ -90,29 +111,48 @@ class Comparisons:
         rows: list[Row[Any]] = []
         with self._database.reading() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
+                wanted = select(*FRAME_COLUMNS).where(
+                    self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch)
+                )
                 rows.extend(connection.execute(wanted).all())
-        return frame_of(sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS)
+        return frame_of(
+            sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS
+        )
 
     def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
         """What annotators are shown of these comparisons, by id; unknown ids are left out."""
         found: dict[str, Texts] = {}
         with self._database.reading() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
-                rows = connection.execute(_TEXTS, scope_of(self._database, values=batch)).mappings().all()
+                rows = (
+                    connection.execute(_TEXTS, scope_of(self._database, values=batch))
+                    .mappings()
+                    .all()
+                )
                 found |= {row["comparison_id"]: Texts.model_construct(**row) for row in rows}
         return found
 
     def stream(self, batch_rows: int = 1000) -> Iterator[pd.DataFrame]:
-        """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most `batch_rows`.
+        """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most
+        `batch_rows`.
 
-        Each frame is read in a transaction of its own, so a slow reader holds nobody up: what is published meanwhile may be in it.
+        Each frame is read in a transaction of its own, so a slow reader holds nobody up: what is
+        published meanwhile may be in it.
         """
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-        ordered = select(*FRAME_COLUMNS).where(self._database.mine(comparisons)).order_by(*place.clauses).limit(batch_rows)
+        ordered = (
+            select(*FRAME_COLUMNS)
+            .where(self._database.mine(comparisons))
+            .order_by(*place.clauses)
+            .limit(batch_rows)
+        )
         after: Row[Any] | None = None
         while True:
-            wanted = ordered if after is None else ordered.where(place > (after.day, after.position, after.comparison_id))
+            wanted = (
+                ordered
+                if after is None
+                else ordered.where(place > (after.day, after.position, after.comparison_id))
+            )
             with self._database.reading() as connection:
                 rows = connection.execute(wanted).all()
             if not rows:
@@ -121,10 +161,16 @@ class Comparisons:
             after = rows[-1]
 
     def page(
-        self, *, before: tuple[str, int, str] | None = None, category: str | None = None, judged_by: str | None = None, limit: int = 50
+        self,
+        *,
+        before: tuple[str, int, str] | None = None,
+        category: str | None = None,
+        judged_by: str | None = None,
+        limit: int = 50,
     ) -> pd.DataFrame:
-        """COMPARISONS, the newest day's last one first, at most `limit`; of one category and with a standing judgement of somebody, where
-        named. The next page is `before` the last row's (day, position, comparison_id); the hundredth costs what the first one does."""
+        """COMPARISONS, the newest day's last one first, at most `limit`; of one category and with a
+        standing judgement of somebody, where named. The next page is `before` the last row's (day,
+        position, comparison_id); the hundredth costs what the first one does."""
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         earlier = () if before is None else (place < before,)
         of: list[Any] = [] if category is None else [comparisons.c.category == category]
@@ -132,24 +178,38 @@ class Comparisons:
             of.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
         wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier, *of)
         with self._database.reading() as connection:
-            return frame_of(connection.execute(wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)).all(), COMPARISONS)
+            return frame_of(
+                connection.execute(
+                    wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)
+                ).all(),
+                COMPARISONS,
+            )
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]:
-        """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are left out."""
+        """source_pair_id -> comparison_id of the imported comparisons among `ids`; unknown ones are
+        left out.
+        """
         found: dict[str, str] = {}
         with self._database.reading() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
                 wanted = select(comparisons.c.source_pair_id, comparisons.c.comparison_id)
-                mine = wanted.where(self._database.mine(comparisons), comparisons.c.source_pair_id.in_(batch))
+                mine = wanted.where(
+                    self._database.mine(comparisons), comparisons.c.source_pair_id.in_(batch)
+                )
                 found |= {row.source_pair_id: row.comparison_id for row in connection.execute(mine)}
         return found
 
     def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]:
-        """pair_key -> the first comparison of those two texts that is neither flagged nor a repeat; see `pair_key`."""
+        """pair_key -> the first comparison of those two texts that is neither flagged nor a repeat;
+        see `pair_key`.
+        """
         found: dict[str, str] = {}
         with self._database.reading() as connection:
             for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
-                wanted = select(comparisons.c.pair_key, func.min(comparisons.c.comparison_id).label("comparison_id"))
+                wanted = select(
+                    comparisons.c.pair_key,
+                    func.min(comparisons.c.comparison_id).label("comparison_id"),
+                )
                 first = wanted.where(
                     self._database.mine(comparisons),
                     comparisons.c.pair_key.in_(batch),
@@ -159,24 +219,48 @@ class Comparisons:
                 found |= {row.pair_key: row.comparison_id for row in connection.execute(first)}
         return found
 
-    def splits(self, only_given: bool = False) -> list[tuple[str, str | None, str | None, str, str]]:
-        """Each combination of prompt id, split group and split once, with one comparison that has it and how its prompt begins; of those
-        alone that were given a group or a split, where so asked. Reads every comparison."""
+    def splits(
+        self, only_given: bool = False
+    ) -> list[tuple[str, str | None, str | None, str, str]]:
+        """Each combination of prompt id, split group and split once, with one comparison that has
+        it and how its prompt begins; of those alone that were given a group or a split, where so
+        asked. Reads every comparison."""
         of = (comparisons.c.prompt_id, comparisons.c.split_group, comparisons.c.split)
-        wanted = select(*of, func.min(comparisons.c.comparison_id), func.min(func.substr(comparisons.c.prompt, 1, 100))).group_by(*of)
-        given = (or_(comparisons.c.split.is_not(None), comparisons.c.split_group.is_not(None)),) if only_given else ()
+        wanted = select(
+            *of,
+            func.min(comparisons.c.comparison_id),
+            func.min(func.substr(comparisons.c.prompt, 1, 100)),
+        ).group_by(*of)
+        given = (
+            (or_(comparisons.c.split.is_not(None), comparisons.c.split_group.is_not(None)),)
+            if only_given
+            else ()
+        )
         with self._database.reading() as connection:
-            return [row._tuple() for row in connection.execute(wanted.where(self._database.mine(comparisons), *given).order_by(*of))]
+            return [
+                row._tuple()
+                for row in connection.execute(
+                    wanted.where(self._database.mine(comparisons), *given).order_by(*of)
+                )
+            ]
 
-    def open_for(self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100) -> pd.DataFrame:
+    def open_for(
+        self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100
+    ) -> pd.DataFrame:
         """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.
 
-        Open are those on which this annotator never voted and fewer than `votes_per_comparison` others judged; a skip is no
-        judgement. Flagged ones are nobody's work.
+        Open are those on which this annotator never voted and fewer than `votes_per_comparison`
+        others judged; a skip is no judgement. Flagged ones are nobody's work.
         """
-        about = and_(self._database.mine(votes), votes.c.comparison_id == comparisons.c.comparison_id)
-        own = select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
-        judges = select(func.count(distinct(votes.c.annotator_id))).where(about, votes.c.choice != Choice.SKIP.value)
+        about = and_(
+            self._database.mine(votes), votes.c.comparison_id == comparisons.c.comparison_id
+        )
+        own = (
+            select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
+        )
+        judges = select(func.count(distinct(votes.c.annotator_id))).where(
+            about, votes.c.choice != Choice.SKIP.value
+        )
         wanted = (
             select(*FRAME_COLUMNS)
             .where(
@@ -192,10 +276,12 @@ class Comparisons:
             return frame_of(connection.execute(wanted).all(), COMPARISONS)
 
     def offerable(self, *, day: str | None = None, unvoted_only: bool = False) -> list[str]:
-        """Ids of comparisons that people may be asked about: no repeats, none flagged, no corrections, which their authors judged by
-        writing them; of one day, where so asked. Oldest first.
+        """Ids of comparisons that people may be asked about: no repeats, none flagged, no
+        corrections, which their authors judged by writing them; of one day, where so asked. Oldest
+        first.
 
-        With `unvoted_only`, those that no person judged yet; a skip judges nothing, and a machine is no person.
+        With `unvoted_only`, those that no person judged yet; a skip judges nothing, and a machine
+        is no person.
         """
         conditions = [
             self._database.mine(comparisons),
@@ -215,49 +301,84 @@ class Comparisons:
             conditions.append(~judged.exists())
         order = (comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         with self._database.reading() as connection:
-            return list(connection.execute(select(comparisons.c.comparison_id).where(*conditions).order_by(*order)).scalars())
+            return list(
+                connection.execute(
+                    select(comparisons.c.comparison_id).where(*conditions).order_by(*order)
+                ).scalars()
+            )
 
     def count(self) -> int:
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(comparisons).where(self._database.mine(comparisons))).scalar_one()
+            return connection.execute(
+                select(func.count())
+                .select_from(comparisons)
+                .where(self._database.mine(comparisons))
+            ).scalar_one()
 
     def first_day(self) -> str | None:
         """Earliest day of a comparison; None without any."""
         with self._database.reading() as connection:
-            first: str | None = connection.execute(select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))).scalar_one()
+            first: str | None = connection.execute(
+                select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))
+            ).scalar_one()
         return first
 
     def n_imported(self) -> int:
         """How many came from a file; the pipeline can make its own again, not these."""
-        imported = select(func.count()).select_from(comparisons).where(self._database.mine(comparisons), comparisons.c.source.is_not(None))
+        imported = (
+            select(func.count())
+            .select_from(comparisons)
+            .where(self._database.mine(comparisons), comparisons.c.source.is_not(None))
+        )
         with self._database.reading() as connection:
             return connection.execute(imported).scalar_one()
 
-    def _publish(self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime) -> PublishResult:
+    def _publish(
+        self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime
+    ) -> PublishResult:
         with acting(self._database) as (connection, ledger):
             known = self._stored(connection, [row["comparison_id"] for row in (*rows, *predicted)])
             new = [
-                {**row, "published_at": published_at, "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"])}
+                {
+                    **row,
+                    "published_at": published_at,
+                    "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"]),
+                }
                 for row in rows
                 if row["comparison_id"] not in known
             ]
-            unknown = {p["comparison_id"] for p in predicted} - known - {row["comparison_id"] for row in rows}
+            unknown = (
+                {p["comparison_id"] for p in predicted}
+                - known
+                - {row["comparison_id"] for row in rows}
+            )
             if unknown:
                 raise UnknownComparison(
-                    f"{len(unknown)} predictions are for comparisons that were never published, first {min(unknown)!r}. "
-                    "Publish the comparisons with them."
+                    f"{len(unknown)} predictions are for comparisons that were never published, "
+                    f"first {min(unknown)!r}. Publish the comparisons with them."
                 )
             self._database.insert(connection, comparisons, new)
             written, n_refused = self._predict(connection, predicted)
             self._link(ledger, new, written)
-        return PublishResult(n_new=len(new), n_known=len(rows) - len(new), n_predictions=len(written), n_predictions_refused=n_refused)
+        return PublishResult(
+            n_new=len(new),
+            n_known=len(rows) - len(new),
+            n_predictions=len(written),
+            n_predictions_refused=n_refused,
+        )
 
-    def _predict(self, connection: Connection, predicted: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    def _predict(
+        self, connection: Connection, predicted: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], int]:
         ids = sorted({p["comparison_id"] for p in predicted})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
             self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
         )
-        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.comparison_id.in_(ids)).distinct()
+        voted = (
+            select(votes.c.comparison_id)
+            .where(self._database.mine(votes), votes.c.comparison_id.in_(ids))
+            .distinct()
+        )
         known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
         too_late = set(connection.execute(voted).scalars())
         new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in known]
@@ -271,10 +392,17 @@ class Comparisons:
         )
         return set(connection.execute(stored).scalars())
 
-    def _link(self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]) -> None:
+    def _link(
+        self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]
+    ) -> None:
         if new:
             digest = rows_digest(comparisons, new)
-            ledger.append(actor="pipeline", action="comparisons.publish", object_id=f"{len(new)} comparisons", digest=digest)
+            ledger.append(
+                actor="pipeline",
+                action="comparisons.publish",
+                object_id=f"{len(new)} comparisons",
+                digest=digest,
+            )
         if written:
             ledger.append(
                 actor="pipeline",
@@ -284,4 +412,6 @@ class Comparisons:
             )
 
 
-_TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(scoped(comparisons), among(comparisons.c.comparison_id))
+_TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(
+    scoped(comparisons), among(comparisons.c.comparison_id)
+)

@@ -1,4 +1,6 @@
-"""Completions by content fingerprint: implements protocols.CompletionCache. Knows keys and texts; knows no backend."""
+"""Completions by content fingerprint: implements protocols.CompletionCache. Knows keys and texts;
+knows no backend.
+"""
 
 import hashlib
 import logging
@@ -31,8 +33,9 @@ class CacheStats(Record):
 class CompletionsCache:
     """Insert or ignore: the first whole value of a key stays.
 
-    What is kept is a SHA-256 of key and value before the value, checked whenever it is read: one that was changed, cut off or put under
-    another key is not served but made again, as is one of before there were hashes.
+    What is kept is a SHA-256 of key and value before the value, checked whenever it is read: one
+    that was changed, cut off or put under another key is not served but made again, as is one of
+    before there were hashes.
     """
 
     def __init__(self, database: Database):
@@ -47,24 +50,33 @@ class CompletionsCache:
                 found |= whole
                 if broken:
                     log.warning(
-                        "%d cached completions are not what was stored (the first: %s); they are made again.", len(broken), broken[0]
+                        "%d cached completions are not what was stored (the first: %s); they are "
+                        "made again.",
+                        len(broken),
+                        broken[0],
                     )
         return found
 
     def put_many(self, entries: Mapping[str, str]) -> None:
-        """Keep the entries whose keys are new, or hold what is not whole, some hundred to a transaction."""
+        """Keep the entries whose keys are new, or hold what is not whole, some hundred to a
+        transaction.
+        """
         for batch in batches(sorted(entries), MAX_ROWS):
             with self._database.writing() as connection:
                 self.put(connection, {key: entries[key] for key in batch})
 
     def put(self, connection: Connection, entries: Mapping[str, str]) -> None:
-        """The same within a transaction of somebody else's, so that a result and what it is the result of are kept together."""
+        """The same within a transaction of somebody else's, so that a result and what it is the
+        result of are kept together.
+        """
         if not entries:
             return
         whole, broken = self._stored(connection, sorted(entries))
         if broken:
             mine = self._database.mine(completion_cache)
-            connection.execute(completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken)))
+            connection.execute(
+                completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken))
+            )
         now = self._database.clock.now()
         new = [
             {"cache_key": key, "value": _sealed(key, value), "stored_at": now, "last_hit_at": None}
@@ -74,24 +86,46 @@ class CompletionsCache:
         self._database.insert(connection, completion_cache, new)
 
     def hit(self, connection: Connection, keys: Sequence[str]) -> set[str]:
-        """Which of these keys are known and whole; that they were asked for is noted, so that a prune keeps what is used."""
+        """Which of these keys are known and whole; that they were asked for is noted, so that a
+        prune keeps what is used.
+        """
         found: set[str] = set()
         for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
             whole, _ = self._stored(connection, batch)
             found |= set(whole)
             if whole:
-                used = and_(self._database.mine(completion_cache), completion_cache.c.cache_key.in_(sorted(whole)))
-                connection.execute(completion_cache.update().where(used).values(last_hit_at=self._database.clock.now()))
+                used = and_(
+                    self._database.mine(completion_cache),
+                    completion_cache.c.cache_key.in_(sorted(whole)),
+                )
+                connection.execute(
+                    completion_cache.update()
+                    .where(used)
+                    .values(last_hit_at=self._database.clock.now())
+                )
         return found
 
     def touch(self, keys: Sequence[str]) -> None:
-        """Note that these were asked for, where that was not noted within the hour: a prune keeps what is used."""
+        """Note that these were asked for, where that was not noted within the hour: a prune keeps
+        what is used.
+        """
         now = self._database.clock.now()
-        is_old = func.coalesce(completion_cache.c.last_hit_at, completion_cache.c.stored_at) < now - TOUCHED
+        is_old = (
+            func.coalesce(completion_cache.c.last_hit_at, completion_cache.c.stored_at)
+            < now - TOUCHED
+        )
         for batch in self._database.courteously(batches(sorted(set(keys)), MAX_ROWS)):
-            at = and_(self._database.mine(completion_cache), completion_cache.c.cache_key.in_(batch), is_old)
+            at = and_(
+                self._database.mine(completion_cache),
+                completion_cache.c.cache_key.in_(batch),
+                is_old,
+            )
             with self._database.reading() as connection:
-                old = connection.execute(select(completion_cache.c.cache_key).where(at)).scalars().all()
+                old = (
+                    connection.execute(select(completion_cache.c.cache_key).where(at))
+                    .scalars()
+                    .all()
+                )
             if old:
                 with self._database.writing() as connection:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
@@ -108,13 +142,22 @@ class CompletionsCache:
         ).where(self._database.mine(completion_cache))
         with self._database.reading() as connection:
             n, size, oldest, newest, n_hit = connection.execute(asked).one()
-        return CacheStats(n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit)
+        return CacheStats(
+            n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit
+        )
 
-    def prune(self, *, unused_since: datetime | None = None, keep_characters: int | None = None, dry_run: bool = False) -> tuple[int, int]:
-        """Take out what was stored and last used before a moment, then the longest unused until the rest is no larger than asked.
+    def prune(
+        self,
+        *,
+        unused_since: datetime | None = None,
+        keep_characters: int | None = None,
+        dry_run: bool = False,
+    ) -> tuple[int, int]:
+        """Take out what was stored and last used before a moment, then the longest unused until the
+        rest is no larger than asked.
 
-        How many entries and characters went, or with `dry_run` would go. What a run that goes on has made stays: it is paid for and not
-        yet delivered.
+        How many entries and characters went, or with `dry_run` would go. What a run that goes on
+        has made stays: it is paid for and not yet delivered.
         """
         c, mine = completion_cache.c, self._database.mine(completion_cache)
         used = func.coalesce(c.last_hit_at, c.stored_at)
@@ -134,7 +177,9 @@ class CompletionsCache:
         with self._database.reading() as connection:
             held = set(connection.execute(needed).scalars())
             rows = connection.execute(
-                select(c.cache_key, used.label("used"), func.length(c.value).label("size")).where(mine).order_by(used)
+                select(c.cache_key, used.label("used"), func.length(c.value).label("size"))
+                .where(mine)
+                .order_by(used)
             ).all()
         left = sum(row.size for row in rows)
         going: dict[str, int] = {}
@@ -144,12 +189,16 @@ class CompletionsCache:
             if (is_old or is_too_much) and row.cache_key not in held:
                 going[row.cache_key] = row.size
                 left -= row.size
-        for batch in self._database.courteously(batches([] if dry_run else sorted(going), MAX_ROWS)):
+        for batch in self._database.courteously(
+            batches([] if dry_run else sorted(going), MAX_ROWS)
+        ):
             with self._database.writing() as connection:
                 connection.execute(completion_cache.delete().where(mine, c.cache_key.in_(batch)))
         return len(going), sum(going.values())
 
-    def _stored(self, connection: Connection, keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    def _stored(
+        self, connection: Connection, keys: Sequence[str]
+    ) -> tuple[dict[str, str], list[str]]:
         """The whole values of these keys, and the keys whose value is not."""
         wanted = select(completion_cache.c.cache_key, completion_cache.c.value).where(
             self._database.mine(completion_cache), completion_cache.c.cache_key.in_(keys)

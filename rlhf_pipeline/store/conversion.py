@@ -20,7 +20,10 @@ def frame_of(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     """Rows selected in the order of the schema's columns, as its frame."""
     if not rows:
         return schema.empty()
-    return check_frame(pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns)), schema)
+    return check_frame(
+        pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns)),
+        schema,
+    )
 
 
 def rows_of(frame: pd.DataFrame, schema: FrameSchema) -> list[dict[str, Any]]:
@@ -32,16 +35,29 @@ def rows_of(frame: pd.DataFrame, schema: FrameSchema) -> list[dict[str, Any]]:
 def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
     """Canonical JSON text of a record.
 
-    Raises InvalidScores for NaN or infinity, wherever it hides (a missing number must be None), StoreError for what is no JSON.
+    Raises InvalidScores for NaN or infinity, wherever it hides (a missing number must be None),
+    StoreError for what is no JSON.
     """
     # Not pydantic's own JSON mode: below `Any` it writes null for NaN.
     plain = value.model_dump() if isinstance(value, BaseModel) else value
     try:
-        return json.dumps(plain, default=_jsonable, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(
+            plain,
+            default=_jsonable,
+            sort_keys=True,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            allow_nan=False,
+        )
     except ValueError as cause:
-        raise InvalidScores(f"{what} holds NaN or infinity and was not stored. Give None where there is no number.") from cause
+        raise InvalidScores(
+            f"{what} holds NaN or infinity and was not stored. Give None where there is no number."
+        ) from cause
     except TypeError as cause:
-        raise StoreError(f"{what} cannot be written as JSON ({cause}). Use text, numbers, lists and mappings only.") from cause
+        raise StoreError(
+            f"{what} cannot be written as JSON ({cause}). Use text, numbers, lists and mappings "
+            "only."
+        ) from cause
 
 
 def _jsonable(value: object) -> object:

@@ -1,7 +1,9 @@
-"""Whole databases from one engine to another, with counts and hashes of both sides. Knows no table by name but the sealed ones.
+"""Whole databases from one engine to another, with counts and hashes of both sides. Knows no table
+by name but the sealed ones.
 
-Rows are read with the types of the target, so that what SQLite keeps as text or 0/1 arrives as what Postgres means; a database
-is copied in one transaction, so a killed copy leaves nothing. The hash of a table does not depend on the order of its rows.
+Rows are read with the types of the target, so that what SQLite keeps as text or 0/1 arrives as what
+Postgres means; a database is copied in one transaction, so a killed copy leaves nothing. The hash
+of a table does not depend on the order of its rows.
 """
 
 import hashlib
@@ -63,15 +65,25 @@ class CopiedTable(Record):
 
 
 class TableHash:
-    """Sum of the SHA-256 of all rows: the same in whatever order they come, different for one that comes twice."""
+    """Sum of the SHA-256 of all rows: the same in whatever order they come, different for one that
+    comes twice.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
         self._sum = 0
 
     def add(self, values: Sequence[Any]) -> None:
-        plain = json.dumps([canonical(value) for value in values], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        self._sum = (self._sum + int.from_bytes(hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest(), "big")) % MODULUS
+        plain = json.dumps(
+            [canonical(value) for value in values],
+            sort_keys=True,
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        self._sum = (
+            self._sum
+            + int.from_bytes(hashlib.sha256(plain.encode("utf-8", "surrogatepass")).digest(), "big")
+        ) % MODULUS
         self.rows += 1
 
     @property
@@ -96,12 +108,19 @@ def copy_store(source: str, target: str, *, progress: Progress = silent) -> list
 
 
 def copy_database(
-    name: str, source: str, target: str, *, only: Collection[str] | None = None, leave: Collection[str] = (), progress: Progress = silent
+    name: str,
+    source: str,
+    target: str,
+    *,
+    only: Collection[str] | None = None,
+    leave: Collection[str] = (),
+    progress: Progress = silent,
 ) -> list[CopiedTable]:
-    """Every table that `target` has, or `only` those, into the tables that their owner made there; what lies in them goes first.
+    """Every table that `target` has, or `only` those, into the tables that their owner made there;
+    what lies in them goes first.
 
-    Tables that the source lacks are left as they are. Raises StoreError where the source has rows that the target has no
-    place for: both were then made by different versions of their owner.
+    Tables that the source lacks are left as they are. Raises StoreError where the source has rows
+    that the target has no place for: both were then made by different versions of their owner.
     """
     return _copy(name, source, target, only=only, leave=leave, progress=progress)
 
@@ -125,15 +144,27 @@ def _copy(
                 tables = MetaData()
                 tables.reflect(target)
         wanted = [
-            t for t in tables.sorted_tables if t.name in here and t.name not in {*VERSIONS, *leave} and (only is None or t.name in only)
+            t
+            for t in tables.sorted_tables
+            if t.name in here
+            and t.name not in {*VERSIONS, *leave}
+            and (only is None or t.name in only)
         ]
         with translated(_shown(source)), source.connect() as connection:
-            counts = {t.name: connection.execute(select(func.count()).select_from(t)).scalar_one() for t in wanted}
-            lost = [n for n in sorted(here - set(tables.tables) - {*VERSIONS, *leave}) if only is None and _has_rows(connection, n)]
+            counts = {
+                t.name: connection.execute(select(func.count()).select_from(t)).scalar_one()
+                for t in wanted
+            }
+            lost = [
+                n
+                for n in sorted(here - set(tables.tables) - {*VERSIONS, *leave})
+                if only is None and _has_rows(connection, n)
+            ]
         if lost:
             raise StoreError(
-                f"{_shown(source)} holds rows of {', '.join(lost)}, for which {_shown(target)} has no table: they were made by different "
-                "versions. Upgrade both with the version that runs now, then move."
+                f"{_shown(source)} holds rows of {', '.join(lost)}, for which {_shown(target)} has "
+                "no table: they were made by different versions. Upgrade both with the version "
+                "that runs now, then move."
             )
         copied = list(_copied(name, source, target, wanted, sum(counts.values()), progress))
     finally:
@@ -143,12 +174,24 @@ def _copy(
     return copied
 
 
-def _copied(name: str, source: Engine, target: Engine, tables: Sequence[Table], n_rows: int, progress: Progress) -> Iterator[CopiedTable]:
+def _copied(
+    name: str,
+    source: Engine,
+    target: Engine,
+    tables: Sequence[Table],
+    n_rows: int,
+    progress: Progress,
+) -> Iterator[CopiedTable]:
     hashes: dict[str, TableHash] = {}
     done = 0
-    with translated(f"{_shown(source)} or {_shown(target)}"), source.connect() as reading, target.begin() as writing:
+    with (
+        translated(f"{_shown(source)} or {_shown(target)}"),
+        source.connect() as reading,
+        target.begin() as writing,
+    ):
         for table in reversed(tables):
-            if _has_rows(writing, table.name):  # what making the tables put there, as MLflow's first experiment
+            # what making the tables put there, as MLflow's first experiment
+            if _has_rows(writing, table.name):
                 writing.execute(table.delete())
         for table in tables:
             hashes[table.name] = TableHash()
@@ -191,7 +234,12 @@ def _write(connection: Connection, table: Table, rows: Sequence[Any]) -> None:
     is_json = [isinstance(column.type, JSON) for column in stored_columns(table)]
     lines = io.StringIO()
     for row in rows:
-        lines.write("\t".join(as_json(value) if json_there else copy_text(value) for value, json_there in zip(row, is_json, strict=True)))
+        lines.write(
+            "\t".join(
+                as_json(value) if json_there else copy_text(value)
+                for value, json_there in zip(row, is_json, strict=True)
+            )
+        )
         lines.write("\n")
     lines.seek(0)
     columns = ", ".join(f'"{name}"' for name in names)
@@ -201,7 +249,8 @@ def _write(connection: Connection, table: Table, rows: Sequence[Any]) -> None:
         raise StoreError(f"{table.name}: {cause} {_with_nul(table, rows)}") from cause
 
 
-# What COPY reads otherwise: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-FILE-FORMATS
+# What COPY reads otherwise:
+# https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-FILE-FORMATS
 ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -228,10 +277,15 @@ def as_json(value: Any) -> str:
 
 
 def _with_nul(table: Table, rows: Sequence[Any]) -> str:
-    names, keys = [column.name for column in stored_columns(table)], [column.name for column in table.primary_key]
+    names, keys = (
+        [column.name for column in stored_columns(table)],
+        [column.name for column in table.primary_key],
+    )
     for row in rows:
         if any(isinstance(value, str) and "\x00" in value for value in row):
-            named = ", ".join(f"{key}={value!r}" for key, value in zip(names, row, strict=True) if key in keys)
+            named = ", ".join(
+                f"{key}={value!r}" for key, value in zip(names, row, strict=True) if key in keys
+            )
             return f"The row with {named} holds a NUL character, which Postgres cannot keep."
     return "Nothing was copied."
 
@@ -243,7 +297,8 @@ def go_on_counting(connection: Connection, table: Table) -> None:
     for column in table.c:
         if column.primary_key and column.type.python_type is int:
             sequence = connection.execute(
-                text("SELECT pg_get_serial_sequence(:t, :c)"), {"t": f'"{table.name}"', "c": column.name}
+                text("SELECT pg_get_serial_sequence(:t, :c)"),
+                {"t": f'"{table.name}"', "c": column.name},
             ).scalar()
             if sequence:
                 highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
@@ -251,15 +306,20 @@ def go_on_counting(connection: Connection, table: Table) -> None:
 
 
 def measure(url: str) -> None:
-    """Have Postgres count all tables that were just filled. SQLite was told once how rows are spread, by a migration.
+    """Have Postgres count all tables that were just filled. SQLite was told once how rows are
+    spread, by a migration.
 
-    By itself it does so some minutes later, or never where autovacuum is off. Until then it plans as for empty tables, and an
-    export that joins votes and comparisons reads all of one for each of the other.
+    By itself it does so some minutes later, or never where autovacuum is off. Until then it plans
+    as for empty tables, and an export that joins votes and comparisons reads all of one for each of
+    the other.
     """
     engine = engine_of(url)
     try:
         # A convenience: where it fails, what was copied is copied all the same.
-        with suppress(SQLAlchemyError), engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with (
+            suppress(SQLAlchemyError),
+            engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        ):
             if connection.dialect.name == "postgresql":
                 for name in inspect(connection).get_table_names():
                     connection.execute(text(f'ANALYZE "{name}"'))
@@ -272,14 +332,23 @@ def n_rows(url: str, tables: Collection[str] | None = None) -> dict[str, int]:
     engine = engine_of(url)
     try:
         with translated(_shown(engine)), engine.connect() as connection:
-            names = [n for n in sorted(inspect(connection).get_table_names()) if n not in VERSIONS and (tables is None or n in tables)]
-            return {name: connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one() for name in names}
+            names = [
+                n
+                for n in sorted(inspect(connection).get_table_names())
+                if n not in VERSIONS and (tables is None or n in tables)
+            ]
+            return {
+                name: connection.execute(text(f'SELECT count(*) FROM "{name}"')).scalar_one()
+                for name in names
+            }
     finally:
         engine.dispose()
 
 
 def has_tables(url: str) -> bool:
-    """Whether the database exists and anything was made in it. An SQLite file is neither made nor changed."""
+    """Whether the database exists and anything was made in it. An SQLite file is neither made nor
+    changed.
+    """
     parsed = make_url(url)
     file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
     if file is not None and not file.exists():
@@ -299,7 +368,9 @@ def has_tables(url: str) -> bool:
 
 
 def empty(url: str) -> None:
-    """Take every table out of a Postgres database, with all rows; for one that a killed copy or a `--replace` leaves behind."""
+    """Take every table out of a Postgres database, with all rows; for one that a killed copy or a
+    `--replace` leaves behind.
+    """
     engine = engine_of(url)
     try:
         with translated(_shown(engine)), engine.begin() as connection:
@@ -310,7 +381,9 @@ def empty(url: str) -> None:
 
 
 def relocate(url: str, old: str, new: str) -> int:
-    """Replace the beginning `old` of every text in the database by `new`: paths of a home that was moved. Number of values."""
+    """Replace the beginning `old` of every text in the database by `new`: paths of a home that was
+    moved. Number of values.
+    """
     engine = engine_of(url)
     changed = 0
     try:
@@ -322,7 +395,9 @@ def relocate(url: str, old: str, new: str) -> int:
                     if isinstance(column.type, String):
                         moved = literal(new, String).concat(func.substr(column, len(old) + 1))
                         starts = func.substr(column, 1, len(old)) == old
-                        changed += connection.execute(table.update().where(starts).values({column.name: moved})).rowcount
+                        changed += connection.execute(
+                            table.update().where(starts).values({column.name: moved})
+                        ).rowcount
     finally:
         engine.dispose()
     return changed
@@ -330,7 +405,9 @@ def relocate(url: str, old: str, new: str) -> int:
 
 @contextmanager
 def standing_still(database: Database) -> Iterator[Callable[[str], None]]:
-    """Nobody writes to this store inside; `seal(where)` makes that last: later writers are told where the store went."""
+    """Nobody writes to this store inside; `seal(where)` makes that last: later writers are told
+    where the store went.
+    """
     with database.writing() as connection:
         yield lambda where: _seal(connection, where)
 
@@ -341,7 +418,8 @@ def _seal(connection: Connection, where: str) -> None:
         connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_moved"))
         connection.execute(
             text(
-                f"CREATE TRIGGER {table}_moved BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'this store was moved to {quoted}'); END"
+                f"CREATE TRIGGER {table}_moved BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, "
+                f"'this store was moved to {quoted}'); END"
             )
         )
 
@@ -355,23 +433,32 @@ def engine_of(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return create_engine(parsed, poolclass=NullPool, connect_args={"timeout": 30})
     options = {**network_options(parsed), "options": "-c timezone=UTC"}
-    return create_engine(parsed.set(drivername="postgresql+psycopg2"), poolclass=NullPool, connect_args=options)
+    return create_engine(
+        parsed.set(drivername="postgresql+psycopg2"), poolclass=NullPool, connect_args=options
+    )
 
 
 def stored_columns(table: Table) -> list[Column[Any]]:
-    """Columns that hold what was written; those that the database computes from them can be neither written nor lost."""
+    """Columns that hold what was written; those that the database computes from them can be neither
+    written nor lost.
+    """
     return [column for column in table.c if column.computed is None]
 
 
 def copy_rows(connection: Connection, statement: str, file: Any) -> int:
-    """One COPY of Postgres from or to a file, within the open transaction: no statement that SQLAlchemy knows. Rows."""
+    """One COPY of Postgres from or to a file, within the open transaction: no statement that
+    SQLAlchemy knows. Rows.
+    """
     driver = connection.dialect.dbapi
     assert driver is not None  # the connection came from it
     with closing(connection.connection.cursor()) as cursor:
         try:
             cursor.copy_expert(statement, file)
         except driver.Error as cause:
-            raise StoreError(f"{_shown(connection.engine)}: {explain(str(cause))} ({statement.partition(' (')[0]})") from cause
+            raise StoreError(
+                f"{_shown(connection.engine)}: {explain(str(cause))} "
+                f"({statement.partition(' (')[0]})"
+            ) from cause
         return int(cursor.rowcount)
 
 

@@ -1,4 +1,6 @@
-"""Which votes count: of an annotator's passes over a comparison the last one, and its last revision. Knows the rule as SQL; asks nothing."""
+"""Which votes count: of an annotator's passes over a comparison the last one, and its last
+revision. Knows the rule as SQL; asks nothing.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +14,23 @@ LATEST = 2**62  # above any seq
 
 
 def counts(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:
-    """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to the seq."""
+    """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to
+    the seq.
+    """
     limit = LATEST if up_to_seq is None else up_to_seq
     return and_(database.mine(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
 
 
-def counts_on(database: Database, days: Sequence[str], up_to_seq: int | None) -> ColumnElement[bool]:
-    """That a vote was cast on `days` and counts, asked the other way round: which votes displaced one of these days?
+def counts_on(
+    database: Database, days: Sequence[str], up_to_seq: int | None
+) -> ColumnElement[bool]:
+    """That a vote was cast on `days` and counts, asked the other way round: which votes displaced
+    one of these days?
 
-    They are few, and asking each vote of a day for its successors reads a page for each from all over the table. A vote as
-    first cast is displaced by one that carries its day, because the first that does finds it counting. A revision of a pass
-    that was not the last one any more never counted: its successor is older and carries another day, so it is asked for.
+    They are few, and asking each vote of a day for its successors reads a page for each from all
+    over the table. A vote as first cast is displaced by one that carries its day, because the first
+    that does finds it counting. A revision of a pass that was not the last one any more never
+    counted: its successor is older and carries another day, so it is asked for.
     """
     limit = LATEST if up_to_seq is None else up_to_seq
     later, earlier = votes.alias("later"), votes.alias("earlier")
@@ -33,16 +41,34 @@ def counts_on(database: Database, days: Sequence[str], up_to_seq: int | None) ->
         .where(database.mine(later), later.c.displaced_day.in_(days), later.c.seq <= limit)
     )
     of_days = database.mine(votes), votes.c.day.in_(days), votes.c.seq <= limit
-    return and_(*of_days, votes.c.seq.not_in(displaced), or_(votes.c.revision_no == 0, ~_is_displaced(database, limit)))
+    return and_(
+        *of_days,
+        votes.c.seq.not_in(displaced),
+        or_(votes.c.revision_no == 0, ~_is_displaced(database, limit)),
+    )
 
 
 def _is_displaced(database: Database, limit: int) -> ColumnElement[bool]:
     later = votes.alias("later")
-    return select(literal(1)).select_from(later).where(database.mine(later), _is_later_turn(later, votes), later.c.seq <= limit).exists()
+    return (
+        select(literal(1))
+        .select_from(later)
+        .where(database.mine(later), _is_later_turn(later, votes), later.c.seq <= limit)
+        .exists()
+    )
 
 
 def _is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
-    """That `later` is a later pass over the same comparison by the same annotator, or a later revision of the same pass."""
-    # One comparison of pairs: a range of the index, mostly empty, and not a look at each of the annotator's votes.
-    comes_later = tuple_(later.c.pass_no, later.c.revision_no) > tuple_(vote.c.pass_no, vote.c.revision_no)
-    return and_(later.c.comparison_id == vote.c.comparison_id, later.c.annotator_id == vote.c.annotator_id, comes_later)
+    """That `later` is a later pass over the same comparison by the same annotator, or a later
+    revision of the same pass.
+    """
+    # One comparison of pairs: a range of the index, mostly empty, and not a look at each of the
+    # annotator's votes.
+    comes_later = tuple_(later.c.pass_no, later.c.revision_no) > tuple_(
+        vote.c.pass_no, vote.c.revision_no
+    )
+    return and_(
+        later.c.comparison_id == vote.c.comparison_id,
+        later.c.annotator_id == vote.c.annotator_id,
+        comes_later,
+    )

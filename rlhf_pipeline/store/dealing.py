@@ -1,4 +1,5 @@
-"""One annotator's hand: which comparison comes next and on which side what is shown. Knows slots and cards; knows no text.
+"""One annotator's hand: which comparison comes next and on which side what is shown. Knows slots
+and cards; knows no text.
 
 Everything that is drawn follows from the rules' seed, so that an order can be told afterwards.
 """
@@ -10,7 +11,18 @@ from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 
 from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
 from rlhf_pipeline.store.engine import Database
@@ -19,11 +31,16 @@ from rlhf_pipeline.store.schema import assignments, comparisons, slots
 
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
 MOST_COUNTED = 200  # of what is open for one annotator: more is many
-REPEATS_FROM = 200  # of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
-NAMED_AFTER = 100  # numbers up to here are anybody's slots, of which there are as many as people overlap
-COMES_AGAIN = 200  # of the newest cards those that were given back or ran out come again before new ones
+# of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+REPEATS_FROM = 200
+# numbers up to here are anybody's slots, of which there are as many as people overlap
+NAMED_AFTER = 100
+# of the newest cards those that were given back or ran out come again before new ones
+COMES_AGAIN = 200
 
-Reason = Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"]
+Reason = Literal[
+    "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
+]
 CardRow = dict[str, Any]
 
 
@@ -46,10 +63,12 @@ class Hand:
         return row[0], row[1]
 
     def draw(self, n: int) -> list[Assignment]:
-        """Up to `n` cards more, leased from now on: those that were given back or ran out, then new ones.
+        """Up to `n` cards more, leased from now on: those that were given back or ran out, then new
+        ones.
 
-        A card comes again in its place and with its sides, whatever its kind: whoever gives cards back and leases again sees the same
-        ones, so that what does not come back tells nothing. A normal card that others took meanwhile stays away, as any card might.
+        A card comes again in its place and with its sides, whatever its kind: whoever gives cards
+        back and leases again sees the same ones, so that what does not come back tells nothing. A
+        normal card that others took meanwhile stays away, as any card might.
         """
         n = min(n, self.allowed())
         if n == 0:
@@ -84,7 +103,9 @@ class Hand:
         return "all_judged" if _OFFERED.first(self.connection, self._asked()) else "no_comparisons"
 
     def _again(self, n: int, last: int) -> list[CardRow]:
-        """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot of the comparison is free."""
+        """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot
+        of the comparison is free.
+        """
         rows = _GONE.rows(self.connection, self._asked(since=last - COMES_AGAIN, most=n))
         cards = [{**row._asdict(), "is_known": True} for row in rows]
         for card in cards:
@@ -98,7 +119,9 @@ class Hand:
         cards: dict[str, CardRow] = {}
         while len(cards) < n:
             ordinal = last + len(cards) + 1
-            card = self._special(ordinal, cards) or next((c for c in normal if c["comparison_id"] not in cards), None)
+            card = self._special(ordinal, cards) or next(
+                (c for c in normal if c["comparison_id"] not in cards), None
+            )
             if card is None:
                 break
             cards[card["comparison_id"]] = {**card, "n": ordinal}
@@ -107,15 +130,30 @@ class Hand:
     def _leased(self, cards: list[CardRow]) -> list[CardRow]:
         """Write them down, with the slots they take."""
         until = self.now + timedelta(minutes=self.rules.lease_minutes)
-        leased = [{**c, "state": "leased", "leased_at": self.now, "leased_until": until, "settled_at": None} for c in cards]
-        new = [{name: value for name, value in c.items() if name != "is_known"} for c in leased if not c["is_known"]]
+        leased = [
+            {
+                **c,
+                "state": "leased",
+                "leased_at": self.now,
+                "leased_until": until,
+                "settled_at": None,
+            }
+            for c in cards
+        ]
+        new = [
+            {name: value for name, value in c.items() if name != "is_known"}
+            for c in leased
+            if not c["is_known"]
+        ]
         self.database.insert(self.connection, assignments, new)
         self._write(_LEASE_AGAIN, [c for c in leased if c["is_known"]])
         self._write(_CLAIM, [c for c in leased if c["slot_no"] is not None])
         return leased
 
     def _special(self, ordinal: int, drawn: Container[str]) -> CardRow | None:
-        """A repeat or a gold card, where this place in the annotator's row is one of them and there is something for it."""
+        """A repeat or a gold card, where this place in the annotator's row is one of them and there
+        is something for it.
+        """
         if self._falls_on(ordinal, self.rules.repeat_share, "repeat"):
             found = self._repeat(drawn)
             if found is not None:
@@ -123,7 +161,9 @@ class Hand:
         return self._gold(drawn) if self._falls_on(ordinal, self.rules.gold_share, "gold") else None
 
     def _falls_on(self, ordinal: int, share: float, kind: str) -> bool:
-        """One place of every 1/share is drawn: the share is kept over any stretch, and where it falls cannot be foreseen."""
+        """One place of every 1/share is drawn: the share is kept over any stretch, and where it
+        falls cannot be foreseen.
+        """
         if share == 0:
             return False
         size = round(1 / share)
@@ -131,58 +171,115 @@ class Hand:
         return place == self._drawn_number(kind, block) % size
 
     def _repeat(self, drawn: Container[str]) -> CardRow | None:
-        """One of one's own, judged once, with at least `repeat_after` votes since, with sides swapped."""
-        found = next(((c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn), None)
+        """One of one's own, judged once, with at least `repeat_after` votes since, with sides
+        swapped.
+        """
+        found = next(
+            ((c, is_swapped) for c, is_swapped in self._repeatable if c not in drawn), None
+        )
         if found is None:
             return None
         chosen, is_swapped = found
-        return self._hidden(chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped, slot_no=None)
+        return self._hidden(
+            chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped, slot_no=None
+        )
 
     @cached_property
     def _repeatable(self) -> list[tuple[str, bool]]:
-        """(comparison, sides of its first card) of the oldest cards that may be repeated, in the order drawn. Read once for a hand."""
+        """(comparison, sides of its first card) of the oldest cards that may be repeated, in the
+        order drawn. Read once for a hand.
+        """
         before = _SETTLED.scalar(self.connection, self._asked(skipped=self.rules.repeat_after - 1))
         if before is None:
             return []
         rows = _REPEATABLE.rows(self.connection, self._asked(before=before, most=REPEATS_FROM))
-        return sorted([(c, is_swapped) for c, is_swapped in rows], key=lambda card: self._drawn_number("repeats", card[0]))
+        return sorted(
+            [(c, is_swapped) for c, is_swapped in rows],
+            key=lambda card: self._drawn_number("repeats", card[0]),
+        )
 
     def _gold(self, drawn: Container[str]) -> CardRow | None:
-        """A comparison whose answer is known, that this annotator has not met. Where people are asked for it, the card takes a slot of it:
-        else that work would vanish for this annotator without a vote."""
+        """A comparison whose answer is known, that this annotator has not met. Where people are
+        asked for it, the card takes a slot of it: else that work would vanish for this annotator
+        without a vote."""
         chosen = next((c for c in self._golden if c not in drawn), None)
         if chosen is None:
             return None
-        return self._hidden(chosen, AssignmentKind.GOLD, pass_no=1, is_swapped=self._side(chosen), slot_no=self._golden[chosen])
+        return self._hidden(
+            chosen,
+            AssignmentKind.GOLD,
+            pass_no=1,
+            is_swapped=self._side(chosen),
+            slot_no=self._golden[chosen],
+        )
 
     @cached_property
     def _golden(self) -> dict[str, int | None]:
         """comparison -> a free slot of it, in the order drawn. Read once for a hand."""
         rows = _GOLDEN.rows(self.connection, self._asked(most=WINDOW))
-        return {c: free_slot for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))}
+        return {
+            c: free_slot
+            for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))
+        }
 
-    def _hidden(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
+    def _hidden(
+        self,
+        comparison_id: str,
+        kind: AssignmentKind,
+        *,
+        pass_no: int,
+        is_swapped: bool,
+        slot_no: int | None,
+    ) -> CardRow:
         """One that was given back or ran out long ago comes with its sides."""
-        before = _KNOWN.first(self.connection, self._asked(comparison=comparison_id, pass_no=pass_no))
+        before = _KNOWN.first(
+            self.connection, self._asked(comparison=comparison_id, pass_no=pass_no)
+        )
         if before is None:
-            return self._card(comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no)
+            return self._card(
+                comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no
+            )
         return {**before._asdict(), "kind": kind.value, "slot_no": slot_no, "is_known": True}
 
     def _normal(self, n: int) -> Iterator[CardRow]:
-        """Open slots of comparisons this annotator has not met, the head of the queue in an order of this annotator's own."""
-        free: dict[str, Any] = {row[0]: row for row in reversed(_NAMED.rows(self.connection, self._asked(most=WINDOW + n)))}
-        named = set(free)  # what this annotator was asked for by name comes before what anybody may judge
+        """Open slots of comparisons this annotator has not met, the head of the queue in an order
+        of this annotator's own.
+        """
+        free: dict[str, Any] = {
+            row[0]: row
+            for row in reversed(_NAMED.rows(self.connection, self._asked(most=WINDOW + n)))
+        }
+        # what this annotator was asked for by name comes before what anybody may judge
+        named = set(free)
         for row in _OPEN.rows(self.connection, self._asked(most=(WINDOW + n) * self.rules.overlap)):
             free.setdefault(row[0], row)
-        for c in sorted(free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))):
+        for c in sorted(
+            free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))
+        ):
             own = free[c]  # a card given back or run out long ago comes with its sides
             is_swapped = self._side(c) if own.assignment_id is None else own.is_swapped
-            card = self._card(c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no)
-            yield card if own.assignment_id is None else {**card, "assignment_id": own.assignment_id, "is_known": True}
+            card = self._card(
+                c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no
+            )
+            yield (
+                card
+                if own.assignment_id is None
+                else {**card, "assignment_id": own.assignment_id, "is_known": True}
+            )
 
-    def _card(self, comparison_id: str, kind: AssignmentKind, *, pass_no: int, is_swapped: bool, slot_no: int | None) -> CardRow:
+    def _card(
+        self,
+        comparison_id: str,
+        kind: AssignmentKind,
+        *,
+        pass_no: int,
+        is_swapped: bool,
+        slot_no: int | None,
+    ) -> CardRow:
         return {
-            "assignment_id": content_id("assignment", comparison_id, self.annotator_id, pass_no, self.rules.seed),
+            "assignment_id": content_id(
+                "assignment", comparison_id, self.annotator_id, pass_no, self.rules.seed
+            ),
             "comparison_id": comparison_id,
             "annotator_id": self.annotator_id,
             "pass_no": pass_no,
@@ -193,7 +290,13 @@ class Hand:
         }
 
     def _write(self, statement: Prepared, cards: Sequence[CardRow]) -> None:
-        statement.write(self.connection, [scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN}) for card in cards])
+        statement.write(
+            self.connection,
+            [
+                scope_of(self.database, **{f"its_{name}": card[name] for name in _WRITTEN})
+                for card in cards
+            ],
+        )
 
     def _midnight(self) -> datetime:
         return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -223,12 +326,15 @@ def assignment_of(row: Any) -> Assignment:
 
 
 def is_unfinished() -> ColumnElement[bool]:
-    return slots.c.state != literal_column("'done'")  # word for word as the index says it, or SQLite does not use it
+    # word for word as the index says it, or SQLite does not use it
+    return slots.c.state != literal_column("'done'")
 
 
 def is_free(now: Any) -> ColumnElement[bool]:
     """A slot that nobody holds at a moment."""
-    return or_(slots.c.state == "open", and_(slots.c.state == "leased", slots.c.leased_until <= now))
+    return or_(
+        slots.c.state == "open", and_(slots.c.state == "leased", slots.c.leased_until <= now)
+    )
 
 
 def _mine(table: Any) -> ColumnElement[bool]:
@@ -241,13 +347,21 @@ def _is_held(table: Any) -> ColumnElement[bool]:
 
 def _is_gone(table: Any) -> ColumnElement[bool]:
     """That a card was given back or ran out: its comparison may come again."""
-    return or_(table.c.state == "released", and_(table.c.state == "leased", table.c.leased_until <= bindparam("now")))
+    return or_(
+        table.c.state == "released",
+        and_(table.c.state == "leased", table.c.leased_until <= bindparam("now")),
+    )
 
 
 def _is_met(comparison_id: Any) -> ColumnElement[bool]:
     """That one has a card on a comparison that is judged, or on the table now."""
     own = assignments.alias("own")
-    return select(literal(1)).select_from(own).where(_mine(own), own.c.comparison_id == comparison_id, ~_is_gone(own)).exists()
+    return (
+        select(literal(1))
+        .select_from(own)
+        .where(_mine(own), own.c.comparison_id == comparison_id, ~_is_gone(own))
+        .exists()
+    )
 
 
 def _is_strangers() -> ColumnElement[bool]:
@@ -262,7 +376,13 @@ def _slots(*columns: ColumnElement[Any]) -> Select[Any]:
     return (
         select(*columns)
         .join(comparisons, of_comparison)
-        .where(scoped(slots), is_unfinished(), or_(_is_anybodys(), _is_named()), _is_strangers(), ~_is_met(slots.c.comparison_id))
+        .where(
+            scoped(slots),
+            is_unfinished(),
+            or_(_is_anybodys(), _is_named()),
+            _is_strangers(),
+            ~_is_met(slots.c.comparison_id),
+        )
     )
 
 
@@ -276,12 +396,20 @@ def _is_named() -> ColumnElement[bool]:
 
 
 def _open(whose: ColumnElement[bool]) -> Select[Any]:
-    """Free slots of comparisons this annotator has not met, the head of the queue first, with the card that was given back or ran out."""
+    """Free slots of comparisons this annotator has not met, the head of the queue first, with the
+    card that was given back or ran out.
+    """
     own = assignments.alias("first")
     of_own = and_(_mine(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
     of_comparison = and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id)
     return (
-        select(slots.c.comparison_id, slots.c.slot_no, slots.c.priority, own.c.assignment_id, own.c.is_swapped)
+        select(
+            slots.c.comparison_id,
+            slots.c.slot_no,
+            slots.c.priority,
+            own.c.assignment_id,
+            own.c.is_swapped,
+        )
         .select_from(slots)
         .join(comparisons, of_comparison)
         .outerjoin(own, of_own)
@@ -299,17 +427,27 @@ def _open(whose: ColumnElement[bool]) -> Select[Any]:
 
 
 def _free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
-    """The number of a slot of a comparison that nobody holds, of this annotator's own before anybody's; NULL where there is none."""
+    """The number of a slot of a comparison that nobody holds, of this annotator's own before
+    anybody's; NULL where there is none.
+    """
     free = scoped(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
-    first = [select(func.min(slots.c.slot_no)).where(*free, whose).scalar_subquery() for whose in (_is_named(), _is_anybodys())]
+    first = [
+        select(func.min(slots.c.slot_no)).where(*free, whose).scalar_subquery()
+        for whose in (_is_named(), _is_anybodys())
+    ]
     return func.coalesce(*first)
 
 
 def _gone() -> Select[Any]:
-    """An annotator's newest cards that were given back or ran out and may come again, in their order, with a slot for each."""
-    # Found by number and not, as SQLite would, by state: of given back ones that others took there are more with every year.
+    """An annotator's newest cards that were given back or ran out and may come again, in their
+    order, with a slot for each.
+    """
+    # Found by number and not, as SQLite would, by state: of given back ones that others took there
+    # are more with every year.
     state = assignments.c.state.concat("")
-    is_gone = or_(state == "released", and_(state == "leased", assignments.c.leased_until <= bindparam("now")))
+    is_gone = or_(
+        state == "released", and_(state == "leased", assignments.c.leased_until <= bindparam("now"))
+    )
     mine = _mine(assignments), assignments.c.n > bindparam("since"), is_gone
     free = _free_slot(assignments.c.comparison_id).label("free_slot")
     gone = select(assignments, free).where(*mine).subquery()
@@ -321,12 +459,21 @@ def _repeatable() -> Select[Any]:
     """Cards judged once, before a moment, without a repeat that is judged or on the table."""
     second = assignments.alias("second")
     repeated = select(literal(1)).select_from(second)
-    repeated = repeated.where(_mine(second), second.c.comparison_id == assignments.c.comparison_id, second.c.pass_no > 1, ~_is_gone(second))
+    repeated = repeated.where(
+        _mine(second),
+        second.c.comparison_id == assignments.c.comparison_id,
+        second.c.pass_no > 1,
+        ~_is_gone(second),
+    )
     normal = assignments.c.kind == AssignmentKind.NORMAL.value, assignments.c.pass_no == 1
     return (
         select(assignments.c.comparison_id, assignments.c.is_swapped)
         .where(
-            _mine(assignments), assignments.c.state == "voted", *normal, assignments.c.settled_at < bindparam("before"), ~repeated.exists()
+            _mine(assignments),
+            assignments.c.state == "voted",
+            *normal,
+            assignments.c.settled_at < bindparam("before"),
+            ~repeated.exists(),
         )
         .order_by(assignments.c.settled_at)
         .limit(bindparam("most"))
@@ -334,15 +481,35 @@ def _repeatable() -> Select[Any]:
 
 
 _WRITTEN = (
-    "assignment_id", "comparison_id", "kind", "n", "state", "leased_at", "leased_until", "settled_at", "slot_no",
-)  # fmt: skip
-_HELD = Prepared(select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n))
-_N_HELD = Prepared(select(func.count(), func.count(assignments.c.slot_no)).where(_mine(assignments), _is_held(assignments)))
+    "assignment_id",
+    "comparison_id",
+    "kind",
+    "n",
+    "state",
+    "leased_at",
+    "leased_until",
+    "settled_at",
+    "slot_no",
+)
+_HELD = Prepared(
+    select(assignments).where(_mine(assignments), _is_held(assignments)).order_by(assignments.c.n)
+)
+_N_HELD = Prepared(
+    select(func.count(), func.count(assignments.c.slot_no)).where(
+        _mine(assignments), _is_held(assignments)
+    )
+)
 _GONE = Prepared(_gone())
 _LAST = Prepared(select(func.max(assignments.c.n)).where(_mine(assignments)))
-_JUDGED = Prepared(select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1))
-_VOTED_TODAY = and_(assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight"))
-_USED = Prepared(select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments))))
+_JUDGED = Prepared(
+    select(literal(1)).where(_mine(assignments), assignments.c.state == "voted").limit(1)
+)
+_VOTED_TODAY = and_(
+    assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight")
+)
+_USED = Prepared(
+    select(func.count()).where(_mine(assignments), or_(_VOTED_TODAY, _is_held(assignments)))
+)
 _N_WITHOUT_SLOT = Prepared(
     select(func.count()).where(
         _mine(assignments),
@@ -361,7 +528,12 @@ _SETTLED = Prepared(
 _REPEATABLE = Prepared(_repeatable())
 _GOLDEN = Prepared(
     select(comparisons.c.comparison_id, _free_slot(comparisons.c.comparison_id).label("free_slot"))
-    .where(scoped(comparisons), comparisons.c.gold.is_not(None), _is_strangers(), ~_is_met(comparisons.c.comparison_id))
+    .where(
+        scoped(comparisons),
+        comparisons.c.gold.is_not(None),
+        _is_strangers(),
+        ~_is_met(comparisons.c.comparison_id),
+    )
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
@@ -369,20 +541,28 @@ _OPEN = Prepared(_open(_is_anybodys()))
 _NAMED = Prepared(_open(_is_named()))
 _N_OPEN = Prepared(
     select(func.count()).select_from(
-        _slots(slots.c.comparison_id).where(is_free(bindparam("now"))).distinct().limit(bindparam("most")).subquery()
+        _slots(slots.c.comparison_id)
+        .where(is_free(bindparam("now")))
+        .distinct()
+        .limit(bindparam("most"))
+        .subquery()
     )
 )
 _UNFINISHED = Prepared(_slots(slots.c.comparison_id).limit(1))
 _OFFERED = Prepared(
     select(literal(1))
     .select_from(slots)
-    .join(comparisons, and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id))
+    .join(
+        comparisons, and_(scoped(comparisons), comparisons.c.comparison_id == slots.c.comparison_id)
+    )
     .where(scoped(slots), _is_strangers())
     .limit(1)
 )
 _KNOWN = Prepared(
     select(assignments).where(
-        _mine(assignments), assignments.c.comparison_id == bindparam("comparison"), assignments.c.pass_no == bindparam("pass_no")
+        _mine(assignments),
+        assignments.c.comparison_id == bindparam("comparison"),
+        assignments.c.pass_no == bindparam("pass_no"),
     )
 )
 _LEASE_AGAIN = Prepared(
@@ -392,6 +572,14 @@ _LEASE_AGAIN = Prepared(
 )
 _CLAIM = Prepared(
     slots.update()
-    .where(scoped(slots), slots.c.comparison_id == bindparam("its_comparison_id"), slots.c.slot_no == bindparam("its_slot_no"))
-    .values(state="leased", assignment_id=bindparam("its_assignment_id"), leased_until=bindparam("its_leased_until"))
+    .where(
+        scoped(slots),
+        slots.c.comparison_id == bindparam("its_comparison_id"),
+        slots.c.slot_no == bindparam("its_slot_no"),
+    )
+    .values(
+        state="leased",
+        assignment_id=bindparam("its_assignment_id"),
+        leased_until=bindparam("its_leased_until"),
+    )
 )

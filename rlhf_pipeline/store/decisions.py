@@ -1,4 +1,6 @@
-"""Retraining decisions: one transaction reads the evidence, asks the rule and claims the events. Knows no rule itself."""
+"""Retraining decisions: one transaction reads the evidence, asks the rule and claims the events.
+Knows no rule itself.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -7,7 +9,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, func, or_, select
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotatorKind, Choice, TriggerDecision, TriggerEvidence, content_hash
+from rlhf_pipeline.records import (
+    AnnotatorKind,
+    Choice,
+    TriggerDecision,
+    TriggerEvidence,
+    content_hash,
+)
 from rlhf_pipeline.store.audit import Ledger, acting
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
@@ -19,8 +27,17 @@ Rule = Callable[[TriggerEvidence], TriggerDecision | None]
 MAX_ATTEMPTS = 3
 # Of the digest in a decision's links; a field added to TriggerDecision changes none.
 DIGESTED = (
-    "decision_id", "action", "reasons", "event_ids", "evidence", "change_seq", "decided_at", "attempt", "state", "run_id",
-)  # fmt: skip
+    "decision_id",
+    "action",
+    "reasons",
+    "event_ids",
+    "evidence",
+    "change_seq",
+    "decided_at",
+    "attempt",
+    "state",
+    "run_id",
+)
 
 
 class _Counted(NamedTuple):
@@ -32,7 +49,8 @@ class _Counted(NamedTuple):
 
 
 class Decisions:
-    """A fire goes pending → submitted → succeeded or failed, and back to pending by `retry`; a hold stays held.
+    """A fire goes pending → submitted → succeeded or failed, and back to pending by `retry`; a hold
+    stays held.
 
     Every transition may be repeated, by any process: what already happened is left as it is.
     """
@@ -40,27 +58,36 @@ class Decisions:
     def __init__(self, database: Database):
         self._database = database
 
-    def decide(self, rule: Rule, *, now: datetime, champion: str | None, up_to_seq: int | None = None) -> TriggerDecision | None:
-        """Ask `rule` about the events since the last fire, store its answer and claim the open events, all in one transaction.
+    def decide(
+        self, rule: Rule, *, now: datetime, champion: str | None, up_to_seq: int | None = None
+    ) -> TriggerDecision | None:
+        """Ask `rule` about the events since the last fire, store its answer and claim the open
+        events, all in one transaction.
 
         The same transaction records the change of taste that a fire decision dates.
 
-        With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above that seq are not known yet.
+        With `up_to_seq` the decision is that of a replayed day: `now` is its end, and votes above
+        that seq are not known yet.
 
-        None when there is neither an open nor a held event, or when the rule says nothing. A hold without an open event has
-        nothing to claim: it is given back with decision_id None and not stored. `rule` must not use the store.
+        None when there is neither an open nor a held event, or when the rule says nothing. A hold
+        without an open event has nothing to claim: it is given back with decision_id None and not
+        stored. `rule` must not use the store.
         """
         counted = self._counted_ahead(up_to_seq)
         with acting(self._database) as (connection, ledger):
             known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
-            evidence = self._evidence(connection, known_seq, now, champion, counted, is_replayed=up_to_seq is not None)
+            evidence = self._evidence(
+                connection, known_seq, now, champion, counted, is_replayed=up_to_seq is not None
+            )
             if not evidence.open_events and not evidence.held_events:
                 return None
             decision = rule(evidence)
             if decision is None:
                 return None
             state = "pending" if decision.action == "fire" else "held"
-            decision = decision.model_copy(update={"state": state, "attempt": 1, "run_id": None, "decision_id": None})
+            decision = decision.model_copy(
+                update={"state": state, "attempt": 1, "run_id": None, "decision_id": None}
+            )
             if decision.action == "hold" and not evidence.open_events:
                 return decision
             return self._store(connection, ledger, decision, known_seq)
@@ -74,14 +101,23 @@ class Decisions:
         return self._read(decisions.c.state == "submitted")
 
     def lease(self, decision_id: int, attempt: int, *, now: datetime, lease: timedelta) -> bool:
-        """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has passed.
+        """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has
+        passed.
 
         False for an attempt that is not pending or that somebody else is submitting.
         """
         with self._database.writing() as connection:
             free = or_(decisions.c.leased_until.is_(None), decisions.c.leased_until <= now)
-            this = (decisions.c.decision_id == decision_id, decisions.c.attempt == attempt, decisions.c.state == "pending")
-            taken = decisions.update().where(self._database.mine(decisions), *this, free).values(leased_until=now + lease)
+            this = (
+                decisions.c.decision_id == decision_id,
+                decisions.c.attempt == attempt,
+                decisions.c.state == "pending",
+            )
+            taken = (
+                decisions.update()
+                .where(self._database.mine(decisions), *this, free)
+                .values(leased_until=now + lease)
+            )
             return connection.execute(taken).rowcount == 1
 
     def all(self) -> list[TriggerDecision]:
@@ -99,15 +135,29 @@ class Decisions:
         return error
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
-        """The run of this attempt was found. Ignored for an attempt that is over or already submitted."""
+        """The run of this attempt was found. Ignored for an attempt that is over or already
+        submitted.
+        """
 
         def submit(row: RowMapping) -> dict[str, Any]:
-            return {"state": "submitted", "run_id": run_id} if row["state"] == "pending" and row["attempt"] == attempt else {}
+            return (
+                {"state": "submitted", "run_id": run_id}
+                if row["state"] == "pending" and row["attempt"] == attempt
+                else {}
+            )
 
         return self._move(decision_id, submit)
 
-    def mark_finished(self, decision_id: int, *, succeeded: bool, error: str | None = None, attempt: int | None = None) -> TriggerDecision:
-        """The run ended. Success is final; a failure may still turn into success, when a run thought dead ends well.
+    def mark_finished(
+        self,
+        decision_id: int,
+        *,
+        succeeded: bool,
+        error: str | None = None,
+        attempt: int | None = None,
+    ) -> TriggerDecision:
+        """The run ended. Success is final; a failure may still turn into success, when a run
+        thought dead ends well.
 
         With `attempt`, news of an earlier attempt are ignored.
         """
@@ -116,15 +166,21 @@ class Decisions:
             stale = attempt is not None and attempt != row["attempt"]
             if stale or row["state"] in ("held", "succeeded"):
                 return {}
-            return {"state": "succeeded", "error": None} if succeeded else {"state": "failed", "error": error}
+            return (
+                {"state": "succeeded", "error": None}
+                if succeeded
+                else {"state": "failed", "error": error}
+            )
 
         return self._move(decision_id, finish)
 
-    def retry(self, decision_id: int, *, max_attempts: int = MAX_ATTEMPTS, attempt: int | None = None) -> TriggerDecision:
+    def retry(
+        self, decision_id: int, *, max_attempts: int = MAX_ATTEMPTS, attempt: int | None = None
+    ) -> TriggerDecision:
         """Next attempt, pending again; failed for good once `max_attempts` were made.
 
-        Only from submitted or failed. With `attempt`, only while that attempt is the current one, so that two processes that
-        see the same dead run start one new attempt.
+        Only from submitted or failed. With `attempt`, only while that attempt is the current one,
+        so that two processes that see the same dead run start one new attempt.
         """
 
         def again(row: RowMapping) -> dict[str, Any]:
@@ -132,44 +188,75 @@ class Decisions:
             if stale or row["state"] not in ("submitted", "failed"):
                 return {}
             if row["attempt"] >= max_attempts:
-                return {"state": "failed", "error": row["error"] or f"{max_attempts} attempts were made"}
-            return {"state": "pending", "attempt": row["attempt"] + 1, "run_id": None, "leased_until": None}
+                return {
+                    "state": "failed",
+                    "error": row["error"] or f"{max_attempts} attempts were made",
+                }
+            return {
+                "state": "pending",
+                "attempt": row["attempt"] + 1,
+                "run_id": None,
+                "leased_until": None,
+            }
 
         return self._move(decision_id, again)
 
     def _evidence(
-        self, connection: Connection, known_seq: int, now: datetime, champion: str | None, counted: _Counted, *, is_replayed: bool
+        self,
+        connection: Connection,
+        known_seq: int,
+        now: datetime,
+        champion: str | None,
+        counted: _Counted,
+        *,
+        is_replayed: bool,
     ) -> TriggerEvidence:
         last = self._last_fire(connection)
         open_events, held_events = (
-            tuple(read_events(connection, self._database, which)) for which in (drift_events.c.decision_id.is_(None), _is_held(last))
+            tuple(read_events(connection, self._database, which))
+            for which in (drift_events.c.decision_id.is_(None), _is_held(last))
         )
         mine = self._database.mine(decisions)
-        unfinished = select(func.count()).select_from(decisions).where(mine, decisions.c.state.in_(["pending", "submitted"]))
+        unfinished = (
+            select(func.count())
+            .select_from(decisions)
+            .where(mine, decisions.c.state.in_(["pending", "submitted"]))
+        )
         return TriggerEvidence(
             champion=champion,
             open_events=open_events,
             held_events=held_events,
             # Seen from a replayed day, what was fired on a later day cools nothing down.
-            last_fired_at=last.decided_at if last and not (is_replayed and last.decided_at > now) else None,
+            last_fired_at=last.decided_at
+            if last and not (is_replayed and last.decided_at > now)
+            else None,
             # Without events nobody is asked, so nothing is counted.
-            n_new_votes=self._counted_on(connection, counted, last, known_seq).n if open_events or held_events else 0,
+            n_new_votes=self._counted_on(connection, counted, last, known_seq).n
+            if open_events or held_events
+            else 0,
             max_seq=known_seq,
             n_unfinished=connection.execute(unfinished).scalar_one(),
             now=now,
         )
 
     def _last_fire(self, connection: Connection) -> Row[Any] | None:
-        fires = select(decisions).where(self._database.mine(decisions), decisions.c.action == "fire")
-        return connection.execute(fires.order_by(decisions.c.decision_id.desc()).limit(1)).one_or_none()
+        fires = select(decisions).where(
+            self._database.mine(decisions), decisions.c.action == "fire"
+        )
+        return connection.execute(
+            fires.order_by(decisions.c.decision_id.desc()).limit(1)
+        ).one_or_none()
 
     def _counted_ahead(self, up_to_seq: int | None) -> _Counted:
-        """Counted before the lock is taken: of a million votes that takes half a second, in which people go on voting."""
+        """Counted before the lock is taken: of a million votes that takes half a second, in which
+        people go on voting.
+        """
         with self._database.reading() as connection:
             last = self._last_fire(connection)
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
-                self._database.mine(drift_events), or_(drift_events.c.decision_id.is_(None), _is_held(last))
+                self._database.mine(drift_events),
+                or_(drift_events.c.decision_id.is_(None), _is_held(last)),
             )
             if connection.execute(waiting.limit(1)).one_or_none() is None:
                 return _Counted(after, after, 0)
@@ -177,8 +264,12 @@ class Decisions:
             until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
             return self._counted_on(connection, _Counted(after, after, 0), last, until)
 
-    def _counted_on(self, connection: Connection, known: _Counted, last: Row[Any] | None, until: int) -> _Counted:
-        """Votes after the last fire that may teach: no machine's, no skips, none that was superseded. What is `known` is not read again."""
+    def _counted_on(
+        self, connection: Connection, known: _Counted, last: Row[Any] | None, until: int
+    ) -> _Counted:
+        """Votes after the last fire that may teach: no machine's, no skips, none that was
+        superseded. What is `known` is not read again.
+        """
         after = last.max_seq if last else 0
         if known.after != after:  # somebody fired meanwhile
             known = _Counted(after, after, 0)
@@ -186,36 +277,70 @@ class Decisions:
             return known
         of_range = self._database.mine(votes), votes.c.seq > known.until, votes.c.seq <= until
         replaced = votes.alias("replaced")
-        # Asked from the few that supersede: to look for a successor of each vote takes twice as long.
+        # Asked from the few that supersede: to look for a successor of each vote takes twice as
+        # long.
         gone = (
             select(func.count())
             .select_from(votes)
-            .join(replaced, and_(self._database.mine(replaced), replaced.c.vote_id == votes.c.supersedes))
-            .where(*of_range, votes.c.supersedes.is_not(None), replaced.c.seq > after, _may_teach(replaced))
+            .join(
+                replaced,
+                and_(self._database.mine(replaced), replaced.c.vote_id == votes.c.supersedes),
+            )
+            .where(
+                *of_range,
+                votes.c.supersedes.is_not(None),
+                replaced.c.seq > after,
+                _may_teach(replaced),
+            )
         )
         cast = select(func.count()).select_from(votes).where(*of_range, _may_teach(votes))
         n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
         return _Counted(after, until, known.n + n_cast - n_gone)
 
-    def _store(self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int) -> TriggerDecision:
-        newest = connection.execute(select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))).scalar()
+    def _store(
+        self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int
+    ) -> TriggerDecision:
+        newest = connection.execute(
+            select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))
+        ).scalar()
         decision = decision.model_copy(update={"decision_id": (newest or 0) + 1})
         record = json_of(decision, "The retraining decision")
-        columns = decision.model_dump(include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"})
-        self._database.insert(
-            connection, decisions, [{**columns, "max_seq": known_seq, "leased_until": None, "error": None, "record": record}]
+        columns = decision.model_dump(
+            include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"}
         )
-        claimed = drift_events.update().where(self._database.mine(drift_events), drift_events.c.decision_id.is_(None))
+        self._database.insert(
+            connection,
+            decisions,
+            [
+                {
+                    **columns,
+                    "max_seq": known_seq,
+                    "leased_until": None,
+                    "error": None,
+                    "record": record,
+                }
+            ],
+        )
+        claimed = drift_events.update().where(
+            self._database.mine(drift_events), drift_events.c.decision_id.is_(None)
+        )
         connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision)
         if decision.action == "fire" and decision.change_seq is not None:
             record_change(
-                self._database, connection, ledger, change_seq=decision.change_seq, cause="; ".join(decision.reasons), actor="pipeline",
+                self._database,
+                connection,
+                ledger,
+                change_seq=decision.change_seq,
+                cause="; ".join(decision.reasons),
+                actor="pipeline",
                 decision_id=decision.decision_id,
-            )  # fmt: skip
+            )
         return decision
 
-    def _move(self, decision_id: int, change: Callable[[RowMapping], dict[str, Any]]) -> TriggerDecision:
+    def _move(
+        self, decision_id: int, change: Callable[[RowMapping], dict[str, Any]]
+    ) -> TriggerDecision:
         with acting(self._database) as (connection, ledger):
             row = self._row(connection, decision_id)
             changed = {name: value for name, value in change(row).items() if row[name] != value}
@@ -236,14 +361,24 @@ class Decisions:
         )
 
     def _row(self, connection: Connection, decision_id: int) -> RowMapping:
-        wanted = select(decisions).where(self._database.mine(decisions), decisions.c.decision_id == decision_id)
+        wanted = select(decisions).where(
+            self._database.mine(decisions), decisions.c.decision_id == decision_id
+        )
         row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
-            raise StoreError(f"There is no decision {decision_id} in project {self._database.project!r}. Correct the id.")
+            raise StoreError(
+                f"There is no decision {decision_id} in project {self._database.project!r}. "
+                "Correct "
+                "the id."
+            )
         return row
 
     def _read(self, *conditions: Any) -> list[TriggerDecision]:
-        wanted = select(decisions).where(self._database.mine(decisions), *conditions).order_by(decisions.c.decision_id)
+        wanted = (
+            select(decisions)
+            .where(self._database.mine(decisions), *conditions)
+            .order_by(decisions.c.decision_id)
+        )
         with self._database.reading() as connection:
             return [_decision(row) for row in connection.execute(wanted).mappings()]
 
@@ -258,8 +393,11 @@ def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
 
 
 def _may_teach(table: Any) -> ColumnElement[bool]:
-    # What the reward model answered by itself, and what nobody answered, is no reason to train it again.
-    return and_(table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value)
+    # What the reward model answered by itself, and what nobody answered, is no reason to train it
+    # again.
+    return and_(
+        table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value
+    )
 
 
 def _decision(row: RowMapping) -> TriggerDecision:

@@ -1,4 +1,6 @@
-"""The error stream that detectors read and the state they are left in. Knows rows and JSON; knows no detector."""
+"""The error stream that detectors read and the state they are left in. Knows rows and JSON; knows
+no detector.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,23 +20,36 @@ States = Mapping[str, Mapping[str, Any]]
 
 
 class Detectors:
-    """States are kept per (model version, stream, detector) and are a cache: the stream can be read again."""
+    """States are kept per (model version, stream, detector) and are a cache: the stream can be read
+    again.
+    """
 
     def __init__(self, database: Database):
         self._database = database
 
     def states(self, model_version: str, *, stream: str = "errors") -> dict[str, dict[str, Any]]:
         """Saved states by detector name; empty before the first scan."""
-        wanted = select(detector_states.c.detector, detector_states.c.state).where(self._at(model_version, stream))
+        wanted = select(detector_states.c.detector, detector_states.c.state).where(
+            self._at(model_version, stream)
+        )
         with self._database.reading() as connection:
             return {row.detector: json.loads(row.state) for row in connection.execute(wanted)}
 
     def save(self, model_version: str, states: States, *, stream: str = "errors") -> None:
-        """Keep states (each a JSON mapping with `last_seq`); one that has read less than the stored one is dropped."""
+        """Keep states (each a JSON mapping with `last_seq`); one that has read less than the stored
+        one is dropped.
+        """
         with self._database.writing() as connection:
             self._save(connection, model_version, states, stream)
 
-    def record_scan(self, events: Sequence[DriftEvent], model_version: str, states: States, *, stream: str = "errors") -> int:
+    def record_scan(
+        self,
+        events: Sequence[DriftEvent],
+        model_version: str,
+        states: States,
+        *,
+        stream: str = "errors",
+    ) -> int:
         """Events and the states after them in one transaction; how many events were new.
 
         Scanning the same rows again, or in two processes at once, adds nothing.
@@ -44,20 +59,42 @@ class Detectors:
             self._save(connection, model_version, states, stream)
         return n_new
 
-    def errors_after(self, model_version: str, seq: int = 0, *, up_to_seq: int | None = None) -> pd.DataFrame:
-        """The prequential error stream of a reward model: columns seq (int64), day (str), error (0.0 or 1.0), in seq order.
+    def errors_after(
+        self, model_version: str, seq: int = 0, *, up_to_seq: int | None = None
+    ) -> pd.DataFrame:
+        """The prequential error stream of a reward model: columns seq (int64), day (str), error
+        (0.0 or 1.0), in seq order.
 
-        One row per vote for a or b that is not superseded, above `seq` and not above `up_to_seq`, on a comparison for which this model's prediction was
-        written; repeats included, votes without a time left out. 1 is a vote against the side with the higher score; equal
-        scores predict no side and are left out, as in the reflection log.
+        One row per vote for a or b that is not superseded, above `seq` and not above `up_to_seq`,
+        on a comparison for which this model's prediction was written; repeats included, votes
+        without a time left out. 1 is a vote against the side with the higher score; equal scores
+        predict no side and are left out, as in the reflection log.
         """
         later = votes.alias("later")
-        superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
-        read = votes.c.seq > seq if up_to_seq is None else and_(votes.c.seq > seq, votes.c.seq <= up_to_seq)
-        predicted = case((predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value)
+        superseded = select(literal(1)).where(
+            self._database.mine(later), later.c.supersedes == votes.c.vote_id
+        )
+        read = (
+            votes.c.seq > seq
+            if up_to_seq is None
+            else and_(votes.c.seq > seq, votes.c.seq <= up_to_seq)
+        )
+        predicted = case(
+            (predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value
+        )
         wanted = (
-            select(votes.c.seq, votes.c.day, case((predicted == votes.c.choice, 0.0), else_=1.0).label("error"))
-            .join(predictions, and_(self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id))
+            select(
+                votes.c.seq,
+                votes.c.day,
+                case((predicted == votes.c.choice, 0.0), else_=1.0).label("error"),
+            )
+            .join(
+                predictions,
+                and_(
+                    self._database.mine(predictions),
+                    predictions.c.comparison_id == votes.c.comparison_id,
+                ),
+            )
             .where(
                 self._database.mine(votes),
                 read,
@@ -71,15 +108,25 @@ class Detectors:
         )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).all()
-        stream = pd.DataFrame.from_records([tuple(row) for row in rows], columns=["seq", "day", "error"])
+        stream = pd.DataFrame.from_records(
+            [tuple(row) for row in rows], columns=["seq", "day", "error"]
+        )
         return stream.astype({"seq": "int64", "day": "str", "error": "float64"})
 
-    def _save(self, connection: Connection, model_version: str, states: States, stream: str) -> None:
+    def _save(
+        self, connection: Connection, model_version: str, states: States, stream: str
+    ) -> None:
         at = self._at(model_version, stream)
-        stored = {row.detector: row.last_seq for row in connection.execute(select(detector_states).where(at))}
+        stored = {
+            row.detector: row.last_seq
+            for row in connection.execute(select(detector_states).where(at))
+        }
         for detector, state in states.items():
             if not isinstance(state.get("last_seq"), int):
-                raise StoreError(f"State of {detector} on {model_version} has no whole number `last_seq`. Add the seq it has read up to.")
+                raise StoreError(
+                    f"State of {detector} on {model_version} has no whole number `last_seq`. Add "
+                    "the seq it has read up to."
+                )
             saved = {
                 "last_seq": state["last_seq"],
                 "state": json_of(dict(state), f"State of {detector} on {model_version}"),
@@ -89,7 +136,11 @@ class Detectors:
             if detector not in stored:
                 self._database.insert(connection, detector_states, [{**key, **saved}])
             elif stored[detector] <= state["last_seq"]:
-                connection.execute(detector_states.update().where(at, detector_states.c.detector == detector).values(saved))
+                connection.execute(
+                    detector_states.update()
+                    .where(at, detector_states.c.detector == detector)
+                    .values(saved)
+                )
 
     def _at(self, model_version: str, stream: str) -> Any:
         return and_(

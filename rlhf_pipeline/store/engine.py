@@ -1,4 +1,6 @@
-"""Connections and transactions of one project's database. Knows SQLite and Postgres apart; knows no table."""
+"""Connections and transactions of one project's database. Knows SQLite and Postgres apart; knows no
+table.
+"""
 
 import os
 import sqlite3
@@ -9,9 +11,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, create_engine, event, make_url, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    and_,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DisconnectionError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DisconnectionError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
@@ -25,17 +43,22 @@ from rlhf_pipeline.store.turns import Turns
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
-FIRST_MEASURED = 100  # a quarter of the rows after which Postgres measures a table for the first time
+# a quarter of the rows after which Postgres measures a table for the first time
+FIRST_MEASURED = 100
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 MAX_PARAMETERS = 10_000  # of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
 _LOCKED = text(
-    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND classid = CAST(:high AS oid)"
-    " AND objid = CAST(:low AS oid) AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND "
+    "classid = CAST(:high AS oid) AND objid = CAST(:low AS oid) AND database = (SELECT oid FROM "
+    "pg_database WHERE datname = current_database()))"
 )
 
 # A process that hangs in the middle of its transaction must not hold the lock for ever.
-_TAKE_LOCK = text(f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true), pg_advisory_xact_lock(:key)")
+_TAKE_LOCK = text(
+    f"SELECT set_config('idle_in_transaction_session_timeout', '{IDLE_S}s', true), "
+    "pg_advisory_xact_lock(:key)"
+)
 
 
 class SystemClock:
@@ -46,11 +69,12 @@ class SystemClock:
 
 
 class Database:
-    """One engine seen by one project: `reading` and `writing` transactions and the columns every row carries.
+    """One engine seen by one project: `reading` and `writing` transactions and the columns every
+    row carries.
 
-    Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an advisory lock held to
-    commit), so what a write transaction read is still true when it commits. With `read_only` an SQLite file must exist, and
-    nothing beside it is made or changed.
+    Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
+    advisory lock held to commit), so what a write transaction read is still true when it commits.
+    With `read_only` an SQLite file must exist, and nothing beside it is made or changed.
     """
 
     def __init__(
@@ -77,14 +101,22 @@ class Database:
         elif self.is_sqlite:
             self.engine = _sqlite_engine(self.url, busy_timeout_s)
         else:
-            self.engine, self._watchdog = postgres_engine(self.url, busy_timeout_s=busy_timeout_s, silent_s=silent_s)
+            self.engine, self._watchdog = postgres_engine(
+                self.url, busy_timeout_s=busy_timeout_s, silent_s=silent_s
+            )
         _refuse_inherited_connections(self.engine)
         self._writers = self.engine.execution_options(writes=True)
-        # On Postgres a statement sees what was committed before the statement, unless the transaction is told to keep one state.
-        self._readers = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        # On Postgres a statement sees what was committed before the statement, unless the
+        # transaction is told to keep one state.
+        self._readers = (
+            self.engine
+            if self.is_sqlite
+            else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        )
         mark = self.path.with_name(f"{self.path.name}.waiting") if self.path else None
         self._turns = Turns(mark, busy_timeout_s, self.where)
-        self._grown: dict[str, int] = {}  # rows written to a table in bulk, and how many there were when it was last measured
+        # rows written to a table in bulk, and how many there were when it was last measured
+        self._grown: dict[str, int] = {}
         self._measured: dict[str, int] = {}
         if self.is_sqlite:
             _begin_by_look(self.engine, self._turns, busy_timeout_s)
@@ -101,9 +133,16 @@ class Database:
 
     @contextmanager
     def writing(self, *, urgent: bool = False) -> Iterator[Connection]:
-        """A transaction that holds the project's write lock; commits at the end, keeps nothing after an error. `urgent` as in `Turns`."""
-        # Threads of one process queue before they take a connection: on Postgres each that waits would hold one of the server's.
-        with translated(self.where), self._turns.taken(urgent=urgent), self._writers.begin() as connection:
+        """A transaction that holds the project's write lock; commits at the end, keeps nothing
+        after an error. `urgent` as in `Turns`.
+        """
+        # Threads of one process queue before they take a connection: on Postgres each that waits
+        # would hold one of the server's.
+        with (
+            translated(self.where),
+            self._turns.taken(urgent=urgent),
+            self._writers.begin() as connection,
+        ):
             if not self.is_sqlite:
                 connection.execute(_TAKE_LOCK, {"key": self._lock_key})
             yield connection
@@ -111,13 +150,20 @@ class Database:
 
     def mine(self, table: Table | Any) -> ColumnElement[bool]:
         """The condition that a row belongs to this project."""
-        return and_(table.c.organization_id == self.organization, table.c.project_id == self.project)
+        return and_(
+            table.c.organization_id == self.organization, table.c.project_id == self.project
+        )
 
     def owned(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """`rows` with this project's columns added."""
-        return [{"organization_id": self.organization, "project_id": self.project, **row} for row in rows]
+        return [
+            {"organization_id": self.organization, "project_id": self.project, **row}
+            for row in rows
+        ]
 
-    def insert(self, connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    def insert(
+        self, connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]
+    ) -> None:
         owned = self.owned(rows)
         if owned:
             insert_rows(connection, table, owned)
@@ -130,29 +176,43 @@ class Database:
             self._watchdog.close()
 
     def courteously(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, one transaction each: between two of them whoever waits to write is let go first."""
+        """The same batches, one transaction each: between two of them whoever waits to write is let
+        go first.
+        """
         for n, batch in enumerate(batches):
             if n:
                 self._turns.give_way(None if self.is_sqlite else self._others_wait)
             yield batch
 
     def _measure_grown(self) -> None:
-        """Have Postgres measure the tables into which this process has written much, again whenever it is four times as much.
+        """Have Postgres measure the tables into which this process has written much, again whenever
+        it is four times as much.
 
-        By itself it does so some minute later. Until then it takes organization and project, which all rows share, for selective,
-        reads an index by these alone, and checks the comparison of each vote of an import against all comparisons.
+        By itself it does so some minute later. Until then it takes organization and project, which
+        all rows share, for selective, reads an index by these alone, and checks the comparison of
+        each vote of an import against all comparisons.
         """
-        due = [name for name, n in self._grown.items() if n >= self._measured.get(name, FIRST_MEASURED) * 4]
+        due = [
+            name
+            for name, n in self._grown.items()
+            if n >= self._measured.get(name, FIRST_MEASURED) * 4
+        ]
         for name in due:
             self._measured[name] = self._grown[name]
             # A convenience: where it fails, what was written is written all the same.
             with suppress(SQLAlchemyError), self.engine.connect() as connection:
-                connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"ANALYZE (SKIP_LOCKED) {name}"))
+                connection.execution_options(isolation_level="AUTOCOMMIT").execute(
+                    text(f"ANALYZE (SKIP_LOCKED) {name}")
+                )
 
     def _others_wait(self) -> bool:
         """Whether another process holds or awaits the project's lock on Postgres."""
         with self.reading() as connection:
-            return bool(connection.execute(_LOCKED, {"high": self._lock_key >> 32, "low": self._lock_key & 0xFFFFFFFF}).scalar_one())
+            return bool(
+                connection.execute(
+                    _LOCKED, {"high": self._lock_key >> 32, "low": self._lock_key & 0xFFFFFFFF}
+                ).scalar_one()
+            )
 
     @property
     def _lock_key(self) -> int:
@@ -164,21 +224,38 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError) as cause:
-        raise StoreError(f"Database URL cannot be used ({cause}). Write sqlite:///folder/store.db or postgresql+psycopg2://…") from cause
+        raise StoreError(
+            f"Database URL cannot be used ({cause}). Write sqlite:///folder/store.db or "
+            "postgresql+psycopg2://…"
+        ) from cause
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"Database {parsed.get_backend_name()!r} is not supported. Use sqlite or postgresql.")
+        raise StoreError(
+            f"Database {parsed.get_backend_name()!r} is not supported. Use sqlite or postgresql."
+        )
     # The one driver that is installed, also where a URL names none or another.
-    return parsed.set(drivername="postgresql+psycopg2") if parsed.get_backend_name() == "postgresql" else parsed
+    return (
+        parsed.set(drivername="postgresql+psycopg2")
+        if parsed.get_backend_name() == "postgresql"
+        else parsed
+    )
 
 
 def _sqlite_path(url: URL, *, read_only: bool) -> Path:
-    """The database file; its folder is made and tried. Raises StoreError where it cannot be written, with `read_only` where it is missing."""
+    """The database file; its folder is made and tried. Raises StoreError where it cannot be
+    written, with `read_only` where it is missing.
+    """
     if not url.database or url.database == ":memory:":
-        raise StoreError("The store needs a file that several processes can open, not an in-memory database: sqlite:///folder/store.db")
+        raise StoreError(
+            "The store needs a file that several processes can open, not an in-memory database: "
+            "sqlite:///folder/store.db"
+        )
     path = Path(url.database).absolute()
     if read_only:
         if not path.is_file():
-            raise StoreError(f"The store {path} is missing. Restore the last backup: `rlhf storage restore FOLDER --replace`.")
+            raise StoreError(
+                f"The store {path} is missing. Restore the last backup: `rlhf storage restore "
+                "FOLDER --replace`."
+            )
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,16 +271,28 @@ def _sqlite_path(url: URL, *, read_only: bool) -> Path:
 
 def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
     engine = create_engine(
-        url, connect_args={"timeout": busy_timeout_s, "check_same_thread": False}, pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s
+        url,
+        connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
+        pool_size=8,
+        max_overflow=24,
+        pool_timeout=busy_timeout_s,
     )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # the driver's own BEGIN would come too late and be deferred
-        # Moving the log into the file every 64 MB, not every 4: an import touches the same pages of the indexes again and again, and of
-        # people's votes the one that moves it waits a tenth of a second with all that stand behind it: one in 1,800 now, not in 110.
-        # And 8 MB of pages at hand: the inner ones of a million votes' indexes take 3, the default is 2.
-        pragmas = ("synchronous=FULL", "foreign_keys=ON", "recursive_triggers=ON", "wal_autocheckpoint=16000", "cache_size=-8000")
+        # the driver's own BEGIN would come too late and be deferred
+        connection.isolation_level = None
+        # Moving the log into the file every 64 MB, not every 4: an import touches the same pages of
+        # the indexes again and again, and of people's votes the one that moves it waits a tenth of
+        # a second with all that stand behind it: one in 1,800 now, not in 110. And 8 MB of pages at
+        # hand: the inner ones of a million votes' indexes take 3, the default is 2.
+        pragmas = (
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "recursive_triggers=ON",
+            "wal_autocheckpoint=16000",
+            "cache_size=-8000",
+        )
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")
 
@@ -211,7 +300,8 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
 
 
 def read_only_uri(path: Path) -> str:
-    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only connection would leave an empty log there.
+    """Of an SQLite file. Without a log beside it nobody has the file open; a plain read-only
+    connection would leave an empty log there.
 
     SQLite keeps the log beside the file itself, not beside a link to it.
     """
@@ -223,7 +313,13 @@ def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engi
     """Of an SQLite file; closing it does not move the log into the file."""
 
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(read_only_uri(path), uri=True, timeout=busy_timeout_s, check_same_thread=False, isolation_level=None)
+        return sqlite3.connect(
+            read_only_uri(path),
+            uri=True,
+            timeout=busy_timeout_s,
+            check_same_thread=False,
+            isolation_level=None,
+        )
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
@@ -253,7 +349,9 @@ def _begin_by_look(engine: Engine, turns: Turns, busy_timeout_s: float) -> None:
         finally:
             driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
         if not has_begun:
-            raise OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError("database is locked"))
+            raise OperationalError(
+                "BEGIN IMMEDIATE", None, sqlite3.OperationalError("database is locked")
+            )
 
 
 def _refuse_inherited_connections(engine: Engine) -> None:

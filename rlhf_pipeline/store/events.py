@@ -1,4 +1,6 @@
-"""Drift and calibration events: inserted or ignored, open until a decision claims them. Knows no detector and no rule."""
+"""Drift and calibration events: inserted or ignored, open until a decision claims them. Knows no
+detector and no rule.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -41,16 +43,26 @@ class Events:
             return read_events(connection, self._database, condition)
 
 
-def read_events(connection: Connection, database: Database, condition: ColumnElement[bool]) -> list[DriftEvent]:
+def read_events(
+    connection: Connection, database: Database, condition: ColumnElement[bool]
+) -> list[DriftEvent]:
     """Events that meet the condition, by seq."""
-    wanted = select(drift_events.c.record).where(database.mine(drift_events), condition).order_by(*IN_ORDER)
+    wanted = (
+        select(drift_events.c.record)
+        .where(database.mine(drift_events), condition)
+        .order_by(*IN_ORDER)
+    )
     return [DriftEvent.from_json(text) for text in connection.execute(wanted).scalars()]
 
 
 def insert_events(connection: Connection, database: Database, events: Sequence[DriftEvent]) -> int:
-    """Insert what is not there yet, within the open transaction. Raises InvalidScores for NaN in the evidence."""
+    """Insert what is not there yet, within the open transaction. Raises InvalidScores for NaN in
+    the evidence.
+    """
     ids = [event.event_id for event in events]
-    stored = select(drift_events.c.event_id).where(database.mine(drift_events), drift_events.c.event_id.in_(ids))
+    stored = select(drift_events.c.event_id).where(
+        database.mine(drift_events), drift_events.c.event_id.in_(ids)
+    )
     known = set(connection.execute(stored).scalars())
     new = {event.event_id: event for event in reversed(events) if event.event_id not in known}
     database.insert(connection, drift_events, [_row(event) for event in reversed(new.values())])
@@ -58,6 +70,16 @@ def insert_events(connection: Connection, database: Database, events: Sequence[D
 
 
 def _row(event: DriftEvent) -> dict[str, object]:
-    columns = event.model_dump(include={"kind", "model_version", "detector", "params_hash", "stream", "seq", "detected_at"})
-    record = json_of(event, f"Event of {event.detector} on {event.model_version} at seq {event.seq}")
-    return {**columns, "event_id": event.event_id, "day": event.day.isoformat(), "record": record, "decision_id": None}
+    columns = event.model_dump(
+        include={"kind", "model_version", "detector", "params_hash", "stream", "seq", "detected_at"}
+    )
+    record = json_of(
+        event, f"Event of {event.detector} on {event.model_version} at seq {event.seq}"
+    )
+    return {
+        **columns,
+        "event_id": event.event_id,
+        "day": event.day.isoformat(),
+        "record": record,
+        "decision_id": None,
+    }

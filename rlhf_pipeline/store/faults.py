@@ -1,4 +1,6 @@
-"""What the database said, told as a StoreError with cause and cure. Knows messages of SQLite and Postgres, no SQL."""
+"""What the database said, told as a StoreError with cause and cure. Knows messages of SQLite and
+Postgres, no SQL.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,47 +11,104 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from rlhf_pipeline.errors import StoreError, UnstorableText
 
 LOCKED = (
-    "another process held the write lock longer than the timeout. Find it (SQLite: `lsof` on the file, Postgres: pg_stat_activity), "
-    "let it finish or stop it, then try again; nothing of this transaction was kept."
+    "another process held the write lock longer than the timeout. Find it (SQLite: `lsof` on the "
+    "file, Postgres: pg_stat_activity), let it finish or stop it, then try again; nothing of this "
+    "transaction was kept."
 )
 
 CUT_OFF = (
-    "the server ended the connection. Whether the last transaction was kept is not known; try again once the server answers: "
-    "votes under the same idempotency keys and comparisons under the same ids are never doubled."
+    "the server ended the connection. Whether the last transaction was kept is not known; try "
+    "again once the server answers: votes under the same idempotency keys and comparisons under "
+    "the same ids are never doubled."
 )
 SILENT = (
-    "it is stopped, overloaded or cut off. Whether the last transaction was kept is not known; try again once the server answers: "
-    "votes under the same idempotency keys and comparisons under the same ids are never doubled."
+    "it is stopped, overloaded or cut off. Whether the last transaction was kept is not known; try "
+    "again once the server answers: votes under the same idempotency keys and comparisons under "
+    "the same ids are never doubled."
 )
-NO_CONNECTION = "the server has no connection left. Raise its limit (max_connections, CONNECTION LIMIT), or lower the number of processes."
-UNREACHABLE = "the server does not answer. Start it or correct the URL, then try again; nothing was written."
+NO_CONNECTION = (
+    "the server has no connection left. Raise its limit (max_connections, CONNECTION "
+    "LIMIT), or lower the number of processes."
+)
+UNREACHABLE = (
+    "the server does not answer. Start it or correct the URL, then try again; nothing was written."
+)
 
 # Part of the driver's message -> cause and cure, first match wins.
 CURES: tuple[tuple[str, str], ...] = (
     ("database is locked", LOCKED),
     ("lock timeout", LOCKED),
-    ("database or disk is full", "no space is left. Free disk space and try again; nothing of this transaction was kept."),
-    ("no space left", "no space is left. Free disk space and try again; nothing of this transaction was kept."),
-    ("readonly database", "the file cannot be written. Give this user write permission on the file and its folder, or change RLHF_HOME."),
-    ("unable to open database file", "the file or its folder cannot be opened. Check path, permissions and that the disk is mounted."),
-    ("disk i/o error", "the disk refused. Check free space and the health of the disk, then try again; committed rows are kept."),
+    (
+        "database or disk is full",
+        "no space is left. Free disk space and try again; nothing of this transaction was kept.",
+    ),
+    (
+        "no space left",
+        "no space is left. Free disk space and try again; nothing of this transaction was kept.",
+    ),
+    (
+        "readonly database",
+        "the file cannot be written. Give this user write permission on the file and its folder, "
+        "or change RLHF_HOME.",
+    ),
+    (
+        "unable to open database file",
+        "the file or its folder cannot be opened. Check path, permissions and that the disk is "
+        "mounted.",
+    ),
+    (
+        "disk i/o error",
+        "the disk refused. Check free space and the health of the disk, then try again; committed "
+        "rows are kept.",
+    ),
     ("no such table", "its tables are missing. Run `rlhf init` (Store.migrate) first."),
-    ("no such column", "its tables are older than this code. Run `rlhf init` (Store.migrate) first."),
-    ("password authentication failed", "the server refused name or password. Correct them in the URL."),
-    ("no password supplied", "the server asks for a password. Put it into the URL, or into ~/.pgpass."),
-    ("no pg_hba.conf entry", "the server lets nobody in from here under this name. Correct the URL, or have it allowed in pg_hba.conf."),
-    ("permission denied to create database", "this user may not make databases. Run ALTER ROLE … CREATEDB, or have them made."),
-    ("permission denied", "this user may not do that in the database. Have its owner grant it, or use the owner's name in the URL."),
+    (
+        "no such column",
+        "its tables are older than this code. Run `rlhf init` (Store.migrate) first.",
+    ),
+    (
+        "password authentication failed",
+        "the server refused name or password. Correct them in the URL.",
+    ),
+    (
+        "no password supplied",
+        "the server asks for a password. Put it into the URL, or into ~/.pgpass.",
+    ),
+    (
+        "no pg_hba.conf entry",
+        "the server lets nobody in from here under this name. Correct the URL, or have it allowed "
+        "in pg_hba.conf.",
+    ),
+    (
+        "permission denied to create database",
+        "this user may not make databases. Run ALTER ROLE … CREATEDB, or have them made.",
+    ),
+    (
+        "permission denied",
+        "this user may not do that in the database. Have its owner grant it, or use the owner's "
+        "name in the URL.",
+    ),
     ("too many clients", NO_CONNECTION),
     ("too many connections", NO_CONNECTION),  # for a role or a database
     ("remaining connection slots", NO_CONNECTION),
-    ("not permitted to log in", "this user may not log in. Run ALTER ROLE … LOGIN, or name another user in the URL."),
+    (
+        "not permitted to log in",
+        "this user may not log in. Run ALTER ROLE … LOGIN, or name another user in the URL.",
+    ),
     ("is starting up", "the server is starting. Try again in a moment; nothing was written."),
-    ("not yet accepting connections", "the server is starting. Try again in a moment; nothing was written."),
-    ("statement timeout", "one statement ran longer than the limit. Lower the load on the server, then try again; nothing of it was kept."),
+    (
+        "not yet accepting connections",
+        "the server is starting. Try again in a moment; nothing was written.",
+    ),
+    (
+        "statement timeout",
+        "one statement ran longer than the limit. Lower the load on the server, then try again; "
+        "nothing of it was kept.",
+    ),
     (
         "idle-in-transaction timeout",
-        "this process stood still in the middle of a transaction, which the server ended. Try again; nothing of it was kept.",
+        "this process stood still in the middle of a transaction, which the server ended. Try "
+        "again; nothing of it was kept.",
     ),
     ("no answer from the server", SILENT),
     ("is shutting down", CUT_OFF),
@@ -60,41 +119,77 @@ CURES: tuple[tuple[str, str], ...] = (
     ("ssl syscall", CUT_OFF),
     ("could not receive data", CUT_OFF),
     ("could not send data", CUT_OFF),
-    ("in recovery mode", "the server is recovering from a crash. Try again in a moment; nothing was written."),
+    (
+        "in recovery mode",
+        "the server is recovering from a crash. Try again in a moment; nothing was written.",
+    ),
     ("connection refused", UNREACHABLE),
     ("timeout expired", UNREACHABLE),
     ("no route to host", UNREACHABLE),
     ("network is unreachable", UNREACHABLE),
-    ("connection timed out", UNREACHABLE),  # while connecting; later it stands behind "could not receive data"
+    # while connecting; later it stands behind "could not receive data"
+    ("connection timed out", UNREACHABLE),
     ("connection reset by peer", CUT_OFF),
     ("could not translate host name", UNREACHABLE),
     ("is the server running", UNREACHABLE),
-    ("read-only transaction", "the server is a standby that only reads. Name its primary in the URL."),
-    ("deadlock detected", "two transactions waited for each other and this one was undone. Try again; nothing of it was kept."),
+    (
+        "read-only transaction",
+        "the server is a standby that only reads. Name its primary in the URL.",
+    ),
+    (
+        "deadlock detected",
+        "two transactions waited for each other and this one was undone. Try again; nothing of it "
+        "was kept.",
+    ),
     ('role "', "the server knows no such user. Correct the name in the URL."),
-    ("does not exist", "its database or tables are missing. Run `rlhf init` (Store.migrate) first."),
-    ("file is not a database", "the file is something else. Point the store at another file, or restore a backup."),
+    (
+        "does not exist",
+        "its database or tables are missing. Run `rlhf init` (Store.migrate) first.",
+    ),
+    (
+        "file is not a database",
+        "the file is something else. Point the store at another file, or restore a backup.",
+    ),
     ("malformed", "the file is damaged. Restore the last backup."),
-    ("this store was moved to", "its rows go on there. End this process and start it again; nothing of this transaction was kept."),
-    ("is append-only", "recorded rows are never changed or removed. Record a new row instead (a vote: supersede it)."),
+    (
+        "this store was moved to",
+        "its rows go on there. End this process and start it again; nothing of this transaction "
+        "was kept.",
+    ),
+    (
+        "is append-only",
+        "recorded rows are never changed or removed. Record a new row instead (a vote: supersede "
+        "it).",
+    ),
 )
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Turn every database error inside into a StoreError that names `where`, the cause and the cure."""
+    """Turn every database error inside into a StoreError that names `where`, the cause and the
+    cure.
+    """
     try:
         yield
     except StatementError as cause:  # the driver's errors, and values that it cannot take
         if isinstance(cause.orig, UnstorableText):
             raise cause.orig from None
         raise StoreError(f"The store {where}: {explain(str(cause.orig))}") from cause
-    except (UnicodeEncodeError, ValueError) as cause:  # of the driver: SQLAlchemy lets these through
+    except (
+        UnicodeEncodeError,
+        ValueError,
+    ) as cause:  # of the driver: SQLAlchemy lets these through
         if not isinstance(cause, UnicodeEncodeError) and "NUL" not in str(cause):
             raise
-        raise UnstorableText(f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out of it.") from cause
+        raise UnstorableText(
+            f"The store {where}: a text cannot be kept ({cause}). Take NUL and lone surrogates out "
+            "of it."
+        ) from cause
     except PoolTimeout as cause:
-        raise StoreError(f"The store {where}: all connections are in use. Lower the number of threads, then try again.") from cause
+        raise StoreError(
+            f"The store {where}: all connections are in use. Lower the number of threads, then try "
+            "again."
+        ) from cause
     except SQLAlchemyError as cause:
         raise StoreError(f"The store {where}: {cause}") from cause
 

@@ -1,7 +1,9 @@
-"""Feedback from where a model is used: thumbs, ratings, corrections, words; linked by session. Append-only.
+"""Feedback from where a model is used: thumbs, ratings, corrections, words; linked by session.
+Append-only.
 
-A correction is a judgement too: it is published as a comparison of the completion with the corrected text, and its author's vote for
-that text is cast, so that the correction becomes `chosen` in training like any other vote. Nobody judges their own text again.
+A correction is a judgement too: it is published as a comparison of the completion with the
+corrected text, and its author's vote for that text is cast, so that the correction becomes `chosen`
+in training like any other vote. Nobody judges their own text again.
 """
 
 import json
@@ -31,15 +33,27 @@ class FeedbackEntries:
     def __init__(self, database: Database):
         self._database = database
 
-    def add(self, new: NewFeedback, *, created_by: str, annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN) -> Feedback:
+    def add(
+        self,
+        new: NewFeedback,
+        *,
+        created_by: str,
+        annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN,
+    ) -> Feedback:
         """Record one, and the comparison and vote that a correction becomes, in one transaction.
 
-        Its words are `new.author`'s, a pseudonym already, or else those of `created_by`; `annotator_kind` is whose words they are.
+        Its words are `new.author`'s, a pseudonym already, or else those of `created_by`;
+        `annotator_kind` is whose words they are.
         """
         said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
         with acting(self._database) as (connection, ledger):
-            last = connection.execute(select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))).scalar() or 0
+            last = (
+                connection.execute(
+                    select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))
+                ).scalar()
+                or 0
+            )
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
                 comparison = self._known(connection, new, said_by)
@@ -76,9 +90,19 @@ class FeedbackEntries:
                 "vote_id": vote_id,
             }
             self._database.insert(connection, feedback, [row])
-            ledger.append(actor=created_by, action=FEEDBACK_ADD, object_id=str(last + 1), digest=row_digest(feedback, row))
+            ledger.append(
+                actor=created_by,
+                action=FEEDBACK_ADD,
+                object_id=str(last + 1),
+                digest=row_digest(feedback, row),
+            )
         return Feedback(
-            **new.model_dump(), feedback_id=last + 1, created_at=now, created_by=created_by, comparison_id=comparison_id, vote_id=vote_id
+            **new.model_dump(),
+            feedback_id=last + 1,
+            created_at=now,
+            created_by=created_by,
+            comparison_id=comparison_id,
+            vote_id=vote_id,
         )
 
     def page(
@@ -91,22 +115,37 @@ class FeedbackEntries:
         seen_by: str | None = None,
         limit: int = 50,
     ) -> list[Feedback]:
-        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`: a user who may vote; then without
-        others' corrections of what they have not judged."""
+        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`:
+        a user who may vote; then without others' corrections of what they have not judged."""
         conditions = [self._database.mine(feedback)]
-        for column, value in ((feedback.c.kind, kind), (feedback.c.session_id, session_id), (feedback.c.created_by, created_by)):
+        for column, value in (
+            (feedback.c.kind, kind),
+            (feedback.c.session_id, session_id),
+            (feedback.c.created_by, created_by),
+        ):
             if value is not None:
                 conditions.append(column == value)
         conditions += self._only_visible(seen_by)
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
-        wanted = select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
+        wanted = (
+            select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
+        )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).mappings().all()
         return [
             Feedback(
                 **json.loads(row["record"]),
-                **{name: row[name] for name in ("feedback_id", "created_at", "created_by", "comparison_id", "vote_id")},
+                **{
+                    name: row[name]
+                    for name in (
+                        "feedback_id",
+                        "created_at",
+                        "created_by",
+                        "comparison_id",
+                        "vote_id",
+                    )
+                },
             )
             for row in rows
         ]
@@ -125,25 +164,41 @@ class FeedbackEntries:
         judged = has_judged(self._database, seen_by, feedback.c.comparison_id)
         return (or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged),)
 
-    def _known(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any] | None:
+    def _known(
+        self, connection: Connection, new: NewFeedback, said_by: str
+    ) -> dict[str, Any] | None:
         """The comparison that the same correction by the same author became before."""
         a, b = comparisons.c.completion_a, comparisons.c.completion_b
         same = select(comparisons).where(
             self._database.mine(comparisons),
-            comparisons.c.pair_key == pair_key(str(new.prompt), str(new.completion), str(new.correction)),
+            comparisons.c.pair_key
+            == pair_key(str(new.prompt), str(new.completion), str(new.correction)),
             comparisons.c.source == CORRECTION,
             comparisons.c.written_by == said_by,
             or_(
-                and_(comparisons.c.model_version_a == CORRECTION, a == new.correction, b == new.completion),
-                and_(comparisons.c.model_version_b == CORRECTION, b == new.correction, a == new.completion),
+                and_(
+                    comparisons.c.model_version_a == CORRECTION,
+                    a == new.correction,
+                    b == new.completion,
+                ),
+                and_(
+                    comparisons.c.model_version_b == CORRECTION,
+                    b == new.correction,
+                    a == new.completion,
+                ),
             ),
         )
-        known = connection.execute(same.order_by(comparisons.c.comparison_id).limit(1)).mappings().first()
+        known = (
+            connection.execute(same.order_by(comparisons.c.comparison_id).limit(1))
+            .mappings()
+            .first()
+        )
         return None if known is None else dict(known)
 
     def _comparison(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any]:
-        """Id, side and place are drawn: whoever could tell which comparisons are corrections, as from an id that follows from the texts,
-        would else know which text their authors preferred."""
+        """Id, side and place are drawn: whoever could tell which comparisons are corrections, as
+        from an id that follows from the texts, would else know which text their authors
+        preferred."""
         prompt, completion, correction = str(new.prompt), str(new.completion), str(new.correction)
         prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()
@@ -151,17 +206,32 @@ class FeedbackEntries:
         seed = secrets.randbits(48)  # as files and readers of numbers take it whole
         draw = Random(seed)
         # Of the day, or of the newest before it: in the morning a day may have no others yet.
-        place = comparisons.c.day.desc(), comparisons.c.position.desc(), comparisons.c.comparison_id.desc()
-        last = select(comparisons.c.position).where(self._database.mine(comparisons), comparisons.c.day <= day).order_by(*place).limit(1)
+        place = (
+            comparisons.c.day.desc(),
+            comparisons.c.position.desc(),
+            comparisons.c.comparison_id.desc(),
+        )
+        last = (
+            select(comparisons.c.position)
+            .where(self._database.mine(comparisons), comparisons.c.day <= day)
+            .order_by(*place)
+            .limit(1)
+        )
         position = draw.randint(0, connection.execute(last).scalar() or 0)
         sides = [
-            (new.completion_id or content_id("completion", prompt, completion), completion, "unknown"),
+            (
+                new.completion_id or content_id("completion", prompt, completion),
+                completion,
+                "unknown",
+            ),
             (content_id("completion", prompt, correction), correction, CORRECTION),
         ]
         draw.shuffle(sides)
         (a_id, a, made_a), (b_id, b, made_b) = sides
         return {
-            "comparison_id": content_id("comparison", CORRECTION, prompt, completion, correction, said_by, seed),
+            "comparison_id": content_id(
+                "comparison", CORRECTION, prompt, completion, correction, said_by, seed
+            ),
             "day": day,
             "prompt_id": prompt_id,
             "prompt": prompt,
@@ -183,5 +253,7 @@ class FeedbackEntries:
         }
 
 
-def _unsaid(names: Sequence[str] = ("source_pair_id", "split_group", "split", "gold", "flag")) -> dict[str, None]:
+def _unsaid(
+    names: Sequence[str] = ("source_pair_id", "split_group", "split", "gold", "flag"),
+) -> dict[str, None]:
     return dict.fromkeys(names)

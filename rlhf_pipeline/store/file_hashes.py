@@ -1,7 +1,8 @@
 """The SHA-256 of every file that the project wrote, by its path below the home or the frames URL.
 
-A file is replaced by a rename, which no database transaction can hold. So its new hash is `pending` before the rename and `written`
-after it, and while it is pending the old one is accepted too: a writer killed in between leaves no false alarm.
+A file is replaced by a rename, which no database transaction can hold. So its new hash is `pending`
+before the rename and `written` after it, and while it is pending the old one is accepted too: a
+writer killed in between leaves no false alarm.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import files
 
-LONGEST_WRITE = timedelta(hours=1)  # a hash that is pending for longer belongs to a writer that was killed
+# a hash that is pending for longer belongs to a writer that was killed
+LONGEST_WRITE = timedelta(hours=1)
 
 
 class RecordedFile(Record):
@@ -39,15 +41,22 @@ class FileHashes:
 
     @contextmanager
     def replacing(self, contents: Mapping[str, bytes]) -> Iterator[None]:
-        """Accept the old and the new content of these files while the block runs, and the new one alone once it ends.
+        """Accept the old and the new content of these files while the block runs, and the new one
+        alone once it ends.
 
-        An error in the block leaves both accepted, because it does not say which one is on disk. So do two writers of one file.
+        An error in the block leaves both accepted, because it does not say which one is on disk. So
+        do two writers of one file.
         """
         began_at = self._database.clock.now()
         hashes = {path: sha256_of(content) for path, content in contents.items()}
         sizes = {path: len(content) for path, content in contents.items()}
         for batch in batches(hashes.items(), MAX_ROWS):
-            self._expect([{"path": path, "sha256": sha256, "size": sizes[path], "written_at": began_at} for path, sha256 in batch])
+            self._expect(
+                [
+                    {"path": path, "sha256": sha256, "size": sizes[path], "written_at": began_at}
+                    for path, sha256 in batch
+                ]
+            )
         yield
         for batch in batches(hashes.items(), MAX_ROWS):
             self._settle([{"a_path": path, "a_sha256": sha256} for path, sha256 in batch], began_at)
@@ -58,17 +67,25 @@ class FileHashes:
         for batch in batches(contents, MAX_ROWS):
             for known in self._read(files.c.path.in_(batch)):
                 accepted[known.path].add(known.sha256)
-        return [path for path, content in contents.items() if path in accepted and sha256_of(content) not in accepted[path]]
+        return [
+            path
+            for path, content in contents.items()
+            if path in accepted and sha256_of(content) not in accepted[path]
+        ]
 
     def all(self) -> list[RecordedFile]:
         """By path, the newest content of each first."""
         return self._read()
 
     def forget(self, paths: Sequence[str]) -> None:
-        """These files are not recorded any more: they were removed on purpose, or nobody knows what they hold."""
+        """These files are not recorded any more: they were removed on purpose, or nobody knows what
+        they hold.
+        """
         for batch in batches(paths, MAX_ROWS):
             with self._database.writing() as connection:
-                connection.execute(files.delete().where(self._database.mine(files), files.c.path.in_(batch)))
+                connection.execute(
+                    files.delete().where(self._database.mine(files), files.c.path.in_(batch))
+                )
 
     def _expect(self, rows: Sequence[dict[str, Any]]) -> None:
         same = [{"a_path": row["path"], "a_sha256": row["sha256"]} for row in rows]
@@ -77,9 +94,11 @@ class FileHashes:
             self._database.insert(connection, files, [{**row, "state": "pending"} for row in rows])
 
     def _settle(self, rows: Sequence[dict[str, str]], began_at: datetime) -> None:
-        """Drops what was there before, but not the hash that another writer of the file has pending.
+        """Drops what was there before, but not the hash that another writer of the file has
+        pending.
 
-        A hash of the far future was written by a clock that ran ahead: it is past, else the content of then would be accepted for good.
+        A hash of the far future was written by a clock that ran ahead: it is past, else the content
+        of then would be accepted for good.
         """
         is_past = or_(
             and_(files.c.state == "written", files.c.written_at <= began_at),
@@ -88,17 +107,30 @@ class FileHashes:
         )
         of_path = and_(self._database.mine(files), files.c.path == bindparam("a_path"))
         with self._database.writing() as connection:
-            connection.execute(files.delete().where(of_path, files.c.sha256 != bindparam("a_sha256"), is_past), rows)
+            connection.execute(
+                files.delete().where(of_path, files.c.sha256 != bindparam("a_sha256"), is_past),
+                rows,
+            )
             connection.execute(files.update().where(self._is_this()).values(state="written"), rows)
 
     def _is_this(self) -> ColumnElement[bool]:
-        return and_(self._database.mine(files), files.c.path == bindparam("a_path"), files.c.sha256 == bindparam("a_sha256"))
+        return and_(
+            self._database.mine(files),
+            files.c.path == bindparam("a_path"),
+            files.c.sha256 == bindparam("a_sha256"),
+        )
 
     def _read(self, *conditions: ColumnElement[bool]) -> list[RecordedFile]:
         columns = [files.c[name] for name in RecordedFile.model_fields]
         order = (files.c.path, files.c.written_at.desc())
         with self._database.reading() as connection:
-            rows = connection.execute(select(*columns).where(self._database.mine(files), *conditions).order_by(*order)).mappings().all()
+            rows = (
+                connection.execute(
+                    select(*columns).where(self._database.mine(files), *conditions).order_by(*order)
+                )
+                .mappings()
+                .all()
+            )
         return [RecordedFile.model_validate(dict(row)) for row in rows]
 
 

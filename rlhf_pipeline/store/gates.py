@@ -16,13 +16,30 @@ class Gates:
         self._database = database
 
     def record(self, decision: GateDecision) -> int:
-        """Store a decision with its checks and evaluation; its number. Raises InvalidScores for NaN in it."""
+        """Store a decision with its checks and evaluation; its number. Raises InvalidScores for NaN
+        in it.
+        """
         text = json_of(decision, f"Gate decision on {decision.candidate}")
         with acting(self._database) as (connection, ledger):
-            last = connection.execute(select(func.max(gates.c.gate_id)).where(self._database.mine(gates))).scalar() or 0
-            row = {"gate_id": last + 1, "candidate": decision.candidate, "decided_at": decision.decided_at, "record": text}
+            last = (
+                connection.execute(
+                    select(func.max(gates.c.gate_id)).where(self._database.mine(gates))
+                ).scalar()
+                or 0
+            )
+            row = {
+                "gate_id": last + 1,
+                "candidate": decision.candidate,
+                "decided_at": decision.decided_at,
+                "record": text,
+            }
             self._database.insert(connection, gates, [row])
-            ledger.append(actor="pipeline", action="gate.decide", object_id=decision.candidate, digest=content_hash(text))
+            ledger.append(
+                actor="pipeline",
+                action="gate.decide",
+                object_id=decision.candidate,
+                digest=content_hash(text),
+            )
         return last + 1
 
     def all(self) -> list[GateDecision]:

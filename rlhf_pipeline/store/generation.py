@@ -1,7 +1,9 @@
-"""The work ledger of completions: implements protocols.WorkLedger. Knows items, calls and money; knows no provider.
+"""The work ledger of completions: implements protocols.WorkLedger. Knows items, calls and money;
+knows no provider.
 
-An item is claimed, called for and settled. State, call, cost and result of it commit together, so that whoever is killed loses no
-more than the calls that were under way; these are noted as lost, and as perhaps billed.
+An item is claimed, called for and settled. State, call, cost and result of it commit together, so
+that whoever is killed loses no more than the calls that were under way; these are noted as lost,
+and as perhaps billed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +39,8 @@ from rlhf_pipeline.store.schema import generation_spending as spending
 
 LEASE_S = 120.0
 PAGE = 5_000  # items read at once
-LONGEST_WAIT_S = 3600.0  # nothing is put off for longer: a later moment was noted by a clock that has jumped back since
+# nothing is put off for longer: a later moment was noted by a clock that has jumped back since
+LONGEST_WAIT_S = 3600.0
 RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None}
 ENDS = ("ended_at", "parked_until", "parked_why")  # of a run that goes on, nothing
 SUMS = tuple(Spending.__dataclass_fields__)
@@ -61,7 +64,9 @@ class RunRow:
 
 
 class GenerationLedger:
-    """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every turn renews its owner's."""
+    """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts that nobody renews; every
+    turn renews its owner's.
+    """
 
     def __init__(
         self,
@@ -79,37 +84,67 @@ class GenerationLedger:
         self._lease = timedelta(seconds=lease_s)
         self._renewed: dict[str, datetime] = {}  # when, by owner
 
-    # --- a run -----------------------------------------------------------------------------------------------------------------------
+    # --- a run
+    # -----------------------------------------------------------------------------------------------------------------------
 
-    def start(self, run_id: str, items_: Sequence[WorkItem], *, asset: str, record: str, origin: str | None = None) -> None:
+    def start(
+        self,
+        run_id: str,
+        items_: Sequence[WorkItem],
+        *,
+        asset: str,
+        record: str,
+        origin: str | None = None,
+    ) -> None:
         is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
         if has_ended:
             is_failed = and_(self._run(items, run_id), items.c.state == "failed")
-            # It keeps the time it failed at: attempts from then on count against it, those before no more.
-            for _ in self._piecemeal(is_failed, {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0}):
+            # It keeps the time it failed at: attempts from then on count against it, those before
+            # no more.
+            for _ in self._piecemeal(
+                is_failed,
+                {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0},
+            ):
                 pass
-            with self._database.writing() as connection:  # not before: who is killed in between opens the rest the next time
-                connection.execute(update(runs).where(self._run(runs, run_id)).values(ended_at=None))
+            # not before: who is killed in between opens the rest the next time
+            with self._database.writing() as connection:
+                connection.execute(
+                    update(runs).where(self._run(runs, run_id)).values(ended_at=None)
+                )
         for batch in self._database.courteously(batches(items_, MAX_ROWS)):
             missing = self._renewed_terms(run_id, batch) if is_known else batch
             if missing:
                 self._note(run_id, missing)
 
-    def _begin(self, run_id: str, n_items: int, asset: str, record: str, origin: str | None) -> tuple[bool, bool]:
+    def _begin(
+        self, run_id: str, n_items: int, asset: str, record: str, origin: str | None
+    ) -> tuple[bool, bool]:
         """Whether the run was begun before, and whether it ended."""
         now = self._database.clock.now()
         with self._database.writing() as connection:
-            held = connection.execute(select(runs.c.ended_at).where(self._run(runs, run_id))).one_or_none()
+            held = connection.execute(
+                select(runs.c.ended_at).where(self._run(runs, run_id))
+            ).one_or_none()
             if held is None:
-                row = {"run_id": run_id, "asset": asset, "n_items": n_items, "record": record, "started_at": now}
-                self._database.insert(connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)])
+                row = {
+                    "run_id": run_id,
+                    "asset": asset,
+                    "n_items": n_items,
+                    "record": record,
+                    "started_at": now,
+                }
+                self._database.insert(
+                    connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)]
+                )
                 return False, False
             again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": held.ended_at}
             connection.execute(update(runs).where(self._run(runs, run_id)).values(again))
         return True, held.ended_at is not None
 
     def _renewed_terms(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
-        """Those of a batch that are not noted yet. What is and may be called for holds back what a call costs at the prices of now."""
+        """Those of a batch that are not noted yet. What is and may be called for holds back what a
+        call costs at the prices of now.
+        """
         wanted = select(items.c.item_no, items.c.state, items.c.reserved).where(
             self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
         )
@@ -120,21 +155,31 @@ class GenerationLedger:
             {"b_item": item.item_no, "b_reserved": item.reserve}
             for item in noted
             # Of what somebody has under way nothing is let go.
-            if ((row := there[item.item_no]).state in ("open", "failed") and item.reserve != row.reserved)
+            if (
+                (row := there[item.item_no]).state in ("open", "failed")
+                and item.reserve != row.reserved
+            )
             or (row.state == "leased" and item.reserve > row.reserved)
         ]
         if changed:
             at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
             with self._database.writing() as connection:
-                connection.execute(update(items).where(at).values(reserved=bindparam("b_reserved")), changed)
-        self._cache.touch([item.cache_key for item in noted if there[item.item_no].state == "succeeded"])
+                connection.execute(
+                    update(items).where(at).values(reserved=bindparam("b_reserved")), changed
+                )
+        self._cache.touch(
+            [item.cache_key for item in noted if there[item.item_no].state == "succeeded"]
+        )
         return [item for item in batch if item.item_no not in there]
 
     def _note(self, run_id: str, batch: Sequence[WorkItem]) -> None:
         now = self._database.clock.now()
         with self._database.writing() as connection:
-            at = and_(self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch]))
-            there = set(connection.execute(select(items.c.item_no).where(at)).scalars())  # by another process that begins the same run
+            at = and_(
+                self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
+            )
+            # by another process that begins the same run
+            there = set(connection.execute(select(items.c.item_no).where(at)).scalars())
             batch = [item for item in batch if item.item_no not in there]
             have = self._cache.hit(connection, [item.cache_key for item in batch])
             rows = [
@@ -167,14 +212,20 @@ class GenerationLedger:
 
     def end(self, run_id: str) -> None:
         with self._database.writing() as connection:
-            ended = {**dict.fromkeys(ENDS), "ended_at": self._database.clock.now()}  # and waits for nothing
+            # and waits for nothing
+            ended = {**dict.fromkeys(ENDS), "ended_at": self._database.clock.now()}
             connection.execute(update(runs).where(self._run(runs, run_id)).values(ended))
 
     def park(self, run_id: str, until: datetime, why: str) -> None:
         with self._database.writing() as connection:
-            connection.execute(update(runs).where(self._run(runs, run_id)).values(parked_until=until, parked_why=why))
+            connection.execute(
+                update(runs)
+                .where(self._run(runs, run_id))
+                .values(parked_until=until, parked_why=why)
+            )
 
-    # --- a turn ----------------------------------------------------------------------------------------------------------------------
+    # --- a turn
+    # ----------------------------------------------------------------------------------------------------------------------
 
     def turn(
         self,
@@ -186,7 +237,9 @@ class GenerationLedger:
         *,
         is_dead: Callable[[str], bool],
     ) -> Turn:
-        """See the protocol. Raises StoreError where the database refuses: then nothing of the turn was kept."""
+        """See the protocol. Raises StoreError where the database refuses: then nothing of the turn
+        was kept.
+        """
         now = self._database.clock.now()
         late: list[int] = []
         with self._database.writing() as connection:
@@ -195,18 +248,33 @@ class GenerationLedger:
             self._keep_leases(connection, owner, now, is_dead)
             claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
             found = {lane: len(mine) for lane, mine in claimed.items()}
-            if not wanted or (any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())):
+            if not wanted or (
+                any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())
+            ):
                 return Turn(claimed, hits, over, late=late)
             mine = and_(self._run(items, run_id), or_(*(_of_lane(lane) for lane in wanted)))
-            left = select(func.count(), func.min(items.c.not_before)).where(mine, items.c.state == "open")
+            left = select(func.count(), func.min(items.c.not_before)).where(
+                mine, items.c.state == "open"
+            )
             n_open, due = connection.execute(left).one()
-            others = select(func.count()).where(mine, items.c.state == "leased", items.c.owner != owner)
+            others = select(func.count()).where(
+                mine, items.c.state == "leased", items.c.owner != owner
+            )
             n_leased = connection.execute(others).scalar_one()
         due_s = None if due is None else max(0.0, (due - now).total_seconds())
         return Turn(claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s, late=late)
 
-    def _settle(self, connection: Connection, run_id: str, owner: str, attempts: Sequence[Attempt], now: datetime) -> list[int]:
-        """The calls, what they cost, the results, and where each item stands now; those whose failure does not count."""
+    def _settle(
+        self,
+        connection: Connection,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        now: datetime,
+    ) -> list[int]:
+        """The calls, what they cost, the results, and where each item stands now; those whose
+        failure does not count.
+        """
         wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
             self._run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
@@ -218,19 +286,28 @@ class GenerationLedger:
             row = held[attempt.item_no]
             tried[attempt.item_no] += 1
             rows.append(_call(run_id, attempt, tried[attempt.item_no]))
-            # A lease that ended was another's to call for meanwhile. A text is taken all the same; a failure is not.
+            # A lease that ended was another's to call for meanwhile. A text is taken all the same;
+            # a failure is not.
             is_mine = row.state == "leased" and row.owner == owner
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
             changes.append(_change(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
-        self._cache.put(connection, {a.cache_key: a.result for a in attempts if a.result is not None})
-        settled = [change | {"b_item": a.item_no} for change, a in zip(changes, attempts, strict=True) if change]
+        self._cache.put(
+            connection, {a.cache_key: a.result for a in attempts if a.result is not None}
+        )
+        settled = [
+            change | {"b_item": a.item_no}
+            for change, a in zip(changes, attempts, strict=True)
+            if change
+        ]
         if settled:
             names = [name for name in settled[0] if name not in ("b_item", "faults", "settled")]
             values: dict[str, Any] = {name: bindparam(name) for name in names} | {
                 "n_faults": items.c.n_faults + bindparam("faults"),
-                "settled_at": func.coalesce(bindparam("settled", type_=items.c.settled_at.type), items.c.settled_at),
+                "settled_at": func.coalesce(
+                    bindparam("settled", type_=items.c.settled_at.type), items.c.settled_at
+                ),
             }
             at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
             connection.execute(update(items).where(at).values(values), settled)
@@ -238,10 +315,18 @@ class GenerationLedger:
         if late:
             at = and_(self._run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
-        return [a.item_no for change, a in zip(changes, attempts, strict=True) if not change and a.becomes == "failed"]
+        return [
+            a.item_no
+            for change, a in zip(changes, attempts, strict=True)
+            if not change and a.becomes == "failed"
+        ]
 
-    def _spend(self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        """Add calls to the sums of their day: never computed otherwise, so they equal the calls'."""
+    def _spend(
+        self, connection: Connection, run_id: str, rows: Sequence[Mapping[str, Any]], now: datetime
+    ) -> None:
+        """Add calls to the sums of their day: never computed otherwise, so they equal the
+        calls'.
+        """
         by_lane: dict[Lane, dict[str, int]] = {}
         for row in rows:
             sums = by_lane.setdefault((row["provider"], row["model"]), dict.fromkeys(SUMS, 0))
@@ -253,29 +338,63 @@ class GenerationLedger:
             sums["cost_unknown" if is_unknown else "cost"] += row["cost"]
         day = now.date().isoformat()
         for (provider, model), sums in by_lane.items():
-            at = and_(self._run(spending, run_id), spending.c.day == day, spending.c.provider == provider, spending.c.model == model)
-            added = connection.execute(update(spending).where(at).values({n: spending.c[n] + v for n, v in sums.items()}))
+            at = and_(
+                self._run(spending, run_id),
+                spending.c.day == day,
+                spending.c.provider == provider,
+                spending.c.model == model,
+            )
+            added = connection.execute(
+                update(spending).where(at).values({n: spending.c[n] + v for n, v in sums.items()})
+            )
             if added.rowcount == 0:
-                asset = connection.execute(select(runs.c.asset).where(self._run(runs, run_id))).scalar_one()
-                row = {"run_id": run_id, "day": day, "provider": provider, "model": model, "asset": asset, **sums}
+                asset = connection.execute(
+                    select(runs.c.asset).where(self._run(runs, run_id))
+                ).scalar_one()
+                row = {
+                    "run_id": run_id,
+                    "day": day,
+                    "provider": provider,
+                    "model": model,
+                    "asset": asset,
+                    **sums,
+                }
                 self._database.insert(connection, spending, [row])
 
-    def _keep_leases(self, connection: Connection, owner: str, now: datetime, is_dead: Callable[[str], bool]) -> None:
-        """Renew the owner's and take back those of the dead, of every run: they hold money back, and equal keys."""
+    def _keep_leases(
+        self, connection: Connection, owner: str, now: datetime, is_dead: Callable[[str], bool]
+    ) -> None:
+        """Renew the owner's and take back those of the dead, of every run: they hold money back,
+        and equal keys.
+        """
         before = self._renewed.get(owner)
         if before is not None and abs(now - before) < self._lease / 4:
             return
         self._renewed[owner] = now
         mine = and_(self._database.mine(items), items.c.state == "leased", items.c.owner == owner)
         connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
-        columns = ("run_id", "item_no", "owner", "leased_until", "provider", "model", "reserved", "is_metered", "n_attempts")
+        columns = (
+            "run_id",
+            "item_no",
+            "owner",
+            "leased_until",
+            "provider",
+            "model",
+            "reserved",
+            "is_metered",
+            "n_attempts",
+        )
         others = select(*(items.c[name] for name in columns)).where(
             self._database.mine(items), items.c.state == "leased", items.c.owner != owner
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
         # A lease that ends later than any could was noted by a clock that jumped back since.
-        ended = [r for r in rows if dead[r.owner] or r.leased_until < now or r.leased_until > now + 2 * self._lease]
+        ended = [
+            r
+            for r in rows
+            if dead[r.owner] or r.leased_until < now or r.leased_until > now + 2 * self._lease
+        ]
         if len(ended) > MAX_ROWS:
             del self._renewed[owner]  # the next turn takes more
         lost: dict[str, list[Any]] = {}
@@ -284,11 +403,19 @@ class GenerationLedger:
         for run_id, gone in lost.items():
             self._lose(connection, run_id, gone, now)
 
-    def _lose(self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime) -> None:
-        """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all that was reserved."""
+    def _lose(
+        self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime
+    ) -> None:
+        """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all
+        that was reserved.
+        """
         looked = [row.item_no for row in gone if row.owner.endswith(LOOKS)]
         if looked:
-            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(looked)).values(RELEASED))
+            connection.execute(
+                update(items)
+                .where(self._run(items, run_id), items.c.item_no.in_(looked))
+                .values(RELEASED)
+            )
         gone = [row for row in gone if not row.owner.endswith(LOOKS)]
         if not gone:
             return
@@ -299,19 +426,29 @@ class GenerationLedger:
                 "kind": "lost",
                 "billing": "unknown" if row.is_metered else "none",
                 "cost": row.reserved if row.is_metered else 0,
-                "error": "The worker ended during this call, or before it; whether it was made is not known.",
+                "error": "The worker ended during this call, or before it; whether it was made is "
+                "not known.",
             }
             for row in gone
         ]
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
         at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in gone]))
-        connection.execute(update(items).where(at).values(**RELEASED, n_attempts=items.c.n_attempts + 1))
+        connection.execute(
+            update(items).where(at).values(**RELEASED, n_attempts=items.c.n_attempts + 1)
+        )
 
-    # --- claims ----------------------------------------------------------------------------------------------------------------------
+    # --- claims
+    # ----------------------------------------------------------------------------------------------------------------------
 
     def _claim_all(
-        self, connection: Connection, run_id: str, owner: str, wanted: Mapping[Lane, int], budget: Budget, now: datetime
+        self,
+        connection: Connection,
+        run_id: str,
+        owner: str,
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        now: datetime,
     ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, OverBudget]]:
         claimed: dict[Lane, list[Claim]] = {}
         hits: list[int] = []
@@ -319,23 +456,43 @@ class GenerationLedger:
         for lane, n in wanted.items():
             mine: list[Claim] = []
             while len(mine) < n:
-                found, answered, excess = self._claim(connection, run_id, owner, lane, n - len(mine), budget, now)
+                found, answered, excess = self._claim(
+                    connection, run_id, owner, lane, n - len(mine), budget, now
+                )
                 mine += found
                 hits += answered
                 if excess is not None:
                     over[lane] = excess
-                if not answered:  # what the cache answered made room; else there is no more to be had
+                # what the cache answered made room; else there is no more to be had
+                if not answered:
                     break
             claimed[lane] = mine
         return claimed, hits, over
 
     def _claim(
-        self, connection: Connection, run_id: str, owner: str, lane: Lane, n: int, budget: Budget, now: datetime
+        self,
+        connection: Connection,
+        run_id: str,
+        owner: str,
+        lane: Lane,
+        n: int,
+        budget: Budget,
+        now: datetime,
     ) -> tuple[list[Claim], list[int], OverBudget | None]:
-        """Up to n items that are due, whose key nobody is asking for, and that the budget bears; those the cache answers instead."""
+        """Up to n items that are due, whose key nobody is asking for, and that the budget bears;
+        those the cache answers instead.
+        """
         twin = items.alias("twin")
-        asked_for = exists().where(self._database.mine(twin), twin.c.state == "leased", twin.c.cache_key == items.c.cache_key)
-        is_due = or_(items.c.not_before.is_(None), items.c.not_before <= now, items.c.not_before > now + timedelta(seconds=LONGEST_WAIT_S))
+        asked_for = exists().where(
+            self._database.mine(twin),
+            twin.c.state == "leased",
+            twin.c.cache_key == items.c.cache_key,
+        )
+        is_due = or_(
+            items.c.not_before.is_(None),
+            items.c.not_before <= now,
+            items.c.not_before > now + timedelta(seconds=LONGEST_WAIT_S),
+        )
         names = ("item_no", "cache_key", "reserved", "n_attempts", "n_faults", "settled_at")
         wanted = (
             select(*(items.c[name] for name in names))
@@ -345,10 +502,13 @@ class GenerationLedger:
         )
         rooms = self._rooms(connection, run_id, lane, budget, now)
         room = min((left for left, _ in rooms), default=None)
-        rows = connection.execute(wanted if room is None else wanted.where(items.c.reserved <= room)).all()
+        rows = connection.execute(
+            wanted if room is None else wanted.where(items.c.reserved <= room)
+        ).all()
         have = self._hits(connection, rows)
         excess = None
-        if room is not None and len(rows) < n:  # what does not fit is asked of the cache too, before it is given up
+        # what does not fit is asked of the cache too, before it is given up
+        if room is not None and len(rows) < n:
             too_much = connection.execute(wanted.where(items.c.reserved > room)).all()
             have |= self._hits(connection, too_much)
             excess = min((over for _, over in rooms), key=lambda over: over.left)
@@ -356,58 +516,141 @@ class GenerationLedger:
                 excess = None  # it may fit yet
             rows = [*rows, *(row for row in too_much if row.cache_key in have)]
         answered = [row.item_no for row in rows if row.cache_key in have]
-        done = {"state": "succeeded", "is_cached": True, "not_before": None, "kind": None, "error": None, "settled_at": now}
+        done = {
+            "state": "succeeded",
+            "is_cached": True,
+            "not_before": None,
+            "kind": None,
+            "error": None,
+            "settled_at": now,
+        }
         for batch in batches(answered, MAX_PARAMETERS):
-            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(done))
-        first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}  # of equal keys the first is called for
+            connection.execute(
+                update(items)
+                .where(self._run(items, run_id), items.c.item_no.in_(batch))
+                .values(done)
+            )
+        # of equal keys the first is called for
+        first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}
         taken: list[Any] = []
         for row in rows:
             if first.get(row.cache_key) is row and (room is None or row.reserved <= room):
                 taken.append(row)
                 room = None if room is None else room - row.reserved
-        lease = {"state": "leased", "owner": owner, "leased_until": now + self._lease, "not_before": None}
+        lease = {
+            "state": "leased",
+            "owner": owner,
+            "leased_until": now + self._lease,
+            "not_before": None,
+        }
         for batch in batches([row.item_no for row in taken], MAX_PARAMETERS):
-            connection.execute(update(items).where(self._run(items, run_id), items.c.item_no.in_(batch)).values(lease))
+            connection.execute(
+                update(items)
+                .where(self._run(items, run_id), items.c.item_no.in_(batch))
+                .values(lease)
+            )
         before = self._tried_before(connection, run_id, taken)
-        return [Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0)) for row in taken], answered, excess
+        return (
+            [
+                Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0))
+                for row in taken
+            ],
+            answered,
+            excess,
+        )
 
     def _hits(self, connection: Connection, rows: Sequence[Any]) -> set[str]:
         return self._cache.hit(connection, [row.cache_key for row in rows])
 
-    def _tried_before(self, connection: Connection, run_id: str, rows: Sequence[Any]) -> dict[int, int]:
-        """Attempts of items that failed for good once, up to then: the run was started again since."""
+    def _tried_before(
+        self, connection: Connection, run_id: str, rows: Sequence[Any]
+    ) -> dict[int, int]:
+        """Attempts of items that failed for good once, up to then: the run was started again
+        since.
+        """
         failed = [row.item_no for row in rows if row.n_attempts and row.settled_at is not None]
         found: dict[int, int] = {}
         for batch in batches(failed, MAX_PARAMETERS):
-            joined = calls.join(items, and_(self._run(items, run_id), items.c.item_no == calls.c.item_no))
-            at = and_(self._run(calls, run_id), calls.c.item_no.in_(batch), calls.c.started_at <= items.c.settled_at)
-            asked = select(calls.c.item_no, func.count()).select_from(joined).where(at).group_by(calls.c.item_no)
+            joined = calls.join(
+                items, and_(self._run(items, run_id), items.c.item_no == calls.c.item_no)
+            )
+            at = and_(
+                self._run(calls, run_id),
+                calls.c.item_no.in_(batch),
+                calls.c.started_at <= items.c.settled_at,
+            )
+            asked = (
+                select(calls.c.item_no, func.count())
+                .select_from(joined)
+                .where(at)
+                .group_by(calls.c.item_no)
+            )
             found |= {item_no: n for item_no, n in connection.execute(asked)}
         return found
 
-    def _rooms(self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime) -> list[tuple[int, OverBudget]]:
-        """Of each budget what is left beside all that is under way, and what would be if that came to nothing."""
+    def _rooms(
+        self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime
+    ) -> list[tuple[int, OverBudget]]:
+        """Of each budget what is left beside all that is under way, and what would be if that came
+        to nothing.
+        """
         scopes: tuple[tuple[str, int | None, ColumnElement[bool], ColumnElement[bool]], ...] = (
             ("this run", budget.run, spending.c.run_id == run_id, items.c.run_id == run_id),
-            ("this day", budget.day, spending.c.day == now.date().isoformat(), items.c.run_id.is_not(None)),
-            (f"provider {lane[0]}", budget.provider, spending.c.provider == lane[0], items.c.provider == lane[0]),
+            (
+                "this day",
+                budget.day,
+                spending.c.day == now.date().isoformat(),
+                items.c.run_id.is_not(None),
+            ),
+            (
+                f"provider {lane[0]}",
+                budget.provider,
+                spending.c.provider == lane[0],
+                items.c.provider == lane[0],
+            ),
         )
         rooms: list[tuple[int, OverBudget]] = []
         for name, most, is_spent, is_reserved in scopes:
             if most is None:
                 continue
-            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(self._database.mine(spending), is_spent)
-            under_way = select(func.sum(items.c.reserved)).where(self._database.mine(items), items.c.state == "leased", is_reserved)
-            spent, reserved = (int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way))
-            why = f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} left; a call for this may cost more"
+            paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(
+                self._database.mine(spending), is_spent
+            )
+            under_way = select(func.sum(items.c.reserved)).where(
+                self._database.mine(items), items.c.state == "leased", is_reserved
+            )
+            spent, reserved = (
+                int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
+            )
+            why = (
+                f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} "
+                "left; a call for this may cost more"
+            )
             rooms.append((most - spent - reserved, OverBudget(most - spent, why)))
         return rooms
 
     def stop(
-        self, run_id: str, lane: Lane, kind: str, error: str, items_: Sequence[int] | None = None, *, above: int | None = None
+        self,
+        run_id: str,
+        lane: Lane,
+        kind: str,
+        error: str,
+        items_: Sequence[int] | None = None,
+        *,
+        above: int | None = None,
     ) -> Iterator[int]:
-        is_open = and_(self._lane(run_id, lane), items.c.state == "open", true() if above is None else items.c.reserved > above)
-        failed = {"state": "failed", "kind": kind, "error": error, "not_before": None, "settled_at": self._database.clock.now()}
+        is_open = and_(
+            self._lane(run_id, lane),
+            items.c.state == "open",
+            true() if above is None else items.c.reserved > above,
+        )
+        failed = {
+            "state": "failed",
+            "kind": kind,
+            "error": error,
+            "not_before": None,
+            "settled_at": self._database.clock.now(),
+        }
         return self._piecemeal(is_open, failed, items_, but_cached=above is not None)
 
     def release(self, run_id: str, owner: str, items_: Sequence[int] | None = None) -> None:
@@ -421,17 +664,30 @@ class GenerationLedger:
             pass
 
     def _piecemeal(
-        self, at: ColumnElement[bool], values: Mapping[str, Any], items_: Sequence[int] | None = None, *, but_cached: bool = False
+        self,
+        at: ColumnElement[bool],
+        values: Mapping[str, Any],
+        items_: Sequence[int] | None = None,
+        *,
+        but_cached: bool = False,
     ) -> Iterator[int]:
-        """Change the items of these that are `at` something which `values` end, few at a time; each once it is kept. `but_cached` leaves
-        those as they are that the cache answers: the next turn takes them, whatever a call would cost."""
-        some: Iterator[Sequence[int] | None] = (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
+        """Change the items of these that are `at` something which `values` end, few at a time; each
+        once it is kept. `but_cached` leaves those as they are that the cache answers: the next turn
+        takes them, whatever a call would cost."""
+        some: Iterator[Sequence[int] | None] = (
+            (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
+        )
         last = -1
         for batch in self._database.courteously(some):
             which = at if batch is None else and_(at, items.c.item_no.in_(batch))
-            wanted = select(items.c.run_id, items.c.item_no, items.c.cache_key).where(which).limit(MAX_ROWS)
+            wanted = (
+                select(items.c.run_id, items.c.item_no, items.c.cache_key)
+                .where(which)
+                .limit(MAX_ROWS)
+            )
             if batch is None and but_cached:
-                wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)  # what is left as it is comes but once
+                # what is left as it is comes but once
+                wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)
             with self._database.writing() as connection:
                 found = connection.execute(wanted).all()
                 have = self._hits(connection, found) if but_cached else set()
@@ -444,7 +700,8 @@ class GenerationLedger:
                 return
             last = found[-1].item_no if found else last
 
-    # --- what is known ---------------------------------------------------------------------------------------------------------------
+    # --- what is known
+    # ---------------------------------------------------------------------------------------------------------------
 
     def settled(self, run_id: str) -> Iterator[Settled]:
         columns = [items.c[name] for name in Settled.__dataclass_fields__]
@@ -452,7 +709,9 @@ class GenerationLedger:
         while True:  # in pages: whoever reads may take long, and nobody waits for them
             at = and_(self._run(items, run_id), items.c.item_no > last)
             with self._database.reading() as connection:
-                rows = connection.execute(select(*columns).where(at).order_by(items.c.item_no).limit(PAGE)).all()
+                rows = connection.execute(
+                    select(*columns).where(at).order_by(items.c.item_no).limit(PAGE)
+                ).all()
             yield from (Settled(*row) for row in rows)
             if len(rows) < PAGE:
                 return
@@ -473,17 +732,35 @@ class GenerationLedger:
     def totals(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
         """Of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`."""
         columns = [spending.c[name] for name in by]
-        asked = select(*columns, *_sums()).where(self._database.mine(spending)).group_by(*columns).order_by(*columns)
+        asked = (
+            select(*columns, *_sums())
+            .where(self._database.mine(spending))
+            .group_by(*columns)
+            .order_by(*columns)
+        )
         with self._database.reading() as connection:
-            return [(tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :]))) for row in connection.execute(asked)]
+            return [
+                (tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :])))
+                for row in connection.execute(asked)
+            ]
 
     def calls(self, run_id: str) -> Iterable[dict[str, Any]]:
         """Every call of a run with its item, in order: what a log holds."""
         told = [c for c in calls.c if c.name not in ("organization_id", "project_id")]
         more = [items.c[name] for name in ("prompt_id", "sample_index", "params", "cache_key")]
-        at = and_(items.c.organization_id == calls.c.organization_id, items.c.project_id == calls.c.project_id)
-        joined = calls.join(items, and_(at, items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no))
-        asked = select(*told, *more).select_from(joined).where(self._run(calls, run_id)).order_by(calls.c.item_no, calls.c.attempt_no)
+        at = and_(
+            items.c.organization_id == calls.c.organization_id,
+            items.c.project_id == calls.c.project_id,
+        )
+        joined = calls.join(
+            items, and_(at, items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no)
+        )
+        asked = (
+            select(*told, *more)
+            .select_from(joined)
+            .where(self._run(calls, run_id))
+            .order_by(calls.c.item_no, calls.c.attempt_no)
+        )
         with self._database.reading() as connection:
             for row in connection.execute(asked).mappings():
                 yield dict(row)
@@ -494,9 +771,13 @@ class GenerationLedger:
 
     def runs(self, *, is_parked: bool = False) -> list[RunRow]:
         """Newest first."""
-        which = and_(self._database.mine(runs), runs.c.parked_until.is_not(None) if is_parked else true())
+        which = and_(
+            self._database.mine(runs), runs.c.parked_until.is_not(None) if is_parked else true()
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(select(runs).where(which).order_by(runs.c.started_at.desc())).all()
+            rows = connection.execute(
+                select(runs).where(which).order_by(runs.c.started_at.desc())
+            ).all()
             if not rows:
                 return []
             counted = (
@@ -507,7 +788,11 @@ class GenerationLedger:
             states: dict[str, dict[str, int]] = {}
             for run_id, state, n in connection.execute(counted):
                 states.setdefault(run_id, {})[state] = n
-            asked = select(spending.c.run_id, *_sums()).where(self._database.mine(spending)).group_by(spending.c.run_id)
+            asked = (
+                select(spending.c.run_id, *_sums())
+                .where(self._database.mine(spending))
+                .group_by(spending.c.run_id)
+            )
             sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
         return [
             RunRow(
@@ -541,7 +826,9 @@ def _sums() -> list[ColumnElement[Any]]:
     return [func.sum(spending.c[name]).label(name) for name in SUMS]
 
 
-def _blank(run_id: str, item_no: int, attempt_no: int, provider: str, model: str, at: datetime) -> dict[str, Any]:
+def _blank(
+    run_id: str, item_no: int, attempt_no: int, provider: str, model: str, at: datetime
+) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "item_no": item_no,

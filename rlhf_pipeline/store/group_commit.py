@@ -1,7 +1,8 @@
-"""Single votes of many threads in one transaction. Knows that some may be refused; knows neither rules nor SQL.
+"""Single votes of many threads in one transaction. Knows that some may be refused; knows neither
+rules nor SQL.
 
-One transaction costs a wait on the disk, and a turn among the processes that write: eight threads of one server would otherwise
-stand in line eight times behind every transaction of an import.
+One transaction costs a wait on the disk, and a turn among the processes that write: eight threads
+of one server would otherwise stand in line eight times behind every transaction of an import.
 """
 
 import threading
@@ -15,13 +16,21 @@ Kept = TypeVar("Kept")
 
 
 class GroupCommit(Generic[Sent, Kept]):
-    """Call it with what is to be recorded: the first thread that gets through records for all that wait by then.
+    """Call it with what is to be recorded: the first thread that gets through records for all that
+    wait by then.
 
-    `record` writes all that it is handed, in order, in one transaction, or raises and keeps nothing. Where it raises one of `refusals`
-    the group is recorded one by one, so that nobody is refused for another's fault; any other error is everybody's.
+    `record` writes all that it is handed, in order, in one transaction, or raises and keeps
+    nothing. Where it raises one of `refusals` the group is recorded one by one, so that nobody is
+    refused for another's fault; any other error is everybody's.
     """
 
-    def __init__(self, record: Callable[[Sequence[Sent]], list[Kept]], *, refusals: tuple[type[Exception], ...], most: int):
+    def __init__(
+        self,
+        record: Callable[[Sequence[Sent]], list[Kept]],
+        *,
+        refusals: tuple[type[Exception], ...],
+        most: int,
+    ):
         self._record = record
         self._refusals = refusals
         self._most = most
@@ -33,11 +42,15 @@ class GroupCommit(Generic[Sent, Kept]):
         self._waiting.append((sent, mine))
         with self._turn:
             while not mine.done():
-                self._take([self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))])
+                self._take(
+                    [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+                )
         return mine.result()
 
     def _take(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
-        """Answer every future of the group, whatever happens: a thread whose future stays open would wait for ever."""
+        """Answer every future of the group, whatever happens: a thread whose future stays open
+        would wait for ever.
+        """
         try:
             self._settle(group)
         except BaseException as error:

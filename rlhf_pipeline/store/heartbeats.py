@@ -1,4 +1,6 @@
-"""Signs of life of runs, so that a killed one is noticed. Knows when each was last heard of; judges no run."""
+"""Signs of life of runs, so that a killed one is noticed. Knows when each was last heard of; judges
+no run.
+"""
 
 import contextlib
 import os
@@ -38,15 +40,22 @@ class Heartbeats:
 
     @contextlib.contextmanager
     def beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
-        """Beat every `seconds` from a thread while the block runs; within the same block of the same process do nothing.
+        """Beat every `seconds` from a thread while the block runs; within the same block of the
+        same process do nothing.
 
-        A row that stays behind is the mark of a killed or interrupted process, whose work somebody should do again.
+        A row that stays behind is the mark of a killed or interrupted process, whose work somebody
+        should do again.
         """
         if beats_here(run_id):
             yield
             return
         stop = threading.Event()
-        thread = threading.Thread(target=self._beat_until, args=(stop, run_id, job, seconds), daemon=True, name=f"heartbeat-{run_id[:8]}")
+        thread = threading.Thread(
+            target=self._beat_until,
+            args=(stop, run_id, job, seconds),
+            daemon=True,
+            name=f"heartbeat-{run_id[:8]}",
+        )
         _beating_here.add(run_id)
         thread.start()
         ended = False
@@ -61,7 +70,8 @@ class Heartbeats:
             thread.join()
             _beating_here.discard(run_id)
             if ended:
-                with contextlib.suppress(StoreError):  # the row of a run that ended is taken away later
+                # the row of a run that ended is taken away later
+                with contextlib.suppress(StoreError):
                     self.clear(run_id)
 
     def _beat_until(self, stop: threading.Event, run_id: str, job: str, seconds: float) -> None:
@@ -77,7 +87,9 @@ class Heartbeats:
         with self._database.writing() as connection:
             updated = connection.execute(heartbeats.update().where(self._of(run_id)).values(alive))
             if updated.rowcount == 0:
-                self._database.insert(connection, heartbeats, [{**alive, "run_id": run_id, "started_at": now}])
+                self._database.insert(
+                    connection, heartbeats, [{**alive, "run_id": run_id, "started_at": now}]
+                )
 
     def clear(self, run_id: str) -> None:
         """The run ended. Nothing happens for a run without heartbeat."""
@@ -90,7 +102,10 @@ class Heartbeats:
 
     def beating_since(self, seconds: float) -> list[Heartbeat]:
         """Runs heard of within the last `seconds`."""
-        return self._read(self._database.mine(heartbeats), heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds))
+        return self._read(
+            self._database.mine(heartbeats),
+            heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds),
+        )
 
     def get(self, run_id: str) -> Heartbeat | None:
         return next(iter(self._read(self._of(run_id))), None)
@@ -101,7 +116,11 @@ class Heartbeats:
     def _read(self, *conditions: Any) -> list[Heartbeat]:
         columns = [heartbeats.c[name] for name in Heartbeat.model_fields]
         with self._database.reading() as connection:
-            rows = connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at)).mappings().all()
+            rows = (
+                connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at))
+                .mappings()
+                .all()
+            )
         return [Heartbeat.model_validate(dict(row)) for row in rows]
 
 

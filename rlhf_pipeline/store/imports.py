@@ -1,4 +1,6 @@
-"""Which files were imported, and what an import asks of what is stored. Knows provenance and keys; reads no file."""
+"""Which files were imported, and what an import asks of what is stored. Knows provenance and keys;
+reads no file.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,8 +17,12 @@ from rlhf_pipeline.store.engine import MAX_PARAMETERS, Database
 from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
 
 State = Literal["started", "finished", "failed"]
-KILLED = "ended without a word: killed, or the machine stopped. What it had stored is kept; the same import again completes it."
-# In the record of an import of votes: the days it began to cast votes of, and when somebody took them for whole as they are.
+KILLED = (
+    "ended without a word: killed, or the machine stopped. What it had stored is kept; the "
+    "same import again completes it."
+)
+# In the record of an import of votes: the days it began to cast votes of, and when somebody took
+# them for whole as they are.
 DAYS, TAKEN_AT = "days", "taken_as_is_at"
 
 
@@ -33,7 +39,9 @@ class Import(Record):
 
 
 class HalfImport(Record):
-    """An import of votes that has not ended well, so that its days may hold a part of their votes only."""
+    """An import of votes that has not ended well, so that its days may hold a part of their votes
+    only.
+    """
 
     import_id: int
     file: str
@@ -45,18 +53,27 @@ class HalfImport(Record):
 
 
 class Imports:
-    """Provenance of imported rows: every import from its start, also one that failed or was killed."""
+    """Provenance of imported rows: every import from its start, also one that failed or was
+    killed.
+    """
 
     def __init__(self, database: Database):
         self._database = database
 
     def start(self, kind: str, file: str, record: dict[str, Any]) -> int:
-        """Note that an import began; its number. Whoever calls it knows that no other is running: those still `started` were killed."""
+        """Note that an import began; its number. Whoever calls it knows that no other is running:
+        those still `started` were killed.
+        """
         text = json_of(record, f"Import of {file}")
         now = self._database.clock.now()
         with self._database.writing() as connection:
             self._bury(connection)
-            last = connection.execute(select(func.max(imports.c.import_id)).where(self._database.mine(imports))).scalar() or 0
+            last = (
+                connection.execute(
+                    select(func.max(imports.c.import_id)).where(self._database.mine(imports))
+                ).scalar()
+                or 0
+            )
             row = {
                 "import_id": last + 1,
                 "kind": kind,
@@ -70,12 +87,16 @@ class Imports:
         return last + 1
 
     def casting(self, import_id: int, days: Sequence[str]) -> None:
-        """Note that votes of these days are cast from now on: until this import or its repetition ends well, they are not whole."""
+        """Note that votes of these days are cast from now on: until this import or its repetition
+        ends well, they are not whole.
+        """
         with self._database.writing() as connection:
             self._note(connection, import_id, {DAYS: sorted(set(days))})
 
     def finish(self, import_id: int, record: dict[str, Any]) -> None:
-        """All rows of the file are accounted for in `record`, which is added to what was noted before."""
+        """All rows of the file are accounted for in `record`, which is added to what was noted
+        before.
+        """
         self._end(import_id, "finished", record)
 
     def fail(self, import_id: int, record: dict[str, Any]) -> None:
@@ -83,31 +104,51 @@ class Imports:
         self._end(import_id, "failed", record)
 
     def unfinished(self) -> list[HalfImport]:
-        """Imports of votes that run, were killed or failed after their first vote, oldest first; not those that were repeated.
+        """Imports of votes that run, were killed or failed after their first vote, oldest first;
+        not those that were repeated.
 
-        Repeated is what a later import of a file with the same SHA-256, read by the same mapping, finished: it casts whatever was
-        missing. One that rejected every row read nothing, and repeated nothing.
+        Repeated is what a later import of a file with the same SHA-256, read by the same mapping,
+        finished: it casts whatever was missing. One that rejected every row read nothing, and
+        repeated nothing.
         """
         votes_imports = [i for i in self.all() if i.kind == "votes"]
         records = {i.import_id: json.loads(i.record) for i in votes_imports}
-        completed = {_read_as(r): i.import_id for i in votes_imports if i.state == "finished" and _has_read(r := records[i.import_id])}
+        completed = {
+            _read_as(r): i.import_id
+            for i in votes_imports
+            if i.state == "finished" and _has_read(r := records[i.import_id])
+        }
         half = []
         for each in votes_imports:
             record = records[each.import_id]
             days, read_as = record.get(DAYS), _read_as(record)
-            has_begun = bool(days) or (days is None and each.state == "started")  # a running one may write any day
-            is_repeated = record.get("sha256") is not None and completed.get(read_as, 0) > each.import_id
-            if each.state != "finished" and has_begun and TAKEN_AT not in record and not is_repeated:
+            # a running one may write any day
+            has_begun = bool(days) or (days is None and each.state == "started")
+            is_repeated = (
+                record.get("sha256") is not None and completed.get(read_as, 0) > each.import_id
+            )
+            if (
+                each.state != "finished"
+                and has_begun
+                and TAKEN_AT not in record
+                and not is_repeated
+            ):
                 half.append(
                     HalfImport(
-                        import_id=each.import_id, file=each.file, state=each.state, started_at=each.started_at,
-                        first_day=days[0] if days else None, n_days=len(days or ()), error=record.get("error"),
+                        import_id=each.import_id,
+                        file=each.file,
+                        state=each.state,
+                        started_at=each.started_at,
+                        first_day=days[0] if days else None,
+                        n_days=len(days or ()),
+                        error=record.get("error"),
                     )
-                )  # fmt: skip
+                )
         return half
 
     def take_as_is(self) -> list[HalfImport]:
-        """Take the days of all unfinished imports for whole, and say which imports these were; an act in the audit chain.
+        """Take the days of all unfinished imports for whole, and say which imports these were; an
+        act in the audit chain.
 
         Whoever calls it knows that no import is running: those still `started` were killed.
         """
@@ -118,7 +159,12 @@ class Imports:
             self._bury(connection)
             for each in half:
                 text = self._note(connection, each.import_id, {TAKEN_AT: now})
-                ledger.append(actor="import", action="import.take_as_is", object_id=f"import {each.import_id}", digest=content_hash(text))
+                ledger.append(
+                    actor="import",
+                    action="import.take_as_is",
+                    object_id=f"import {each.import_id}",
+                    digest=content_hash(text),
+                )
         return half
 
     def all(self) -> list[Import]:
@@ -126,7 +172,9 @@ class Imports:
         columns = [imports.c[name] for name in Import.model_fields]
         wanted = select(*columns).where(self._database.mine(imports)).order_by(imports.c.import_id)
         with self._database.reading() as connection:
-            return [Import.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+            return [
+                Import.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
+            ]
 
     def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
         """comparison_id -> pair_key of those that are stored."""
@@ -134,7 +182,9 @@ class Imports:
         with self._database.reading() as connection:
             for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
                 wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key)
-                mine = wanted.where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch))
+                mine = wanted.where(
+                    self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch)
+                )
                 found |= {row.comparison_id: row.pair_key for row in connection.execute(mine)}
         return found
 
@@ -144,37 +194,65 @@ class Imports:
         with self._database.reading() as connection:
             for batch in batches(sorted(set(idempotency_keys)), MAX_PARAMETERS):
                 wanted = select(idempotency.c.idempotency_key)
-                mine = wanted.where(self._database.mine(idempotency), idempotency.c.idempotency_key.in_(batch))
+                mine = wanted.where(
+                    self._database.mine(idempotency), idempotency.c.idempotency_key.in_(batch)
+                )
                 found.update(connection.execute(mine).scalars())
         return found
 
     def votes_on(self, comparison_ids: Sequence[str]) -> set[tuple[str, str, str, datetime | None]]:
-        """(comparison, annotator, choice, moment) of every vote on these comparisons, whichever way it came in."""
+        """(comparison, annotator, choice, moment) of every vote on these comparisons, whichever way
+        it came in.
+        """
         found: set[tuple[str, str, str, datetime | None]] = set()
         with self._database.reading() as connection:
             for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
-                wanted = select(votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at)
+                wanted = select(
+                    votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
+                )
                 mine = wanted.where(self._database.mine(votes), votes.c.comparison_id.in_(batch))
                 found.update(row._tuple() for row in connection.execute(mine))
         return found
 
     def _end(self, import_id: int, state: State, record: dict[str, Any]) -> None:
         with acting(self._database) as (connection, ledger):
-            text = self._note(connection, import_id, record, state=state, finished_at=self._database.clock.now())
-            ledger.append(actor="import", action=f"import.{state}", object_id=f"import {import_id}", digest=content_hash(text))
+            text = self._note(
+                connection, import_id, record, state=state, finished_at=self._database.clock.now()
+            )
+            ledger.append(
+                actor="import",
+                action=f"import.{state}",
+                object_id=f"import {import_id}",
+                digest=content_hash(text),
+            )
 
     def _bury(self, connection: Connection) -> None:
         """Imports that are still `started` although none is running have failed."""
-        started = select(imports.c.import_id).where(self._database.mine(imports), imports.c.state == "started")
+        started = select(imports.c.import_id).where(
+            self._database.mine(imports), imports.c.state == "started"
+        )
         for import_id in connection.execute(started).scalars().all():
-            self._note(connection, import_id, {"error": KILLED}, state="failed", finished_at=self._database.clock.now())
+            self._note(
+                connection,
+                import_id,
+                {"error": KILLED},
+                state="failed",
+                finished_at=self._database.clock.now(),
+            )
 
-    def _note(self, connection: Connection, import_id: int, more: dict[str, Any], **columns: Any) -> str:
-        """The import's record with `more` in it, stored with other new values of its row. Raises StoreError for an unknown import."""
+    def _note(
+        self, connection: Connection, import_id: int, more: dict[str, Any], **columns: Any
+    ) -> str:
+        """The import's record with `more` in it, stored with other new values of its row. Raises
+        StoreError for an unknown import.
+        """
         this = self._database.mine(imports), imports.c.import_id == import_id
         before = connection.execute(select(imports.c.record).where(*this)).scalar_one_or_none()
         if before is None:
-            raise StoreError(f"There is no import {import_id} in project {self._database.project!r}. Start it first.")
+            raise StoreError(
+                f"There is no import {import_id} in project {self._database.project!r}. Start it "
+                "first."
+            )
         text = json_of({**json.loads(before), **more}, f"Import {import_id}")
         connection.execute(imports.update().where(*this).values(record=text, **columns))
         return text
@@ -186,4 +264,6 @@ def _read_as(record: dict[str, Any]) -> str:
 
 
 def _has_read(record: dict[str, Any]) -> bool:
-    return not record.get("rejected") or any(record.get(count) for count in ("imported", "known", "merged"))
+    return not record.get("rejected") or any(
+        record.get(count) for count in ("imported", "known", "merged")
+    )

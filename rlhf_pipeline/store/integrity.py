@@ -1,4 +1,6 @@
-"""Whether what the store holds is whole: pages, counts, references, calibrators, taste changes, order of text. Changes nothing."""
+"""Whether what the store holds is whole: pages, counts, references, calibrators, taste changes,
+order of text. Changes nothing.
+"""
 
 from collections.abc import Mapping
 
@@ -13,7 +15,9 @@ from rlhf_pipeline.store.taste_changes import ADD, RETRACT, TasteChangeLog, obje
 
 
 def damage(database: Database) -> list[str]:
-    """What SQLite's own check finds; empty where all is well, and on Postgres, whose server verifies the pages that it reads."""
+    """What SQLite's own check finds; empty where all is well, and on Postgres, whose server
+    verifies the pages that it reads.
+    """
     if not database.is_sqlite:
         return []
     with database.reading() as connection:
@@ -25,21 +29,31 @@ def counts(database: Database) -> dict[str, int]:
     """The project's rows of each table."""
     with database.reading() as connection:
         return {
-            name: connection.execute(select(func.count()).select_from(table).where(database.mine(table))).scalar_one()
+            name: connection.execute(
+                select(func.count()).select_from(table).where(database.mine(table))
+            ).scalar_one()
             for name, table in sorted(metadata.tables.items())
         }
 
 
 def orphans(database: Database) -> list[str]:
-    """References that lead nowhere, one line per foreign key; empty where all is well. A restored or hand-edited file may hold some."""
+    """References that lead nowhere, one line per foreign key; empty where all is well. A restored
+    or hand-edited file may hold some.
+    """
     found = []
     with database.reading() as connection:
         for table in metadata.sorted_tables:
             for key in table.foreign_key_constraints:
                 parent = key.referred_table
-                same: list[ColumnElement[bool]] = [element.parent == element.column for element in key.elements]
+                same: list[ColumnElement[bool]] = [
+                    element.parent == element.column for element in key.elements
+                ]
                 given = and_(*(element.parent.is_not(None) for element in key.elements))
-                lost = select(func.count()).select_from(table).where(given, ~exists(select(1).select_from(parent).where(and_(*same))))
+                lost = (
+                    select(func.count())
+                    .select_from(table)
+                    .where(given, ~exists(select(1).select_from(parent).where(and_(*same))))
+                )
                 n = connection.execute(lost).scalar_one()
                 if n:
                     found.append(f"{n} {table.name} refer to {parent.name} that are not there")
@@ -48,45 +62,69 @@ def orphans(database: Database) -> list[str]:
 
 def changed_calibrators(database: Database) -> list[str]:
     """Calibrators and imported reports whose text is not what the audit chain has a digest of."""
-    digests = select(audit.c.object_id, audit.c.payload_digest).where(database.mine(audit), audit.c.action.like("calibration.%"))
-    columns = (calibrations.c.reward_model, calibrations.c.version, calibrations.c.report, calibrations.c.calibrator)
+    digests = select(audit.c.object_id, audit.c.payload_digest).where(
+        database.mine(audit), audit.c.action.like("calibration.%")
+    )
+    columns = (
+        calibrations.c.reward_model,
+        calibrations.c.version,
+        calibrations.c.report,
+        calibrations.c.calibrator,
+    )
     with database.reading() as connection:
         linked = [(label.rsplit(" ", 2), digest) for label, digest in connection.execute(digests)]
-        known = {(reward_model, int(version)): digest for (reward_model, _, version), digest in linked}
+        known = {
+            (reward_model, int(version)): digest for (reward_model, _, version), digest in linked
+        }
         return [
             f"The calibration {row.version} of {row.reward_model} was changed in the store."
             for row in connection.execute(select(*columns).where(database.mine(calibrations)))
-            if known.get((row.reward_model, row.version)) != content_hash(row.report, row.calibrator)
+            if known.get((row.reward_model, row.version))
+            != content_hash(row.report, row.calibrator)
         ]
 
 
 def changed_taste_changes(database: Database) -> list[str]:
     """Taste changes that differ from the digests in the audit chain, and those that were removed.
 
-    One without a link was carried over by a migration from the decision that confirmed it, and must agree with that.
+    One without a link was carried over by a migration from the decision that confirmed it, and must
+    agree with that.
     """
     digests = select(audit.c.object_id, audit.c.action, audit.c.payload_digest).where(
         database.mine(audit), audit.c.action.in_([ADD, RETRACT])
     )
     with database.reading() as connection:
-        linked = {(row.object_id, row.action): row.payload_digest for row in connection.execute(digests)}
+        linked = {
+            (row.object_id, row.action): row.payload_digest for row in connection.execute(digests)
+        }
     changes = TasteChangeLog(database).all()
     decided = {decision.decision_id: decision for decision in Decisions(database).all()}
-    changed = [change for change in changes if not _is_as_linked(change, linked, decided.get(change.decision_id))]
+    changed = [
+        change
+        for change in changes
+        if not _is_as_linked(change, linked, decided.get(change.decision_id))
+    ]
     lost = {name for name, _ in linked} - {object_id_of(change) for change in changes}
     return [f"The {object_id_of(change)} was changed in the store." for change in changed] + [
         f"The {name} was removed from the store." for name in sorted(lost)
     ]
 
 
-def _is_as_linked(change: TasteChange, linked: Mapping[tuple[str, str], str], decision: TriggerDecision | None) -> bool:
+def _is_as_linked(
+    change: TasteChange, linked: Mapping[tuple[str, str], str], decision: TriggerDecision | None
+) -> bool:
     added, retracted = (linked.get((object_id_of(change), action)) for action in (ADD, RETRACT))
-    as_added = change.model_copy(update={"retracted_at": None, "retracted_by": None, "retraction_reason": None})
+    as_added = change.model_copy(
+        update={"retracted_at": None, "retracted_by": None, "retraction_reason": None}
+    )
     if taste_change_digest(change) != (retracted or taste_change_digest(as_added)):
         return False
     if added is not None:
         return taste_change_digest(as_added) == added
-    return decision is not None and (change.change_seq, change.category) == (decision.change_seq, None)
+    return decision is not None and (change.change_seq, change.category) == (
+        decision.change_seq,
+        None,
+    )
 
 
 def sorts_by_code_point(database: Database) -> bool:

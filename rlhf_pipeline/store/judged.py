@@ -1,4 +1,6 @@
-"""Which comparisons a reward model predicted and people judged, the newest judged first. Knows predictions and votes; knows no figure."""
+"""Which comparisons a reward model predicted and people judged, the newest judged first. Knows
+predictions and votes; knows no figure.
+"""
 
 from sqlalchemy import and_, func, literal, select
 
@@ -10,7 +12,9 @@ SIDES = (Choice.A.value, Choice.B.value)
 
 
 def newest_predictor(database: Database) -> str | None:
-    """The reward model that made the last prediction of the newest day with any; None before the first prediction."""
+    """The reward model that made the last prediction of the newest day with any; None before the
+    first prediction.
+    """
     newest = select(func.max(predictions.c.day)).where(database.mine(predictions)).scalar_subquery()
     wanted = (
         select(predictions.c.reward_model)
@@ -25,18 +29,26 @@ def newest_predictor(database: Database) -> str | None:
 
 def has_predicted(database: Database, reward_model: str, calibrator: str | None = None) -> bool:
     """Whether there is a prediction of it, through that calibrator where one is named."""
-    wanted = select(literal(1)).select_from(predictions).where(database.mine(predictions), predictions.c.reward_model == reward_model)
+    wanted = (
+        select(literal(1))
+        .select_from(predictions)
+        .where(database.mine(predictions), predictions.c.reward_model == reward_model)
+    )
     if calibrator is not None:
         wanted = wanted.where(predictions.c.calibrator == calibrator)
     with database.reading() as connection:
         return connection.execute(wanted.limit(1)).scalar() is not None
 
 
-def newest_judged(database: Database, reward_model: str, calibrator: str | None = None, *, limit: int) -> tuple[list[str], bool]:
-    """Ids of the comparisons, predicted by a reward model, on which people cast its `limit` newest votes for a side, each once; and whether
-    there were more votes than that."""
+def newest_judged(
+    database: Database, reward_model: str, calibrator: str | None = None, *, limit: int
+) -> tuple[list[str], bool]:
+    """Ids of the comparisons, predicted by a reward model, on which people cast its `limit` newest
+    votes for a side, each once; and whether there were more votes than that."""
     predicted = and_(
-        database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id, predictions.c.reward_model == reward_model
+        database.mine(predictions),
+        predictions.c.comparison_id == votes.c.comparison_id,
+        predictions.c.reward_model == reward_model,
     )
     if calibrator is not None:
         predicted = and_(predicted, predictions.c.calibrator == calibrator)

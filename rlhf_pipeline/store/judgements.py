@@ -1,4 +1,6 @@
-"""One annotator's standing judgements: on what there is one, and counts of them for figures. Knows votes; knows no meaning of figures."""
+"""One annotator's standing judgements: on what there is one, and counts of them for figures. Knows
+votes; knows no meaning of figures.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -32,7 +34,9 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """What stood at `seq`: the days before a day counted, the judgements of that day by vote_id, in order, and its skips."""
+    """What stood at `seq`: the days before a day counted, the judgements of that day by vote_id, in
+    order, and its skips.
+    """
 
     seq: int
     by_day: dict[date, int]
@@ -51,17 +55,34 @@ class Judgements:
         self._database = database
 
     def before(self, annotator_id: str, day: date, *, n_paces: int) -> Judged:
-        """Everything, as of now; repeats and known answers as of the day's first moment, whatever was dated back or changed since: a figure
-        that moved with a vote would reveal the kind of its card. `paces`: seconds of the newest `n_paces` of the days before, newest first."""
+        """Everything, as of now; repeats and known answers as of the day's first moment, whatever
+        was dated back or changed since: a figure that moved with a vote would reveal the kind of
+        its card. `paces`: seconds of the newest `n_paces` of the days before, newest first."""
         stands, today = standing(self._database, votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
         with self._database.reading() as connection:
-            seq = connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0
-            by_day = connection.execute(select(votes.c.day, func.count()).where(past).group_by(votes.c.day)).all()
-            newest = select(votes.c.duration_s).where(past).order_by(votes.c.seq.desc()).limit(n_paces)
-            of_today = select(votes.c.vote_id, votes.c.duration_s).where(stands, votes.c.day >= today).order_by(votes.c.seq)
+            seq = (
+                connection.execute(
+                    select(heads.c.vote_seq).where(self._database.mine(heads))
+                ).scalar()
+                or 0
+            )
+            by_day = connection.execute(
+                select(votes.c.day, func.count()).where(past).group_by(votes.c.day)
+            ).all()
+            newest = (
+                select(votes.c.duration_s).where(past).order_by(votes.c.seq.desc()).limit(n_paces)
+            )
+            of_today = (
+                select(votes.c.vote_id, votes.c.duration_s)
+                .where(stands, votes.c.day >= today)
+                .order_by(votes.c.seq)
+            )
             skipped = select(votes.c.vote_id).where(
-                self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.choice == Choice.SKIP.value, votes.c.day >= today
+                self._database.mine(votes),
+                votes.c.annotator_id == annotator_id,
+                votes.c.choice == Choice.SKIP.value,
+                votes.c.day >= today,
             )
             n_again, n_same = self._repeats(connection, annotator_id, midnight)
             return Judged(
@@ -80,7 +101,10 @@ class Judgements:
         columns = [votes.c[name] for name in CastVote._fields]
         mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq > seq
         with self._database.reading() as connection:
-            return [CastVote(*row) for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))]
+            return [
+                CastVote(*row)
+                for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))
+            ]
 
     def _repeats(self, connection: Connection, annotator_id: str, at: datetime) -> tuple[int, int]:
         """Second looks, and those that said the same as the first."""
@@ -99,19 +123,39 @@ class Judgements:
 
     def _known(self, connection: Connection, annotator_id: str, at: datetime) -> list[Known]:
         stood = standing(self._database, votes, annotator_id, at=at)
-        same = and_(self._database.mine(comparisons), comparisons.c.comparison_id == votes.c.comparison_id, comparisons.c.gold.is_not(None))
+        same = and_(
+            self._database.mine(comparisons),
+            comparisons.c.comparison_id == votes.c.comparison_id,
+            comparisons.c.gold.is_not(None),
+        )
         each = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
-        wanted = select(*each, func.count()).select_from(votes).join(comparisons, same).where(stood, votes.c.pass_no == 1).group_by(*each)
+        wanted = (
+            select(*each, func.count())
+            .select_from(votes)
+            .join(comparisons, same)
+            .where(stood, votes.c.pass_no == 1)
+            .group_by(*each)
+        )
         return [Known(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
 
 
-def standing(database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None) -> ColumnElement[bool]:
-    """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`, as the votes received before then said."""
+def standing(
+    database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None
+) -> ColumnElement[bool]:
+    """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`,
+    as the votes received before then said.
+    """
     later = votes.alias("later")
     replaced = (
-        select(literal(1)).select_from(later).where(database.mine(later), later.c.supersedes == vote.c.vote_id, *_received(later, at))
+        select(literal(1))
+        .select_from(later)
+        .where(database.mine(later), later.c.supersedes == vote.c.vote_id, *_received(later, at))
     )
-    own = database.mine(vote), vote.c.annotator_id == annotator_id, vote.c.choice != Choice.SKIP.value
+    own = (
+        database.mine(vote),
+        vote.c.annotator_id == annotator_id,
+        vote.c.choice != Choice.SKIP.value,
+    )
     return and_(*own, *_received(vote, at), ~replaced.exists())
 
 

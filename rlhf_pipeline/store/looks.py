@@ -1,4 +1,6 @@
-"""As much of each vote as tells how carefully it was cast, in seq order. Knows votes; knows no meaning of figures."""
+"""As much of each vote as tells how carefully it was cast, in seq order. Knows votes; knows no
+meaning of figures.
+"""
 
 from typing import NamedTuple
 
@@ -27,14 +29,21 @@ class Look(NamedTuple):
     revision_no: int
 
 
-def looks(database: Database, after_seq: int, *, up_to_seq: int, seen_by: str | None = None) -> list[Look]:
-    """Of the votes between two seqs, a machine's left out; superseded ones and skips are among them. `seen_by` as `Votes.page`."""
+def looks(
+    database: Database, after_seq: int, *, up_to_seq: int, seen_by: str | None = None
+) -> list[Look]:
+    """Of the votes between two seqs, a machine's left out; superseded ones and skips are among
+    them. `seen_by` as `Votes.page`.
+    """
     computed = {
-        "n_characters": func.length(comparisons.c.completion_a) + func.length(comparisons.c.completion_b),
+        "n_characters": func.length(comparisons.c.completion_a)
+        + func.length(comparisons.c.completion_b),
         "repeat_of": comparisons.c.repeat_of,
         "pair_key": comparisons.c.pair_key,
     }
-    columns = [computed[name].label(name) if name in computed else votes.c[name] for name in Look._fields]
+    columns = [
+        computed[name].label(name) if name in computed else votes.c[name] for name in Look._fields
+    ]
     wanted = (
         select(*columns)
         .join(comparisons, same_comparison())

@@ -17,20 +17,29 @@ from sqlalchemy.engine import URL
 
 from rlhf_pipeline.config import WITHIN_SECONDS
 
-SILENT_S = 5.0  # after which a statement without an answer makes us ask whether the server still answers anybody
-REFUSE_S = 1.0  # after a failed attempt, so that a queue of threads does not wait for one attempt each
-STATEMENT_S = 300  # a query of a million votes takes some 20 s; nothing of a web app or a run takes this long
-IDLE_S = 60  # of an open write transaction whose process hangs: it holds the write lock of the project
+# after which a statement without an answer makes us ask whether the server still answers anybody
+SILENT_S = 5.0
+# after a failed attempt, so that a queue of threads does not wait for one attempt each
+REFUSE_S = 1.0
+# a query of a million votes takes some 20 s; nothing of a web app or a run takes this long
+STATEMENT_S = 300
+# of an open write transaction whose process hangs: it holds the write lock of the project
+IDLE_S = 60
 
 
 def network_options(url: URL) -> dict[str, Any]:
-    """Options of libpq by which the kernel notices a dead network in about ten seconds. What the URL says itself (`?connect_timeout=20`) wins."""
+    """Options of libpq by which the kernel notices a dead network in about ten seconds. What the
+    URL says itself (`?connect_timeout=20`) wins.
+    """
     return {name: value for name, value in WITHIN_SECONDS.items() if name not in url.query}
 
 
-def postgres_engine(url: URL, *, busy_timeout_s: float, silent_s: float = SILENT_S) -> tuple[Engine, "Watchdog"]:
+def postgres_engine(
+    url: URL, *, busy_timeout_s: float, silent_s: float = SILENT_S
+) -> tuple[Engine, "Watchdog"]:
     """An engine whose connections the watchdog ends when the server is silent for `silent_s`."""
-    # Stated here whatever the server's default is: a vote that was answered with 201 survives a crash of the server.
+    # Stated here whatever the server's default is: a vote that was answered with 201 survives a
+    # crash of the server.
     settings = {
         "lock_timeout": int(busy_timeout_s * 1000),
         "statement_timeout": STATEMENT_S * 1000,
@@ -39,16 +48,21 @@ def postgres_engine(url: URL, *, busy_timeout_s: float, silent_s: float = SILENT
     }
     network = network_options(url)
     watchdog = Watchdog(lambda: _answers(engine, network), silent_s)
-    # Pre-ping replaces connections of before a restart of the server. values_plus_batch sends many rows of an update at once, not one
-    # after the other while everybody waits for the lock.
+    # Pre-ping replaces connections of before a restart of the server. values_plus_batch sends many
+    # rows of an update at once, not one after the other while everybody waits for the lock.
     engine = create_engine(
-        url, pool_pre_ping=True, executemany_mode="values_plus_batch", pool_size=8, max_overflow=24, pool_timeout=busy_timeout_s,
+        url,
+        pool_pre_ping=True,
+        executemany_mode="values_plus_batch",
+        pool_size=8,
+        max_overflow=24,
+        pool_timeout=busy_timeout_s,
         connect_args={
             **network,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
             "connection_factory": partial(_Connection, watchdog=watchdog),
         },
-    )  # fmt: skip
+    )
     return engine, watchdog
 
 
@@ -63,9 +77,11 @@ def _answers(engine: Engine, network: dict[str, Any]) -> bool:
 
 
 def is_refusal(message: str) -> bool:
-    r"""Whether a failed connection was refused by the server itself, in whatever language it speaks.
+    r"""Whether a failed connection was refused by the server itself, in whatever language it
+    speaks.
 
-    libpq puts two blanks behind the server's severity alone; psycopg2 has no SQLSTATE for a connection that did not come about.
+    libpq puts two blanks behind the server's severity alone; psycopg2 has no SQLSTATE for a
+    connection that did not come about.
 
     >>> is_refusal('connection to server at "db" failed: ВАЖНО:  превышен предел'), is_refusal("connection failed: timeout expired")
     (True, False)
@@ -76,8 +92,9 @@ def is_refusal(message: str) -> bool:
 class Watchdog:
     """Ends connections whose server stopped answering.
 
-    Keepalives do not notice a stopped server or a silent proxy: the kernel at the other end still acknowledges. A slow statement is
-    silent too, so after `silent_s` the watchdog asks with `answers`, a new connection, and ends the old ones only if that fails.
+    Keepalives do not notice a stopped server or a silent proxy: the kernel at the other end still
+    acknowledges. A slow statement is silent too, so after `silent_s` the watchdog asks with
+    `answers`, a new connection, and ends the old ones only if that fails.
     """
 
     def __init__(self, answers: Callable[[], bool], silent_s: float):
@@ -86,7 +103,8 @@ class Watchdog:
         self._starting = threading.Lock()
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[float, Any]] = {}  # id of a connection -> since when it waits, the connection
+        # id of a connection -> since when it waits, the connection
+        self._waiting: dict[int, tuple[float, Any]] = {}
         self._ended: set[int] = set()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,7 +112,9 @@ class Watchdog:
 
     @contextmanager
     def watching(self, connection: Any) -> Iterator[None]:
-        """The block waits for the server. Raises OperationalError if the watchdog ended the connection meanwhile."""
+        """The block waits for the server. Raises OperationalError if the watchdog ended the
+        connection meanwhile.
+        """
         key = id(connection)
         with self._lock:
             self._waiting[key] = time.monotonic(), connection
@@ -111,7 +131,9 @@ class Watchdog:
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """The block connects. Raises OperationalError at once if the server was silent a moment ago."""
+        """The block connects. Raises OperationalError at once if the server was silent a moment
+        ago.
+        """
         if time.monotonic() < self._refuses_until:
             raise psycopg2.OperationalError(self._silence)
         try:
@@ -129,10 +151,13 @@ class Watchdog:
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._closed.is_set():
                 return
-            if self._process != os.getpid():  # a forked child inherits neither the thread nor connections that it may use
+            # a forked child inherits neither the thread nor connections that it may use
+            if self._process != os.getpid():
                 self._process, self._lock, self._waiting = os.getpid(), threading.Lock(), {}
             self._closed = threading.Event()
-            self._thread = threading.Thread(target=self._watch, args=(self._closed,), name="postgres-watchdog", daemon=True)
+            self._thread = threading.Thread(
+                target=self._watch, args=(self._closed,), name="postgres-watchdog", daemon=True
+            )
             self._thread.start()
 
     def _watch(self, closed: threading.Event) -> None:
@@ -147,7 +172,11 @@ class Watchdog:
     def _overdue(self) -> list[tuple[int, Any]]:
         latest = time.monotonic() - self.silent_s
         with self._lock:
-            return [(key, connection) for key, (since, connection) in self._waiting.items() if since <= latest]
+            return [
+                (key, connection)
+                for key, (since, connection) in self._waiting.items()
+                if since <= latest
+            ]
 
     def _wait_again(self) -> None:
         overdue = self._overdue()
@@ -163,7 +192,8 @@ class Watchdog:
             for key, connection in overdue:
                 if key in self._waiting:
                     self._ended.add(key)
-                    with suppress(psycopg2.Error, OSError):  # the server, or its owner, closed it meanwhile
+                    # the server, or its owner, closed it meanwhile
+                    with suppress(psycopg2.Error, OSError):
                         _shut(connection.fileno())
 
     @property

@@ -1,4 +1,6 @@
-"""Predictions. `comparisons.publish` writes them before the votes; a replay writes them here, under a rule that keeps them honest."""
+"""Predictions. `comparisons.publish` writes them before the votes; a replay writes them here, under
+a rule that keeps them honest.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +18,9 @@ from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 
 class ReplayedPredictions(Record):
-    """Predictions written, already there, and refused because the reward model may have seen a vote on the comparison or of a
-    later day; and comparisons left out for the latter before they were predicted."""
+    """Predictions written, already there, and refused because the reward model may have seen a vote
+    on the comparison or of a later day; and comparisons left out for the latter before they were
+    predicted."""
 
     n_written: int = 0
     n_known: int = 0
@@ -25,7 +28,12 @@ class ReplayedPredictions(Record):
     n_left_out: int = 0
 
     def plus(self, other: "ReplayedPredictions") -> "ReplayedPredictions":
-        return ReplayedPredictions(**{name: getattr(self, name) + getattr(other, name) for name in ReplayedPredictions.model_fields})
+        return ReplayedPredictions(
+            **{
+                name: getattr(self, name) + getattr(other, name)
+                for name in ReplayedPredictions.model_fields
+            }
+        )
 
 
 class Predictions:
@@ -35,49 +43,73 @@ class Predictions:
         self._database = database
 
     def replay(self, frame: pd.DataFrame, *, data_seq: int) -> ReplayedPredictions:
-        """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up to `data_seq` and no later.
+        """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up
+        to `data_seq` and no later.
 
-        One for a comparison with a vote at or below `data_seq` is refused and counted: the model may have learnt from it. So is
-        one for a day before that of any such vote: nobody knew it then. All are marked `is_replayed`. Raises UnknownComparison
-        for a comparison that was never published. May be repeated.
+        One for a comparison with a vote at or below `data_seq` is refused and counted: the model
+        may have learnt from it. So is one for a day before that of any such vote: nobody knew it
+        then. All are marked `is_replayed`. Raises UnknownComparison for a comparison that was never
+        published. May be repeated.
         """
         result, rows = ReplayedPredictions(), rows_of(frame, PREDICTIONS)
-        with self._database.reading() as connection:  # votes up to a seq never change, so this holds for all batches
-            past = {day for day in {row["day"] for row in rows} if self._knows_later(connection, day, data_seq)}
+        # votes up to a seq never change, so this holds for all batches
+        with self._database.reading() as connection:
+            past = {
+                day
+                for day in {row["day"] for row in rows}
+                if self._knows_later(connection, day, data_seq)
+            }
         for batch in self._database.courteously(batches(rows, MAX_ROWS)):
             result = result.plus(self._replay(batch, data_seq, past))
         return result
 
-    def _replay(self, rows: list[dict[str, Any]], data_seq: int, past: set[str]) -> ReplayedPredictions:
+    def _replay(
+        self, rows: list[dict[str, Any]], data_seq: int, past: set[str]
+    ) -> ReplayedPredictions:
         ids = sorted({row["comparison_id"] for row in rows})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
             self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
         )
-        published = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids))
-        seen = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.comparison_id.in_(ids), votes.c.seq <= data_seq)
+        published = select(comparisons.c.comparison_id).where(
+            self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids)
+        )
+        seen = select(votes.c.comparison_id).where(
+            self._database.mine(votes), votes.c.comparison_id.in_(ids), votes.c.seq <= data_seq
+        )
         with acting(self._database) as (connection, ledger):
             unknown = set(ids) - set(connection.execute(published).scalars())
             if unknown:
                 raise UnknownComparison(
-                    f"{len(unknown)} replayed predictions are for comparisons that were never published, first {min(unknown)!r}. "
-                    "Import the comparisons first."
+                    f"{len(unknown)} replayed predictions are for comparisons that were never "
+                    f"published, first {min(unknown)!r}. Import the comparisons first."
                 )
             known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
             learnt = set(connection.execute(seen.distinct()).scalars())
             new = [row for row in rows if (row["comparison_id"], row["reward_model"]) not in known]
-            honest = [row for row in new if row["comparison_id"] not in learnt and row["day"] not in past]
+            honest = [
+                row for row in new if row["comparison_id"] not in learnt and row["day"] not in past
+            ]
             written = [{**row, "is_replayed": True} for row in honest]
             self._database.insert(connection, predictions, written)
             if written:
                 digest = rows_digest(predictions, written)
-                ledger.append(actor="pipeline", action="predictions.replay", object_id=f"{len(written)} predictions", digest=digest)
-        return ReplayedPredictions(n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written))
+                ledger.append(
+                    actor="pipeline",
+                    action="predictions.replay",
+                    object_id=f"{len(written)} predictions",
+                    digest=digest,
+                )
+        return ReplayedPredictions(
+            n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written)
+        )
 
     def unpredicted(self, day: str, *, data_seq: int) -> list[str]:
-        """Imported comparisons first judged on `day` that no model has predicted, for one that has seen votes up to `data_seq`.
+        """Imported comparisons first judged on `day` that no model has predicted, for one that has
+        seen votes up to `data_seq`.
 
-        Flagged ones, votes without a time and comparisons with a vote that the model may have learnt from are left out. There are
-        none for a model that has seen a vote of a later day, see `left_out`.
+        Flagged ones, votes without a time and comparisons with a vote that the model may have
+        learnt from are left out. There are none for a model that has seen a vote of a later day,
+        see `left_out`.
         """
         with self._database.reading() as connection:
             if self._knows_later(connection, day, data_seq):
@@ -85,9 +117,11 @@ class Predictions:
             return sorted(connection.execute(self._waiting(day, data_seq)).scalars())
 
     def left_out(self, day: str, *, data_seq: int) -> int:
-        """How many comparisons `unpredicted` would give, had the model of `data_seq` not seen a vote of a day after `day`.
+        """How many comparisons `unpredicted` would give, had the model of `data_seq` not seen a
+        vote of a day after `day`.
 
-        They were imported after later days were learnt. Nobody could predict them as on that morning, so nobody does.
+        They were imported after later days were learnt. Nobody could predict them as on that
+        morning, so nobody does.
         """
         with self._database.reading() as connection:
             if not self._knows_later(connection, day, data_seq):
@@ -95,21 +129,37 @@ class Predictions:
             return len(connection.execute(self._waiting(day, data_seq)).scalars().all())
 
     def _knows_later(self, connection: Connection, day: str, data_seq: int) -> bool:
-        """Whether votes up to `data_seq` hold one that was cast on a later day. A vote without a time says nothing of its day."""
-        # A sum, so that the index of days is read and not every vote up to the seq: where all came in order of time, none is found.
+        """Whether votes up to `data_seq` hold one that was cast on a later day. A vote without a
+        time says nothing of its day.
+        """
+        # A sum, so that the index of days is read and not every vote up to the seq: where all came
+        # in order of time, none is found.
         is_known = votes.c.seq + 0 <= data_seq
-        later = and_(self._database.mine(votes), votes.c.day > day, is_known, votes.c.voted_at.is_not(None))
-        return bool(connection.execute(select(select(literal(1)).select_from(votes).where(later).exists())).scalar_one())
+        later = and_(
+            self._database.mine(votes), votes.c.day > day, is_known, votes.c.voted_at.is_not(None)
+        )
+        return bool(
+            connection.execute(
+                select(select(literal(1)).select_from(votes).where(later).exists())
+            ).scalar_one()
+        )
 
     def _waiting(self, day: str, data_seq: int) -> Select[Any]:
-        """Ids of imported comparisons first judged on `day`, without any prediction and without a vote at or below `data_seq`."""
+        """Ids of imported comparisons first judged on `day`, without any prediction and without a
+        vote at or below `data_seq`.
+        """
         earlier = votes.alias("earlier")
         too_early = select(literal(1)).where(
             self._database.mine(earlier),
             earlier.c.comparison_id == votes.c.comparison_id,
-            or_(earlier.c.seq <= data_seq, and_(earlier.c.day < day, earlier.c.voted_at.is_not(None))),
+            or_(
+                earlier.c.seq <= data_seq,
+                and_(earlier.c.day < day, earlier.c.voted_at.is_not(None)),
+            ),
         )
-        predicted = select(literal(1)).where(self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id)
+        predicted = select(literal(1)).where(
+            self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id
+        )
         imported = and_(
             self._database.mine(comparisons),
             comparisons.c.comparison_id == votes.c.comparison_id,
@@ -117,7 +167,11 @@ class Predictions:
             comparisons.c.flag.is_(None),
         )
         judged = and_(self._database.mine(votes), votes.c.day == day, votes.c.voted_at.is_not(None))
-        wanted = select(votes.c.comparison_id).join(comparisons, imported).where(judged, ~too_early.exists(), ~predicted.exists())
+        wanted = (
+            select(votes.c.comparison_id)
+            .join(comparisons, imported)
+            .where(judged, ~too_early.exists(), ~predicted.exists())
+        )
         return wanted.distinct()
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
@@ -132,7 +186,12 @@ class Predictions:
 
     def days(self) -> list[str]:
         """Days with a comparison that was predicted, sorted."""
-        wanted = select(predictions.c.day).where(self._database.mine(predictions)).distinct().order_by(predictions.c.day)
+        wanted = (
+            select(predictions.c.day)
+            .where(self._database.mine(predictions))
+            .distinct()
+            .order_by(predictions.c.day)
+        )
         with self._database.reading() as connection:
             return list(connection.execute(wanted).scalars())
 
@@ -142,10 +201,18 @@ class Predictions:
         with self._database.reading() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 columns = (predictions.c[name] for name in PREDICTIONS.columns)
-                wanted = select(*columns).where(self._database.mine(predictions), predictions.c.comparison_id.in_(ids))
-                rows += connection.execute(wanted.order_by(predictions.c.comparison_id, predictions.c.reward_model)).all()
+                wanted = select(*columns).where(
+                    self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+                )
+                rows += connection.execute(
+                    wanted.order_by(predictions.c.comparison_id, predictions.c.reward_model)
+                ).all()
         return frame_of(rows, PREDICTIONS)
 
     def count(self) -> int:
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(predictions).where(self._database.mine(predictions))).scalar_one()
+            return connection.execute(
+                select(func.count())
+                .select_from(predictions)
+                .where(self._database.mine(predictions))
+            ).scalar_one()

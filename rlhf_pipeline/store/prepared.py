@@ -1,7 +1,9 @@
-"""Statements that are built once for every project: what a vote's transaction asks. Knows the columns every row carries; knows no rule.
+"""Statements that are built once for every project: what a vote's transaction asks. Knows the
+columns every row carries; knows no rule.
 
-To build one takes SQLAlchemy as long as SQLite takes to answer it, and whoever casts holds the write lock meanwhile. To run one that is
-built takes it four times as long as SQLite, so that SQLite's driver is handed it here as it would be.
+To build one takes SQLAlchemy as long as SQLite takes to answer it, and whoever casts holds the
+write lock meanwhile. To run one that is built takes it four times as long as SQLite, so that
+SQLite's driver is handed it here as it would be.
 """
 
 import json
@@ -35,32 +37,51 @@ EVERYWHERE = "*"  # in place of a project: of all projects of an organisation; n
 
 def scoped(table: Any) -> ColumnElement[bool]:
     """The condition that a row belongs to the project of `scope_of`."""
-    return and_(table.c.organization_id == bindparam("scope_organization"), table.c.project_id == bindparam("scope_project"))
+    return and_(
+        table.c.organization_id == bindparam("scope_organization"),
+        table.c.project_id == bindparam("scope_project"),
+    )
 
 
 def scoped_or_everywhere(table: Any) -> ColumnElement[bool]:
-    """The condition that a row belongs to the project of `scope_of`, or to all projects of its organisation."""
-    here = or_(table.c.project_id == bindparam("scope_project"), table.c.project_id == literal_column(f"'{EVERYWHERE}'"))
+    """The condition that a row belongs to the project of `scope_of`, or to all projects of its
+    organisation.
+    """
+    here = or_(
+        table.c.project_id == bindparam("scope_project"),
+        table.c.project_id == literal_column(f"'{EVERYWHERE}'"),
+    )
     return and_(table.c.organization_id == bindparam("scope_organization"), here)
 
 
 def among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnElement[bool]:
-    """The condition that a column is one of the parameter `values`. For a `Prepared` on SQLite it is one parameter, however many there are."""
+    """The condition that a column is one of the parameter `values`. For a `Prepared` on SQLite it
+    is one parameter, however many there are.
+    """
     if is_sqlite:
-        return column.in_(select(func.json_each(bindparam("values", type_=String())).table_valued("value").c.value))
+        return column.in_(
+            select(
+                func.json_each(bindparam("values", type_=String())).table_valued("value").c.value
+            )
+        )
     values: BindParameter[Any] = bindparam("values", expanding=True)
     return column.in_(values)
 
 
 def scope_of(database: Database, **parameters: Any) -> dict[str, Any]:
     """Parameters of a statement for one project."""
-    return {"scope_organization": database.organization, "scope_project": database.project, **parameters}
+    return {
+        "scope_organization": database.organization,
+        "scope_project": database.project,
+        **parameters,
+    }
 
 
 class Prepared:
     """A statement, or what makes one for SQLite (True) and for Postgres (False), compiled once.
 
-    A parameter that is a list is JSON on SQLite. Rows can be read by name and by place on either, and `_asdict()`. Errors are SQLAlchemy's.
+    A parameter that is a list is JSON on SQLite. Rows can be read by name and by place on either,
+    and `_asdict()`. Errors are SQLAlchemy's.
     """
 
     def __init__(self, statement: Executable | Callable[[bool], Executable]):
@@ -106,20 +127,28 @@ class Prepared:
 
 
 class _Compiled:
-    """For SQLite's driver: the text, what becomes of each parameter in its place, and of each column of an answer."""
+    """For SQLite's driver: the text, what becomes of each parameter in its place, and of each
+    column of an answer.
+    """
 
     def __init__(self, statement: Any, dialect: Dialect):
         compiled = statement.compile(dialect=dialect)
         self._sql = str(compiled)
-        self._known = {name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required}
+        self._known = {
+            name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required
+        }
         self._places: list[tuple[str, Converter]] = [
-            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in compiled.positiontup
+            (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
+            for name in compiled.positiontup
         ]
         columns = list(statement.selected_columns) if isinstance(statement, Select) else []
-        self._columns: list[Converter] = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
+        self._columns: list[Converter] = [
+            column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns
+        ]
         self._converted = [i for i, convert in enumerate(self._columns) if convert is not None]
         # A count has no name of its own.
-        self._row = namedtuple("Row", [getattr(column, "name", "") or "" for column in columns], rename=True)  # type: ignore[misc]
+        names = [getattr(column, "name", "") or "" for column in columns]
+        self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
         found = self._run(connection, "execute", self._values(parameters)).fetchall()
@@ -136,7 +165,11 @@ class _Compiled:
                 if isinstance(value, list):
                     value = json.dumps(value, ensure_ascii=False)
                 values.append(value if convert is None else convert(value))
-        except (ValueError, TypeError, KeyError) as cause:  # a time without its zone, a parameter that is missing
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+        ) as cause:  # a time without its zone, a parameter that is missing
             raise StatementError(str(cause), self._sql, None, cause) from cause
         return values
 
@@ -155,5 +188,7 @@ class _Compiled:
         try:
             cursor: sqlite3.Cursor = getattr(driver, how)(self._sql, values)
         except sqlite3.Error as cause:
-            raise DBAPIError.instance(self._sql, None, cause, sqlite3.Error, dialect=connection.dialect) from cause
+            raise DBAPIError.instance(
+                self._sql, None, cause, sqlite3.Error, dialect=connection.dialect
+            ) from cause
         return cursor

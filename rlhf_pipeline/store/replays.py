@@ -1,4 +1,6 @@
-"""Days of imported votes that are to be lived through again, oldest first. Knows the list; what a replay does is the sensors'."""
+"""Days of imported votes that are to be lived through again, oldest first. Knows the list; what a
+replay does is the sensors'.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,7 +13,9 @@ from rlhf_pipeline.store.schema import replays, votes
 
 
 class Replays:
-    """A day is pending from the import that asks for it until its replay is done. Every act may be repeated."""
+    """A day is pending from the import that asks for it until its replay is done. Every act may be
+    repeated.
+    """
 
     def __init__(self, database: Database):
         self._database = database
@@ -23,8 +27,16 @@ class Replays:
             for batch in batches(sorted(set(days)), MAX_ROWS):
                 known = self._database.mine(replays), replays.c.day.in_(batch)
                 stored = set(connection.execute(select(replays.c.day).where(*known)).scalars())
-                connection.execute(replays.update().where(*known).values(state="pending", asked_at=now, done_at=None))
-                new = [{"day": day, "state": "pending", "asked_at": now, "done_at": None} for day in batch if day not in stored]
+                connection.execute(
+                    replays.update()
+                    .where(*known)
+                    .values(state="pending", asked_at=now, done_at=None)
+                )
+                new = [
+                    {"day": day, "state": "pending", "asked_at": now, "done_at": None}
+                    for day in batch
+                    if day not in stored
+                ]
                 self._database.insert(connection, replays, new)
 
     def pending(self) -> list[str]:
@@ -36,51 +48,103 @@ class Replays:
         return self._days("done")
 
     def never_asked(self) -> list[str]:
-        """Days with imported votes that no replay was asked for after, oldest first; those of an earlier replay may hold newer votes."""
+        """Days with imported votes that no replay was asked for after, oldest first; those of an
+        earlier replay may hold newer votes.
+        """
         asked = select(literal(1)).where(
             self._database.mine(replays),
             replays.c.day == votes.c.day,
             or_(replays.c.state == "pending", replays.c.done_at >= votes.c.received_at),
         )
-        imported = self._database.mine(votes), votes.c.origin == "import", votes.c.voted_at.is_not(None)
+        imported = (
+            self._database.mine(votes),
+            votes.c.origin == "import",
+            votes.c.voted_at.is_not(None),
+        )
         with self._database.reading() as connection:
-            return sorted(connection.execute(select(votes.c.day).where(*imported, ~asked.exists()).distinct()).scalars())
+            return sorted(
+                connection.execute(
+                    select(votes.c.day).where(*imported, ~asked.exists()).distinct()
+                ).scalars()
+            )
 
     def first_waiting_seq(self, after_day: str, *, up_to_seq: int) -> int | None:
-        """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`; None where there is none."""
-        of_day = and_(self._database.mine(votes), votes.c.day == replays.c.day, votes.c.seq <= up_to_seq, votes.c.voted_at.is_not(None))
-        waiting = self._database.mine(replays), replays.c.state == "pending", replays.c.day > after_day
+        """The oldest seq, not above `up_to_seq`, of a vote cast on a pending day after `after_day`;
+        None where there is none.
+        """
+        of_day = and_(
+            self._database.mine(votes),
+            votes.c.day == replays.c.day,
+            votes.c.seq <= up_to_seq,
+            votes.c.voted_at.is_not(None),
+        )
+        waiting = (
+            self._database.mine(replays),
+            replays.c.state == "pending",
+            replays.c.day > after_day,
+        )
         with self._database.reading() as connection:
-            return connection.execute(select(func.min(votes.c.seq)).select_from(replays).join(votes, of_day).where(*waiting)).scalar()
+            return connection.execute(
+                select(func.min(votes.c.seq))
+                .select_from(replays)
+                .join(votes, of_day)
+                .where(*waiting)
+            ).scalar()
 
     def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
-        """Whether the caller may start this step of a pending day; if so, nobody else may start it until `lease` has passed.
+        """Whether the caller may start this step of a pending day; if so, nobody else may start it
+        until `lease` has passed.
 
         A day has one lease: of steps that follow each other the later one takes it over.
         """
         with self._database.writing() as connection:
-            free = or_(replays.c.leased_for.is_(None), replays.c.leased_for != step, replays.c.leased_until <= now)
+            free = or_(
+                replays.c.leased_for.is_(None),
+                replays.c.leased_for != step,
+                replays.c.leased_until <= now,
+            )
             this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
-            taken = replays.update().where(*this, free).values(leased_for=step, leased_until=now + lease)
+            taken = (
+                replays.update()
+                .where(*this, free)
+                .values(leased_for=step, leased_until=now + lease)
+            )
             return connection.execute(taken).rowcount == 1
 
     def done(self, day: str, *, up_to_seq: int | None = None) -> bool:
-        """The replay of this day is over, unless imported votes above `up_to_seq` were cast on it since; whether it is.
+        """The replay of this day is over, unless imported votes above `up_to_seq` were cast on it
+        since; whether it is.
 
         Nothing happens to a day that was never asked for.
         """
         limit = up_to_seq if up_to_seq is not None else 2**62
-        newer = select(func.count()).select_from(votes).where(
-            self._database.mine(votes), votes.c.day == day, votes.c.origin == literal("import"), votes.c.voted_at.is_not(None), votes.c.seq > limit
-        )  # fmt: skip
+        newer = (
+            select(func.count())
+            .select_from(votes)
+            .where(
+                self._database.mine(votes),
+                votes.c.day == day,
+                votes.c.origin == literal("import"),
+                votes.c.voted_at.is_not(None),
+                votes.c.seq > limit,
+            )
+        )
         this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
         with self._database.writing() as connection:
             if connection.execute(newer).scalar_one():
                 return False
-            connection.execute(replays.update().where(*this).values(state="done", done_at=self._database.clock.now(), leased_for=None))
+            connection.execute(
+                replays.update()
+                .where(*this)
+                .values(state="done", done_at=self._database.clock.now(), leased_for=None)
+            )
         return True
 
     def _days(self, state: str) -> list[str]:
-        wanted = select(replays.c.day).where(self._database.mine(replays), replays.c.state == state).order_by(replays.c.day)
+        wanted = (
+            select(replays.c.day)
+            .where(self._database.mine(replays), replays.c.state == state)
+            .order_by(replays.c.day)
+        )
         with self._database.reading() as connection:
             return list(connection.execute(wanted).scalars())

@@ -1,4 +1,6 @@
-"""Requests by their idempotency key, so that one that is sent again is answered again and not done again. Knows no HTTP."""
+"""Requests by their idempotency key, so that one that is sent again is answered again and not done
+again. Knows no HTTP.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +27,8 @@ class Answer:
 
 
 class Requests:
-    """`begin` before the work, then do it within `answering`; or `finish` after it, where doing it twice does no harm.
+    """`begin` before the work, then do it within `answering`; or `finish` after it, where doing it
+    twice does no harm.
 
     Votes need neither: their own key is kept beside them.
     """
@@ -36,12 +39,15 @@ class Requests:
     def begin(self, principal: str, key: str, request_hash: str) -> Answer | None:
         """The stored answer of a request that was answered; None to go on and do it.
 
-        Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its twin is at work.
+        Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its
+        twin is at work.
         """
         now = self._database.clock.now()
         this = self._this(principal, key)
         with self._database.writing() as connection:
-            connection.execute(requests.delete().where(self._database.mine(requests), requests.c.expires_at <= now))
+            connection.execute(
+                requests.delete().where(self._database.mine(requests), requests.c.expires_at <= now)
+            )
             row = connection.execute(select(requests).where(this)).one_or_none()
             if row is None:
                 new = {
@@ -57,12 +63,16 @@ class Requests:
                 return None
             if row.request_hash != request_hash:
                 raise IdempotencyConflict(
-                    f"Idempotency key {key!r} already stands for another request. Send a new key, or repeat the first one unchanged."
+                    f"Idempotency key {key!r} already stands for another request. Send a new key, "
+                    "or repeat the first one unchanged."
                 )
             if row.status is not None:
                 return Answer(row.status, row.answer)
             if now - row.started_at < GIVEN_UP_AFTER:
-                raise AlreadyRunning(f"The request with idempotency key {key!r} is being answered. Send it again in a second.")
+                raise AlreadyRunning(
+                    f"The request with idempotency key {key!r} is being answered. Send it again in "
+                    "a second."
+                )
             connection.execute(requests.update().where(this).values(started_at=now))
         return None
 
@@ -70,28 +80,49 @@ class Requests:
     def answering(self, principal: str, key: str) -> Iterator[Callable[[Answer], None]]:
         """The acts within it and the answer to them, told to what it gives, are one transaction.
 
-        A request that is sent again after a crash was done and is answered, or was not done. Raises AlreadyRunning, and keeps nothing,
-        where it was taken for given up and somebody else was faster.
+        A request that is sent again after a crash was done and is answered, or was not done. Raises
+        AlreadyRunning, and keeps nothing, where it was taken for given up and somebody else was
+        faster.
         """
         unanswered = and_(self._this(principal, key), requests.c.status.is_(None))
         with acting_together(self._database) as connection:
 
             def keep(answer: Answer) -> None:
-                told = requests.update().where(unanswered).values(status=answer.status, answer=answer.body)
+                told = (
+                    requests.update()
+                    .where(unanswered)
+                    .values(status=answer.status, answer=answer.body)
+                )
                 if not connection.execute(told).rowcount:
-                    raise AlreadyRunning(f"The request with idempotency key {key!r} was sent twice. Send it again in a second.")
+                    raise AlreadyRunning(
+                        f"The request with idempotency key {key!r} was sent twice. Send it "
+                        "again in "
+                        "a second."
+                    )
 
             yield keep
 
     def finish(self, principal: str, key: str, answer: Answer) -> None:
         """Keep the answer of a request that was done."""
         with self._database.writing() as connection:
-            connection.execute(requests.update().where(self._this(principal, key)).values(status=answer.status, answer=answer.body))
+            connection.execute(
+                requests.update()
+                .where(self._this(principal, key))
+                .values(status=answer.status, answer=answer.body)
+            )
 
     def give_up(self, principal: str, key: str) -> None:
-        """Forget a request that failed, so that it can be sent again at once. One that has its answer stays."""
+        """Forget a request that failed, so that it can be sent again at once. One that has its
+        answer stays.
+        """
         with self._database.writing() as connection:
-            connection.execute(requests.delete().where(self._this(principal, key), requests.c.status.is_(None)))
+            connection.execute(
+                requests.delete().where(self._this(principal, key), requests.c.status.is_(None))
+            )
 
     def _this(self, principal: str, key: str) -> ColumnElement[bool]:
-        return and_(self._database.mine(requests), requests.c.principal == principal, requests.c.idempotency_key == key)
+        return and_(
+            self._database.mine(requests),
+            requests.c.principal == principal,
+            requests.c.idempotency_key == key,
+        )

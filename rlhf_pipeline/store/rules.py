@@ -1,4 +1,6 @@
-"""What annotators are told and how cards are dealt: guidelines and rules, each change a new version. Knows no reader of either."""
+"""What annotators are told and how cards are dealt: guidelines and rules, each change a new
+version. Knows no reader of either.
+"""
 
 import secrets
 from contextlib import suppress
@@ -31,18 +33,37 @@ class Guidelines:
 
     def all(self) -> list[Guideline]:
         """Newest first."""
-        wanted = select(guidelines).where(self._database.mine(guidelines)).order_by(guidelines.c.version.desc())
+        wanted = (
+            select(guidelines)
+            .where(self._database.mine(guidelines))
+            .order_by(guidelines.c.version.desc())
+        )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).mappings().all()
-        return [Guideline.model_validate({name: row[name] for name in Guideline.model_fields}) for row in rows]
+        return [
+            Guideline.model_validate({name: row[name] for name in Guideline.model_fields})
+            for row in rows
+        ]
 
     def add(self, text: str, *, after: int, actor: str) -> Guideline:
-        """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit where there is a newer one."""
+        """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit
+        where there is a newer one.
+        """
         with acting(self._database) as (connection, ledger):
             version = _next(self._database, connection, guidelines, after, "guidelines")
-            row = {"version": version, "text": text, "created_at": self._database.clock.now().astimezone(UTC), "created_by": actor}
+            row = {
+                "version": version,
+                "text": text,
+                "created_at": self._database.clock.now().astimezone(UTC),
+                "created_by": actor,
+            }
             self._database.insert(connection, guidelines, [row])
-            ledger.append(actor=actor, action=GUIDELINES_ADD, object_id=str(version), digest=row_digest(guidelines, row))
+            ledger.append(
+                actor=actor,
+                action=GUIDELINES_ADD,
+                object_id=str(version),
+                digest=row_digest(guidelines, row),
+            )
         return Guideline.model_validate(row)
 
 
@@ -61,35 +82,68 @@ class Rules:
         )
         with self._database.reading() as connection:
             row = connection.execute(wanted).one_or_none()
-        return (0, AnnotationRules()) if row is None else (row.version, AnnotationRules.from_json(row.record))
+        return (
+            (0, AnnotationRules())
+            if row is None
+            else (row.version, AnnotationRules.from_json(row.record))
+        )
 
     def history(self) -> list[tuple[int, AnnotationRules, datetime, str]]:
         """(version, rules, when, by whom), newest first."""
-        wanted = select(annotation_rules).where(self._database.mine(annotation_rules)).order_by(annotation_rules.c.version.desc())
+        wanted = (
+            select(annotation_rules)
+            .where(self._database.mine(annotation_rules))
+            .order_by(annotation_rules.c.version.desc())
+        )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).all()
-        return [(row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by) for row in rows]
+        return [
+            (row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by)
+            for row in rows
+        ]
 
     def put(self, rules: AnnotationRules, *, after: int, actor: str) -> int:
-        """The version it became: the one that follows `after`. Raises OutdatedEdit where there is a newer one."""
+        """The version it became: the one that follows `after`. Raises OutdatedEdit where there is a
+        newer one.
+        """
         record = rules.to_json()
         with acting(self._database) as (connection, ledger):
             version = _next(self._database, connection, annotation_rules, after, "rules")
-            row = {"version": version, "record": record, "created_at": self._database.clock.now().astimezone(UTC), "created_by": actor}
+            row = {
+                "version": version,
+                "record": record,
+                "created_at": self._database.clock.now().astimezone(UTC),
+                "created_by": actor,
+            }
             self._database.insert(connection, annotation_rules, [row])
-            ledger.append(actor=actor, action=RULES_PUT, object_id=str(version), digest=row_digest(annotation_rules, row))
+            ledger.append(
+                actor=actor,
+                action=RULES_PUT,
+                object_id=str(version),
+                digest=row_digest(annotation_rules, row),
+            )
         return version
 
     def draw_seed(self) -> None:
-        """Before cards are dealt: rules that nobody set yet have a seed that everybody knows, and with it the places of hidden cards."""
+        """Before cards are dealt: rules that nobody set yet have a seed that everybody knows, and
+        with it the places of hidden cards.
+        """
         version, rules = self.latest()
         if version == 0:
             with suppress(OutdatedEdit):  # another process was first
-                self.put(rules.model_copy(update={"seed": secrets.randbits(48)}), after=0, actor="setup")
+                self.put(
+                    rules.model_copy(update={"seed": secrets.randbits(48)}), after=0, actor="setup"
+                )
 
 
 def _next(database: Database, connection: Connection, table: Table, after: int, what: str) -> int:
-    newest: int = connection.execute(select(func.max(table.c.version)).where(database.mine(table))).scalar() or 0
+    newest: int = (
+        connection.execute(select(func.max(table.c.version)).where(database.mine(table))).scalar()
+        or 0
+    )
     if newest != after:
-        raise OutdatedEdit(f"The {what} are at version {newest}, the edit was made of version {after}. Read the newer one and edit that.")
+        raise OutdatedEdit(
+            f"The {what} are at version {newest}, the edit was made of version {after}. Read the "
+            "newer one and edit that."
+        )
     return newest + 1

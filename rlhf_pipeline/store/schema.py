@@ -1,4 +1,6 @@
-"""The tables of the store as they are after the newest migration. Knows columns and constraints; runs nothing."""
+"""The tables of the store as they are after the newest migration. Knows columns and constraints;
+runs nothing.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +32,9 @@ SCOPE = ("organization_id", "project_id")
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment, always with time zone in Python: SQLite keeps UTC without saying so, Postgres says so."""
+    """A moment, always with time zone in Python: SQLite keeps UTC without saying so, Postgres says
+    so.
+    """
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -50,7 +54,9 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class StorableText(TypeDecorator[str]):
-    """A text without NUL characters, which Postgres refuses and SQLite's tools cut the text at. `column` names it in the error."""
+    """A text without NUL characters, which Postgres refuses and SQLite's tools cut the text at.
+    `column` names it in the error.
+    """
 
     impl = String
     cache_ok = True
@@ -66,7 +72,8 @@ class StorableText(TypeDecorator[str]):
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         if isinstance(value, str) and "\0" in value:
             raise UnstorableText(
-                f"{self.column} holds a NUL character after {value.index(chr(0))} characters. Remove it, then send it again."
+                f"{self.column} holds a NUL character after {value.index(chr(0))} characters. "
+                "Remove it, then send it again."
             )
         return value
 
@@ -95,7 +102,9 @@ def _id(name: str, **more: Any) -> Column[str]:
 
 
 def _count(name: str, **more: Any) -> Column[int]:
-    return Column(name, BigInteger, nullable=more.pop("nullable", False), autoincrement=False, **more)
+    return Column(
+        name, BigInteger, nullable=more.pop("nullable", False), autoincrement=False, **more
+    )
 
 
 def _time(name: str, *, nullable: bool = False) -> Column[datetime]:
@@ -107,7 +116,14 @@ def _text(name: str, *, nullable: bool = False) -> Column[str]:
 
 
 def _table(name: str, *parts: Any, key: tuple[str, ...]) -> Table:
-    return Table(name, metadata, _id("organization_id"), _id("project_id"), *parts, PrimaryKeyConstraint(*SCOPE, *key))
+    return Table(
+        name,
+        metadata,
+        _id("organization_id"),
+        _id("project_id"),
+        *parts,
+        PrimaryKeyConstraint(*SCOPE, *key),
+    )
 
 
 def _unique(*columns: str, name: str | None = None) -> UniqueConstraint:
@@ -184,7 +200,11 @@ predictions = _table(
     Column("p_raw", Float, nullable=False),
     Column("p_calibrated", Float, nullable=False),
     _time("predicted_at"),
-    Column("is_replayed", Boolean, comment="written after the votes, by a model that had seen none of them"),
+    Column(
+        "is_replayed",
+        Boolean,
+        comment="written after the votes, by a model that had seen none of them",
+    ),
     CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name="probabilities"),
     _refers("comparison_id", "comparisons"),
     _index("ix_predictions_day", "day"),
@@ -210,7 +230,9 @@ votes = _table(
     _id("idempotency_key"),
     _id("supersedes", nullable=True),
     Column("pass_no", Integer, nullable=False, comment="1 first judgement, 2 repeat pass, …"),
-    Column("revision_no", Integer, nullable=False, comment="0 as cast, +1 by each superseding vote"),
+    Column(
+        "revision_no", Integer, nullable=False, comment="0 as cast, +1 by each superseding vote"
+    ),
     Column("displaced_day", String(10), comment="day of the vote it made not count"),
     _id("task_id", nullable=True),
     _id("assignment_id", nullable=True),
@@ -218,7 +240,9 @@ votes = _table(
     Column("guideline_version", Integer),
     _text("details", nullable=True),
     CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name="choice"),
-    CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"),
+    CheckConstraint(
+        "strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name="strength"
+    ),
     _unique("vote_id", name="uq_votes_vote_id"),
     _unique("comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"),
     _unique("supersedes", name="uq_votes_supersedes"),
@@ -289,7 +313,9 @@ decisions = _table(
     _time("decided_at"),
     _text("error", nullable=True),
     _text("record"),
-    CheckConstraint("state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')", name="state"),
+    CheckConstraint(
+        "state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')", name="state"
+    ),
     _index("ix_decisions_state", "state"),
     key=("decision_id",),
 )
@@ -307,7 +333,14 @@ drift_events = _table(
     _time("detected_at"),
     _text("record"),
     _count("decision_id", nullable=True),
-    _unique("model_version", "detector", "params_hash", "stream", "seq", name="uq_drift_events_detection"),
+    _unique(
+        "model_version",
+        "detector",
+        "params_hash",
+        "stream",
+        "seq",
+        name="uq_drift_events_detection",
+    ),
     _refers("decision_id", "decisions"),
     _index("ix_drift_events_decision", "decision_id"),
     _index("ix_drift_events_day", "day"),

@@ -1,4 +1,6 @@
-"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with project and home. Knows no table."""
+"""The databases of one home on a Postgres server: made once, sorted alike everywhere, marked with
+project and home. Knows no table.
+"""
 
 import re
 import time
@@ -19,7 +21,8 @@ from rlhf_pipeline.store.faults import explain
 from rlhf_pipeline.store.postgres import network_options
 
 KINDS = ("store", "dagster", "mlflow")
-OLDEST_VERSION = 130_000  # of the server, as it numbers itself: what DROP … FORCE and the types used here need
+# of the server, as it numbers itself: what DROP … FORCE and the types used here need
+OLDEST_VERSION = 130_000
 WITH_PROVIDERS = 150_000  # from here on a new database says who sorts its text
 FILLING = " (being filled)"
 SECONDS_TO_LEAVE = 5
@@ -28,7 +31,9 @@ MAKING = 727_462  # key of the advisory lock: any number, always the same
 
 @dataclass(frozen=True)
 class Mark:
-    """Whose databases they are, as the comment of one of them says; without a home where that had no id yet."""
+    """Whose databases they are, as the comment of one of them says; without a home where that had
+    no id yet.
+    """
 
     project: str  # with its organization
     home_id: str | None = None
@@ -37,19 +42,27 @@ class Mark:
     @classmethod
     def of(cls, comment: str | None) -> Self | None:
         """None for a comment that is not ours."""
-        ours = re.fullmatch(rf"rlhf (.+?)(?: home ([0-9a-f]+))?({re.escape(FILLING)})?", comment or "", re.DOTALL)
+        ours = re.fullmatch(
+            rf"rlhf (.+?)(?: home ([0-9a-f]+))?({re.escape(FILLING)})?", comment or "", re.DOTALL
+        )
         return cls(ours[1], ours[2], ours[3] is not None) if ours else None
 
     def __str__(self) -> str:
-        return f"rlhf {self.project}" + (f" home {self.home_id}" if self.home_id else "") + FILLING * self.is_filling
+        return (
+            f"rlhf {self.project}"
+            + (f" home {self.home_id}" if self.home_id else "")
+            + FILLING * self.is_filling
+        )
 
 
 @dataclass(frozen=True)
 class ServerDatabases:
-    """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of `url`, for one home of one project.
+    """Three databases `<prefix>_store`, `<prefix>_dagster`, `<prefix>_mlflow` on the server of
+    `url`, for one home of one project.
 
-    Homes of the same organization and project, which every home has by default, are told apart by their ids. Databases marked
-    before homes had ids become those of the first home of their project that calls `make`.
+    Homes of the same organization and project, which every home has by default, are told apart by
+    their ids. Databases marked before homes had ids become those of the first home of their project
+    that calls `make`.
     """
 
     url: str
@@ -65,7 +78,8 @@ class ServerDatabases:
 
     @contextmanager
     def asked(self) -> Iterator[str | None]:
-        """The id of the home whose they are, None where no home has them; nobody makes or drops any until the block ends.
+        """The id of the home whose they are, None where no home has them; nobody makes or drops any
+        until the block ends.
 
         Raises StoreError as `make` does, but not where they are another home's.
         """
@@ -80,11 +94,13 @@ class ServerDatabases:
             raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
 
     def make(self, *, filling: bool = False) -> list[str]:
-        """Make what is missing; the names of those that were made. Safe in many processes at once and free to repeat.
+        """Make what is missing; the names of those that were made. Safe in many processes at once
+        and free to repeat.
 
-        `filling` marks them as half full until `finish`, and empties what an earlier such call left behind.
-        Raises StoreError, without the password, where the server cannot be reached, refuses the login or the making, or
-        where the databases belong to another project or another home: Dagster's history cannot be shared.
+        `filling` marks them as half full until `finish`, and empties what an earlier such call left
+        behind. Raises StoreError, without the password, where the server cannot be reached, refuses
+        the login or the making, or where the databases belong to another project or another home:
+        Dagster's history cannot be shared.
         """
         try:
             with _connected(self._maintenance()) as connection:
@@ -98,8 +114,9 @@ class ServerDatabases:
                     self._clear(was_filling=mark is not None and mark.is_filling)
                 elif mark is not None and mark.is_filling:
                     raise StoreError(
-                        f"The databases {self.prefix}_… on {self._shown()} are half filled: a move was ended in the middle. "
-                        "Repeat `rlhf storage migrate`, or name another RLHF_DATABASE_PREFIX."
+                        f"The databases {self.prefix}_… on {self._shown()} are half filled: a move "
+                        "was ended in the middle. Repeat `rlhf storage migrate`, or name another "
+                        "RLHF_DATABASE_PREFIX."
                     )
                 self._mark(connection, replace(self._mine, is_filling=filling))
         except SQLAlchemyError as cause:
@@ -107,7 +124,9 @@ class ServerDatabases:
         return made
 
     def mark(self, database: Database) -> Mark | None:
-        """Whose they are, as any database of the server knows; None where nobody marked them, or the server cannot be asked now."""
+        """Whose they are, as any database of the server knows; None where nobody marked them, or
+        the server cannot be asked now.
+        """
         try:
             with database.reading() as connection:
                 return self._read_mark(connection)
@@ -130,23 +149,31 @@ class ServerDatabases:
     def drop(self) -> list[str]:
         """Take them off the server, with everything in them; the names of those that were there.
 
-        Raises StoreError where they do not bear this home's mark, or while somebody is connected: a daemon, a shell.
+        Raises StoreError where they do not bear this home's mark, or while somebody is connected: a
+        daemon, a shell.
         """
         try:
             with _connected(self._maintenance()) as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
                 there = [name for name in self.names if _is_there(connection, name)]
                 mark = self._read_mark(connection)
-                if there and (mark is None or mark.home_id is None or replace(mark, is_filling=False) != self._mine):
+                if there and (
+                    mark is None
+                    or mark.home_id is None
+                    or replace(mark, is_filling=False) != self._mine
+                ):
                     raise StoreError(
-                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of {self._mine.project}: "
-                        f"{self._whose(mark)}. Nothing was dropped; drop them yourself if they are yours."
+                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of "
+                        f"{self._mine.project}: {self._whose(mark)}. Nothing was dropped; drop "
+                        "them "
+                        "yourself if they are yours."
                     )
                 busy = _in_use(connection, there, self.leave_s)
                 if busy:
                     raise StoreError(
-                        f"Somebody is connected to {', '.join(busy)} on {self._shown()}. Stop the daemon, `rlhf dev` and whatever else works "
-                        "in this home, then try again; nothing was dropped."
+                        f"Somebody is connected to {', '.join(busy)} on {self._shown()}. Stop the "
+                        "daemon, `rlhf dev` and whatever else works in this home, then try again; "
+                        "nothing was dropped."
                     )
                 # The one with the mark last, so that this may be killed and repeated.
                 for name in sorted(there, key=lambda name: name == self._dagster):
@@ -162,42 +189,55 @@ class ServerDatabases:
                 continue
             if not was_filling:
                 raise StoreError(
-                    f"The database {name} on {self._shown()} holds tables already, perhaps another copy of this project. Nothing was moved. "
-                    "Name another RLHF_DATABASE_PREFIX, or drop the three databases if they hold nothing you need."
+                    f"The database {name} on {self._shown()} holds tables already, perhaps another "
+                    "copy of this project. Nothing was moved. Name another RLHF_DATABASE_PREFIX, "
+                    "or drop the three databases if they hold nothing you need."
                 )
             copying.empty(url)
 
     def _make(self, connection: Connection, name: str) -> bool:
         if _is_there(connection, name):
             return False
-        # Sorted by code point, as SQLite sorts: a seeded draw from ordered rows must be the same on both.
+        # Sorted by code point, as SQLite sorts: a seeded draw from ordered rows must be the same on
+        # both.
         provider = " LOCALE_PROVIDER libc" if _version(connection) >= WITH_PROVIDERS else ""
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'{provider}"))
+        connection.execute(
+            text(
+                f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' "
+                "LC_CTYPE "
+                f"'C'{provider}"
+            )
+        )
         return True
 
     def _read_mark(self, connection: Connection) -> Mark | None:
         """None where nobody set one."""
-        asked = text("SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name")
+        asked = text(
+            "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name"
+        )
         return Mark.of(connection.execute(asked, {"name": self._dagster}).scalar())
 
     def _refuse_old_servers(self, connection: Connection) -> None:
         if _version(connection) < OLDEST_VERSION:
             raise StoreError(
-                f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; 13 is the oldest that will do."
+                f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; "
+                "13 is the oldest that will do."
             )
 
     def _refuse_other_projects(self, mark: Mark | None) -> None:
         if mark is not None and mark.project != self._mine.project:
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._shown()} belong to project {mark.project}, not to {self._mine.project}: "
-                "Dagster's history cannot be shared. Set RLHF_DATABASE_PREFIX to another name."
+                f"The databases {self.prefix}_… on {self._shown()} belong to project "
+                f"{mark.project}, not to {self._mine.project}: Dagster's history cannot be shared. "
+                "Set RLHF_DATABASE_PREFIX to another name."
             )
 
     def _refuse_other_homes(self, mark: Mark | None) -> None:
         if mark is not None and mark.home_id not in (None, self.home_id):
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._shown()} belong to another home of {mark.project}: two homes would mix their "
-                "votes. Set RLHF_DATABASE_PREFIX to another name; or, where that home is lost or both are meant to be one, let a home "
+                f"The databases {self.prefix}_… on {self._shown()} belong to another home of "
+                f"{mark.project}: two homes would mix their votes. Set RLHF_DATABASE_PREFIX to "
+                "another name; or, where that home is lost or both are meant to be one, let a home "
                 "without rows of its own take them on with `rlhf init --join`."
             )
 
@@ -205,11 +245,19 @@ class ServerDatabases:
         if mark is None:
             return "none at all"
         if mark.home_id is None and mark.project == self._mine.project:
-            return f"{mark.project} without a home, as before homes had ids (`rlhf init` in the home whose they are completes it)"
-        return f"another home's of {mark.project}" if mark.project == self._mine.project else mark.project
+            return (
+                f"{mark.project} without a home, as before homes had ids (`rlhf init` in the "
+                "home whose they are completes it)"
+            )
+        return (
+            f"another home's of {mark.project}"
+            if mark.project == self._mine.project
+            else mark.project
+        )
 
     def _mark(self, connection: Connection, mark: Mark) -> None:
-        quoted = str(mark).replace("'", "''").replace("%", "%%")  # such a statement takes no parameters
+        # such a statement takes no parameters
+        quoted = str(mark).replace("'", "''").replace("%", "%%")
         try:
             connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster} IS '{quoted}'")
         except DBAPIError:  # made by an administrator, for us: theirs to mark
@@ -232,18 +280,27 @@ class ServerDatabases:
 
 
 def _connected(url: URL) -> Connection:
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=network_options(url))
+    engine = create_engine(
+        url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=network_options(url)
+    )
     return engine.connect()
 
 
 def _is_there(connection: Connection, name: str) -> bool:
-    return bool(connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}).scalar())
+    return bool(
+        connection.execute(
+            text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}
+        ).scalar()
+    )
 
 
 def _in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list[str]:
-    """Those that somebody is connected to; who has just left is waited for, as the server itself would."""
+    """Those that somebody is connected to; who has just left is waited for, as the server itself
+    would.
+    """
     asked = text(
-        "SELECT DISTINCT datname FROM pg_stat_activity WHERE datname = ANY(:names) AND backend_type IS DISTINCT FROM 'autovacuum worker' ORDER BY 1"
+        "SELECT DISTINCT datname FROM pg_stat_activity WHERE datname = ANY(:names) AND "
+        "backend_type IS DISTINCT FROM 'autovacuum worker' ORDER BY 1"
     )
     deadline = time.monotonic() + wait_s
     while True:
@@ -258,5 +315,7 @@ def _version(connection: Connection) -> int:
 
 
 def _told(cause: SQLAlchemyError) -> str:
-    lines: Sequence[str] = str(cause.orig if isinstance(cause, DBAPIError) else cause).strip().splitlines()
+    lines: Sequence[str] = (
+        str(cause.orig if isinstance(cause, DBAPIError) else cause).strip().splitlines()
+    )
     return explain(" ".join(line.strip() for line in lines))

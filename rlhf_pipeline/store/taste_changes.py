@@ -1,4 +1,6 @@
-"""Confirmed changes of taste: recorded by a retraining decision or a person, retracted by a person, never deleted."""
+"""Confirmed changes of taste: recorded by a retraining decision or a person, retracted by a person,
+never deleted.
+"""
 
 from datetime import UTC
 from typing import Any
@@ -22,59 +24,117 @@ class TasteChangeLog:
 
     def all(self) -> list[TasteChange]:
         """Oldest record first."""
-        wanted = select(taste_changes).where(self._database.mine(taste_changes)).order_by(taste_changes.c.change_id)
+        wanted = (
+            select(taste_changes)
+            .where(self._database.mine(taste_changes))
+            .order_by(taste_changes.c.change_id)
+        )
         with self._database.reading() as connection:
             return [_change(row) for row in connection.execute(wanted).mappings()]
 
-    def add(self, change_seq: int, *, cause: str, actor: str, category: str | None = None) -> TasteChange:
-        """Record a change that a person knows of. Raises StoreError for a vote or a category that does not exist."""
+    def add(
+        self, change_seq: int, *, cause: str, actor: str, category: str | None = None
+    ) -> TasteChange:
+        """Record a change that a person knows of. Raises StoreError for a vote or a category that
+        does not exist.
+        """
         with acting(self._database) as (connection, ledger):
             if not 1 <= change_seq <= ledger.vote_seq:
-                raise StoreError(f"There is no vote {change_seq}; the last one is {ledger.vote_seq}. Name the first vote of the new taste.")
+                raise StoreError(
+                    f"There is no vote {change_seq}; the last one is {ledger.vote_seq}. Name the "
+                    "first vote of the new taste."
+                )
             if category is not None:
                 self._require_category(connection, category)
-            return record_change(self._database, connection, ledger, change_seq=change_seq, category=category, cause=cause, actor=actor)
+            return record_change(
+                self._database,
+                connection,
+                ledger,
+                change_seq=change_seq,
+                category=category,
+                cause=cause,
+                actor=actor,
+            )
 
     def retract(self, change_id: int, *, reason: str, actor: str) -> TasteChange:
-        """Mark a change as a false alarm: later fits ignore it. Raises NotFound for an unknown id, StoreError for a retracted one."""
+        """Mark a change as a false alarm: later fits ignore it. Raises NotFound for an unknown id,
+        StoreError for a retracted one.
+        """
         this = self._database.mine(taste_changes), taste_changes.c.change_id == change_id
         with acting(self._database) as (connection, ledger):
             row = connection.execute(select(taste_changes).where(*this)).mappings().one_or_none()
             if row is None:
-                raise NotFound(f"There is no change of taste {change_id}. `rlhf changes list` shows all.")
+                raise NotFound(
+                    f"There is no change of taste {change_id}. `rlhf changes list` shows all."
+                )
             if row["retracted_at"] is not None:
                 raise StoreError(
-                    f"Change {change_id} was retracted on {row['retracted_at']:%Y-%m-%d} by {row['retracted_by']}: {row['retraction_reason']}."
+                    f"Change {change_id} was retracted on {row['retracted_at']:%Y-%m-%d} by "
+                    f"{row['retracted_by']}: {row['retraction_reason']}."
                 )
-            values = {"retracted_at": self._database.clock.now().astimezone(UTC), "retracted_by": actor, "retraction_reason": reason}
+            values = {
+                "retracted_at": self._database.clock.now().astimezone(UTC),
+                "retracted_by": actor,
+                "retraction_reason": reason,
+            }
             connection.execute(taste_changes.update().where(*this).values(values))
             retracted = _change({**row, **values})
             _link(ledger, retracted, action=RETRACT, actor=actor)
         return retracted
 
     def _require_category(self, connection: Connection, category: str) -> None:
-        found = select(comparisons.c.comparison_id).where(self._database.mine(comparisons), comparisons.c.category == category).limit(1)
+        found = (
+            select(comparisons.c.comparison_id)
+            .where(self._database.mine(comparisons), comparisons.c.category == category)
+            .limit(1)
+        )
         if connection.execute(found).one_or_none() is None:
-            raise StoreError(f"No comparison is of category {category!r}. Name one that has comparisons, or none for all categories.")
+            raise StoreError(
+                f"No comparison is of category {category!r}. Name one that has comparisons, or "
+                "none "
+                "for all categories."
+            )
 
 
 def record_change(
-    database: Database, connection: Connection, ledger: Ledger, *, change_seq: int, cause: str, actor: str,
-    category: str | None = None, decision_id: int | None = None,
-) -> TasteChange:  # fmt: skip
+    database: Database,
+    connection: Connection,
+    ledger: Ledger,
+    *,
+    change_seq: int,
+    cause: str,
+    actor: str,
+    category: str | None = None,
+    decision_id: int | None = None,
+) -> TasteChange:
     """Insert a change and its audit link within a transaction of the caller's."""
-    last = connection.execute(select(func.max(taste_changes.c.change_id)).where(database.mine(taste_changes))).scalar() or 0
+    last = (
+        connection.execute(
+            select(func.max(taste_changes.c.change_id)).where(database.mine(taste_changes))
+        ).scalar()
+        or 0
+    )
     change = TasteChange(
-        change_id=last + 1, change_seq=change_seq, category=category, cause=cause, decision_id=decision_id, actor=actor,
+        change_id=last + 1,
+        change_seq=change_seq,
+        category=category,
+        cause=cause,
+        decision_id=decision_id,
+        actor=actor,
         recorded_at=database.clock.now().astimezone(UTC),
-    )  # fmt: skip
+    )
     database.insert(connection, taste_changes, [change.model_dump()])
     _link(ledger, change, action=ADD, actor=actor)
     return change
 
 
 def _link(ledger: Ledger, change: TasteChange, *, action: str, actor: str) -> None:
-    ledger.append(actor=actor, action=action, object_id=object_id_of(change), digest=taste_change_digest(change))
+    ledger.append(
+        actor=actor,
+        action=action,
+        object_id=object_id_of(change),
+        digest=taste_change_digest(change),
+    )
 
 
 def object_id_of(change: TasteChange) -> str:

@@ -1,4 +1,6 @@
-"""Secrets by which a request says whose it is: API tokens, sessions, one-time logins. Kept as SHA-256 alone, with an end."""
+"""Secrets by which a request says whose it is: API tokens, sessions, one-time logins. Kept as
+SHA-256 alone, with an end.
+"""
 
 import hashlib
 import json
@@ -15,11 +17,17 @@ from rlhf_pipeline.store.audit import acting, acting_together
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
-from rlhf_pipeline.store.users import alone_in_organization, here_or_everywhere, must_be_password, must_hold
+from rlhf_pipeline.store.users import (
+    alone_in_organization,
+    here_or_everywhere,
+    must_be_password,
+    must_hold,
+)
 
 Kind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # by which secret scanners know one
-USE_IS_NOTED_EVERY = timedelta(minutes=1)  # a write for each request would cost as much as the request
+# a write for each request would cost as much as the request
+USE_IS_NOTED_EVERY = timedelta(minutes=1)
 TRIES = 10  # wrong passwords in a row before anybody has to wait
 LONGEST_WAIT = timedelta(minutes=5)
 FORGOTTEN_AFTER = timedelta(days=1)
@@ -45,8 +53,9 @@ class Tokens:
     ) -> tuple[str, Token]:
         """A secret of 256 random bits, and what is kept of it.
 
-        `asked_by`: only while this token holds; `password_hash`: only while it is the user's. Raises NotFound; LoginEnded where either
-        ended meanwhile: whoever was let in before an account became the organisation's is not let in by it.
+        `asked_by`: only while this token holds; `password_hash`: only while it is the user's.
+        Raises NotFound; LoginEnded where either ended meanwhile: whoever was let in before an
+        account became the organisation's is not let in by it.
         """
         secret = PREFIX + secrets.token_urlsafe(32)
         now = self._database.clock.now()
@@ -62,11 +71,14 @@ class Tokens:
             "revoked_at": None,
         }
         with acting(self._database) as (connection, ledger):
-            of_user = select(users.c.project_id).where(here_or_everywhere(self._database, users), users.c.user_id == user_id)
+            of_user = select(users.c.project_id).where(
+                here_or_everywhere(self._database, users), users.c.user_id == user_id
+            )
             known = connection.execute(of_user).scalars().all()
             if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
-            if EVERYWHERE in known:  # what is looked at now ends in no other project before the secret is kept
+            # what is looked at now ends in no other project before the secret is kept
+            if EVERYWHERE in known:
                 alone_in_organization(self._database, connection)
             if asked_by is not None:
                 must_hold(self._database, connection, asked_by)
@@ -77,66 +89,112 @@ class Tokens:
             self._database.insert(connection, tokens, [{"project_id": project, **row}])
             token = _token(row)
             digest = content_hash("tokens.issue", token.token_id, user_id, kind, row["scopes"])
-            ledger.append(actor=actor, action=f"tokens.issue.{kind}", object_id=token.token_id, digest=digest)
+            ledger.append(
+                actor=actor, action=f"tokens.issue.{kind}", object_id=token.token_id, digest=digest
+            )
         return secret, token
 
     def find(self, secret: str) -> Token | None:
-        """The token of a secret that still holds: neither revoked nor expired, its owner not disabled."""
+        """The token of a secret that still holds: neither revoked nor expired, its owner not
+        disabled.
+        """
         found = self._holding(secret)
         if found is None:
             return None
         now = self._database.clock.now()
-        if found.kind == "api" and (found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY):
+        if found.kind == "api" and (
+            found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY
+        ):
             with self._database.writing() as connection:
-                this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret))
+                this = and_(
+                    here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret)
+                )
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
         return found
 
     def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
-        """A session for a one-time login in one transaction, or None where the login does not hold."""
-        found = self._holding(secret)  # strangers may ask: only a login that holds may wait for the write lock
+        """A session for a one-time login in one transaction, or None where the login does not
+        hold.
+        """
+        # strangers may ask: only a login that holds may wait for the write lock
+        found = self._holding(secret)
         if found is None or found.kind != "login":
             return None
         with acting_together(self._database):
             login = self.redeem(secret)
-            return None if login is None else self.issue(login.user_id, kind="session", lifetime=lifetime, actor=login.user_id)
+            return (
+                None
+                if login is None
+                else self.issue(
+                    login.user_id, kind="session", lifetime=lifetime, actor=login.user_id
+                )
+            )
 
     def redeem(self, secret: str) -> Token | None:
         """`find` for a one-time login, which does not hold a second time."""
         with acting(self._database) as (connection, ledger):
-            this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret), tokens.c.kind == "login")
+            this = and_(
+                here_or_everywhere(self._database, tokens),
+                tokens.c.token_hash == _hash(secret),
+                tokens.c.kind == "login",
+            )
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             if row is not None and row["project_id"] == EVERYWHERE:
                 alone_in_organization(self._database, connection)
-                row = connection.execute(select(tokens).where(this)).mappings().one_or_none()  # as whoever held it before left it
+                # as whoever held it before left it
+                row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             now = self._database.clock.now()
             if row is None or row["revoked_at"] is not None or row["expires_at"] <= now:
                 return None
-            # Of an account of the organisation its own row says so, not one that stands in for it in a project.
+            # Of an account of the organisation its own row says so, not one that stands in for it
+            # in a project.
             owner = and_(users.c.project_id == row["project_id"], users.c.user_id == row["user_id"])
-            is_able = and_(here_or_everywhere(self._database, users), owner, users.c.disabled_at.is_(None))
+            is_able = and_(
+                here_or_everywhere(self._database, users), owner, users.c.disabled_at.is_(None)
+            )
             if connection.execute(select(users.c.user_id).where(is_able)).first() is None:
                 return None
             connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
             token = _token(dict(row))
             ledger.append(
-                actor=token.user_id, action="tokens.redeem", object_id=token.token_id, digest=content_hash("tokens.redeem", token.token_id)
+                actor=token.user_id,
+                action="tokens.redeem",
+                object_id=token.token_id,
+                digest=content_hash("tokens.redeem", token.token_id),
             )
         return token
 
-    def of_user(self, user_id: str, *, kind: Kind | None = None, before: str | None = None, limit: int | None = None) -> list[Token]:
-        """Newest first, those that ended too; those that follow the token of an id. Raises NotFound where the user has no such token."""
+    def of_user(
+        self,
+        user_id: str,
+        *,
+        kind: Kind | None = None,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> list[Token]:
+        """Newest first, those that ended too; those that follow the token of an id. Raises NotFound
+        where the user has no such token.
+        """
         mine = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id)
-        wanted = select(tokens).where(mine).order_by(tokens.c.created_at.desc(), tokens.c.token_hash.desc()).limit(limit)
+        wanted = (
+            select(tokens)
+            .where(mine)
+            .order_by(tokens.c.created_at.desc(), tokens.c.token_hash.desc())
+            .limit(limit)
+        )
         if kind is not None:
             wanted = wanted.where(tokens.c.kind == kind)
         with self._database.reading() as connection:
             if before is not None:
                 this = tokens.c.token_hash.startswith(before, autoescape=True)
-                last = connection.execute(select(tokens.c.created_at, tokens.c.token_hash).where(mine, this)).first()
+                last = connection.execute(
+                    select(tokens.c.created_at, tokens.c.token_hash).where(mine, this)
+                ).first()
                 if last is None:
                     raise NotFound(f"There is no token {before!r}.")
-                is_same = and_(tokens.c.created_at == last.created_at, tokens.c.token_hash < last.token_hash)
+                is_same = and_(
+                    tokens.c.created_at == last.created_at, tokens.c.token_hash < last.token_hash
+                )
                 wanted = wanted.where(or_(tokens.c.created_at < last.created_at, is_same))
             return [_token(dict(row)) for row in connection.execute(wanted).mappings()]
 
@@ -144,30 +202,50 @@ class Tokens:
         """From the next request on. `user_id`: only if it is theirs. Raises NotFound."""
         with acting(self._database) as (connection, ledger):
             whose = () if user_id is None else (tokens.c.user_id == user_id,)
-            this = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash.startswith(token_id, autoescape=True), *whose)
-            found = connection.execute(select(tokens.c.token_hash, tokens.c.project_id).where(this)).all()
+            this = and_(
+                here_or_everywhere(self._database, tokens),
+                tokens.c.token_hash.startswith(token_id, autoescape=True),
+                *whose,
+            )
+            found = connection.execute(
+                select(tokens.c.token_hash, tokens.c.project_id).where(this)
+            ).all()
             if len(found) != 1 or len(token_id) < 12:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
             token_hash = found[0].token_hash
             if found[0].project_id == EVERYWHERE:
-                alone_in_organization(self._database, connection)  # where it just makes another, that is made before
+                # where it just makes another, that is made before
+                alone_in_organization(self._database, connection)
             now = self._database.clock.now()
-            here = and_(here_or_everywhere(self._database, tokens), tokens.c.token_hash == token_hash)
-            connection.execute(tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now))
+            here = and_(
+                here_or_everywhere(self._database, tokens), tokens.c.token_hash == token_hash
+            )
+            connection.execute(
+                tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
+            )
             ledger.append(
-                actor=actor, action="tokens.revoke", object_id=token_hash[:16], digest=content_hash("tokens.revoke", token_hash[:16])
+                actor=actor,
+                action="tokens.revoke",
+                object_id=token_hash[:16],
+                digest=content_hash("tokens.revoke", token_hash[:16]),
             )
 
     def _holding(self, secret: str) -> Token | None:
         with self._database.reading() as connection:
             row = _OF_ENABLED.first(connection, scope_of(self._database, hash=_hash(secret)))
-        if row is None or row.revoked_at is not None or row.expires_at <= self._database.clock.now():
+        if (
+            row is None
+            or row.revoked_at is not None
+            or row.expires_at <= self._database.clock.now()
+        ):
             return None
         return _token(row._asdict())
 
 
 class FailedLogins:
-    """Wrong passwords in a row, by a hash of whose they were or whence they came: after ten, a wait that doubles each time."""
+    """Wrong passwords in a row, by a hash of whose they were or whence they came: after ten, a wait
+    that doubles each time.
+    """
 
     def __init__(self, database: Database):
         self._database = database
@@ -175,17 +253,21 @@ class FailedLogins:
     def wait_s(self, *who: str, everywhere: Sequence[str] = ()) -> float:
         """Seconds until one of `who` may try again; 0 where they may."""
         with self._database.reading() as connection:
-            return self._wait_s(connection, self._database.clock.now(), self._counted(who, everywhere))
+            return self._wait_s(
+                connection, self._database.clock.now(), self._counted(who, everywhere)
+            )
 
     def attempt(self, *who: str, everywhere: Sequence[str] = ()) -> float:
-        """Count a try as failed before it is made, so that many at once are no way around; 0, or seconds to wait and not try at all.
+        """Count a try as failed before it is made, so that many at once are no way around; 0, or
+        seconds to wait and not try at all.
 
-        Those of `everywhere` are counted together in all projects of the organisation, each of which would be one more place to try.
-        `forget` it after a login that succeeded.
+        Those of `everywhere` are counted together in all projects of the organisation, each of
+        which would be one more place to try. `forget` it after a login that succeeded.
         """
         now = self._database.clock.now()
         counted = self._counted(who, everywhere)
-        wait = self.wait_s(*who, everywhere=everywhere)  # strangers may ask: those who must wait may not hold the write lock
+        # strangers may ask: those who must wait may not hold the write lock
+        wait = self.wait_s(*who, everywhere=everywhere)
         if wait > 0:
             return wait
         with self._database.writing() as connection:
@@ -194,7 +276,10 @@ class FailedLogins:
             wait = self._wait_s(connection, now, counted)
             if wait > 0:
                 return wait
-            old = and_(here_or_everywhere(self._database, failed_logins), failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER)
+            old = and_(
+                here_or_everywhere(self._database, failed_logins),
+                failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER,
+            )
             connection.execute(failed_logins.delete().where(old))
             for project, one in sorted(counted):
                 this = self._is_among({(project, one)})
@@ -203,37 +288,63 @@ class FailedLogins:
                     row = {"project_id": project, "who": one, "n_failed": 1, "last_failed_at": now}
                     self._database.insert(connection, failed_logins, [row])
                 else:
-                    connection.execute(failed_logins.update().where(this).values(n_failed=n + 1, last_failed_at=now))
+                    connection.execute(
+                        failed_logins.update()
+                        .where(this)
+                        .values(n_failed=n + 1, last_failed_at=now)
+                    )
         return 0.0
 
     def forget(self, *who: str, everywhere: Sequence[str] = ()) -> None:
         """After a login that succeeded."""
         with self._database.writing() as connection:
-            connection.execute(failed_logins.delete().where(self._is_among(self._counted(who, everywhere))))
+            connection.execute(
+                failed_logins.delete().where(self._is_among(self._counted(who, everywhere)))
+            )
 
-    def _wait_s(self, connection: Connection, now: datetime, counted: set[tuple[str, str]]) -> float:
+    def _wait_s(
+        self, connection: Connection, now: datetime, counted: set[tuple[str, str]]
+    ) -> float:
         rows = connection.execute(select(failed_logins).where(self._is_among(counted))).all()
         return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
 
     def _counted(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
         """By project, or EVERYWHERE."""
-        return {(self._database.project, _hash(one)) for one in who} | {(EVERYWHERE, _hash(one)) for one in everywhere}
+        return {(self._database.project, _hash(one)) for one in who} | {
+            (EVERYWHERE, _hash(one)) for one in everywhere
+        }
 
     def _is_among(self, counted: set[tuple[str, str]]) -> ColumnElement[bool]:
-        rows = [and_(failed_logins.c.project_id == project, failed_logins.c.who == one) for project, one in sorted(counted)]
+        rows = [
+            and_(failed_logins.c.project_id == project, failed_logins.c.who == one)
+            for project, one in sorted(counted)
+        ]
         return and_(failed_logins.c.organization_id == self._database.organization, or_(*rows))
 
 
 _OF_ENABLED = Prepared(  # asked twice a second for everybody who works
     select(tokens)
     .select_from(tokens)
-    .join(users, and_(scoped_or_everywhere(users), users.c.project_id == tokens.c.project_id, users.c.user_id == tokens.c.user_id))
-    .where(scoped_or_everywhere(tokens), tokens.c.token_hash == bindparam("hash"), users.c.disabled_at.is_(None))
+    .join(
+        users,
+        and_(
+            scoped_or_everywhere(users),
+            users.c.project_id == tokens.c.project_id,
+            users.c.user_id == tokens.c.user_id,
+        ),
+    )
+    .where(
+        scoped_or_everywhere(tokens),
+        tokens.c.token_hash == bindparam("hash"),
+        users.c.disabled_at.is_(None),
+    )
 )
 
 
 def _wait_after(n_failed: int, last: datetime, now: datetime) -> float:
-    if n_failed < TRIES:  # also where `last` lies after `now`: of many tries at once, one may be written before one that began earlier
+    # also where `last` lies after `now`: of many tries at once, one may be written before one that
+    # began earlier
+    if n_failed < TRIES:
         return 0.0
     wait: timedelta = timedelta(seconds=30) * int(2 ** min(10, n_failed - TRIES))
     return max(0.0, (last + min(LONGEST_WAIT, wait) - now).total_seconds())
@@ -245,4 +356,8 @@ def _hash(secret: str) -> str:
 
 def _token(row: dict[str, Any]) -> Token:
     values = {name: row[name] for name in Token.model_fields if name not in ("token_id", "scopes")}
-    return Token(token_id=row["token_hash"][:16], scopes=None if row["scopes"] is None else tuple(json.loads(row["scopes"])), **values)
+    return Token(
+        token_id=row["token_hash"][:16],
+        scopes=None if row["scopes"] is None else tuple(json.loads(row["scopes"])),
+        **values,
+    )

@@ -1,8 +1,10 @@
-"""Whose turn it is to write: those who wait look often and leave a mark, and a long series of transactions lets them go first.
+"""Whose turn it is to write: those who wait look often and leave a mark, and a long series of
+transactions lets them go first.
 
-SQLite's own waiting sleeps up to 100 ms between two looks, so a process that writes back to back (an import, a run that publishes)
-is there first every time and a page's vote waits for seconds. Postgres queues fairly, but a vote of eight threads of one server then
-waits for eight transactions of the series. Knows files and clocks; knows no SQL.
+SQLite's own waiting sleeps up to 100 ms between two looks, so a process that writes back to back
+(an import, a run that publishes) is there first every time and a page's vote waits for seconds.
+Postgres queues fairly, but a vote of eight threads of one server then waits for eight transactions
+of the series. Knows files and clocks; knows no SQL.
 """
 
 import os
@@ -20,10 +22,11 @@ LONGEST_PAUSE_S = 0.2  # after which the series goes on, however many wait: it m
 
 
 class Turns:
-    """The writers of one database: threads of this process stand behind a lock, processes behind the database's own.
+    """The writers of one database: threads of this process stand behind a lock, processes behind
+    the database's own.
 
-    A process that waits touches `mark`, a file beside a SQLite database. A mark and no lock: whoever is killed while waiting leaves
-    one that is stale at once.
+    A process that waits touches `mark`, a file beside a SQLite database. A mark and no lock:
+    whoever is killed while waiting leaves one that is stale at once.
     """
 
     def __init__(self, mark: Path | None, timeout_s: float, where: str):
@@ -36,7 +39,9 @@ class Turns:
 
     @contextmanager
     def taken(self, *, urgent: bool = False) -> Iterator[None]:
-        """This thread's turn in this process; who is urgent waits behind one of the others at most. Raises StoreError after the timeout."""
+        """This thread's turn in this process; who is urgent waits behind one of the others at most.
+        Raises StoreError after the timeout.
+        """
         deadline = time.monotonic() + self._timeout_s
         with ExitStack() as held:
             for lock in (self._lock,) if urgent else (self._patient, self._lock):
@@ -50,12 +55,16 @@ class Turns:
         self.waiting()
         if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StoreError(
-                f"The store {self._where}: database is locked: another thread held the write lock longer than {self._timeout_s:g} s. "
-                "Let it finish, then try again; nothing of this transaction was kept."
+                f"The store {self._where}: database is locked: another thread held the write lock "
+                f"longer than {self._timeout_s:g} s. Let it finish, then try again; nothing of "
+                "this "
+                "transaction was kept."
             )
 
     def tried(self, begin: Callable[[], bool]) -> bool:
-        """Call `begin` every few milliseconds until it says that it could; whether it did before the timeout."""
+        """Call `begin` every few milliseconds until it says that it could; whether it did before
+        the timeout.
+        """
         deadline = time.monotonic() + self._timeout_s
         while not begin():
             if time.monotonic() > deadline:
@@ -74,7 +83,8 @@ class Turns:
                 os.utime(self.mark)
 
     def give_way(self, others_wait: Callable[[], bool] | None = None) -> None:
-        """Return when nobody waits any more, and after the longest pause in any case. Never holding a turn.
+        """Return when nobody waits any more, and after the longest pause in any case. Never holding
+        a turn.
 
         `others_wait` asks the database, where it knows its queue.
         """

@@ -1,7 +1,9 @@
-"""Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand in this table and nowhere else.
+"""Who may log in, and as what. Knows no password: it is handed their hashes. E-mail and name stand
+in this table and nowhere else.
 
-Somebody has an account in one project, or one of the organisation, whose rows bear EVERYWHERE as their project: it is known in every
-project of the organisation, with the roles it was given there and those it has in all of them.
+Somebody has an account in one project, or one of the organisation, whose rows bear EVERYWHERE as
+their project: it is known in every project of the organisation, with the roles it was given there
+and those it has in all of them.
 """
 
 import secrets
@@ -20,12 +22,15 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
 from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
 
-VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})  # roles that vote, as `web.permissions` has them
+# roles that vote, as `web.permissions` has them
+VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})
 Grants = dict[str, tuple[Role, ...]]  # by project: this one, or EVERYWHERE
 
 
 class Users:
-    """Every change is an act in the audit chain, in the change's own transaction. Users are disabled, never removed."""
+    """Every change is an act in the audit chain, in the change's own transaction. Users are
+    disabled, never removed.
+    """
 
     def __init__(self, database: Database):
         self._database = database
@@ -41,8 +46,8 @@ class Users:
         password_hash: str | None = None,
         actor: str,
     ) -> User:
-        """With `organization_roles` it is an account of the organisation. Raises ConfigurationError for an e-mail address that is none or
-        is taken."""
+        """With `organization_roles` it is an account of the organisation. Raises ConfigurationError
+        for an e-mail address that is none or is taken."""
         as_typed, email = email, _normal(email)
         user_id = f"u{secrets.token_hex(8)}"
         everywhere = set(organization_roles)
@@ -59,7 +64,10 @@ class Users:
         with acting(self._database) as (connection, ledger):
             alone_in_organization(self._database, connection)
             if self._read(connection, users.c.email.in_({email, _folded(as_typed)})):
-                raise ConfigurationError(f"There is a user with e-mail {email!r} already. Give them a role, or use another address.")
+                raise ConfigurationError(
+                    f"There is a user with e-mail {email!r} already. Give them a role, or use "
+                    "another address."
+                )
             if everywhere:
                 self._refuse_known_elsewhere(connection, email, user_id)
             self._database.insert(connection, users, [row])
@@ -74,7 +82,9 @@ class Users:
             return self._one(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
-        """By the address as typed, which a user of an earlier version may have, else as normalised. Raises ConfigurationError."""
+        """By the address as typed, which a user of an earlier version may have, else as normalised.
+        Raises ConfigurationError.
+        """
         with self._database.reading() as connection:
             found = self._read(connection, users.c.email == _folded(email))
             if not found and (normal := _normal(email)) != _folded(email):
@@ -83,7 +93,9 @@ class Users:
 
     def password_hash(self, user_id: str) -> str | None:
         with self._database.reading() as connection:
-            wanted = select(users.c.password_hash).where(self._accounts(), users.c.user_id == user_id)
+            wanted = select(users.c.password_hash).where(
+                self._accounts(), users.c.user_id == user_id
+            )
             found: str | None = connection.execute(wanted).scalar()
             return found
 
@@ -93,7 +105,9 @@ class Users:
             return self._read(connection)
 
     def page(self, *, after: str | None = None, limit: int) -> list[User]:
-        """By e-mail, those that follow the user of an id. Raises NotFound where there is no such user."""
+        """By e-mail, those that follow the user of an id. Raises NotFound where there is no such
+        user.
+        """
         with self._database.reading() as connection:
             following: tuple[ColumnElement[bool], ...] = ()
             if after is not None:
@@ -104,13 +118,21 @@ class Users:
 
     def count(self) -> int:
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(users).where(self._accounts())).scalar_one()
+            return connection.execute(
+                select(func.count()).select_from(users).where(self._accounts())
+            ).scalar_one()
 
     def set_password(
-        self, user_id: str, password_hash: str | None, *, actor: str, asked_by: str | None = None, instead_of: str | None = None
+        self,
+        user_id: str,
+        password_hash: str | None,
+        *,
+        actor: str,
+        asked_by: str | None = None,
+        instead_of: str | None = None,
     ) -> None:
-        """Ends all sessions of the user. Raises NotFound; LoginEnded where the token `asked_by` holds no more, or `instead_of` is not the
-        hash of their password any more."""
+        """Ends all sessions of the user. Raises NotFound; LoginEnded where the token `asked_by`
+        holds no more, or `instead_of` is not the hash of their password any more."""
         with acting(self._database) as (connection, ledger):
             self._alone_with(connection, user_id)
             if asked_by is not None:
@@ -127,18 +149,24 @@ class Users:
         return self.change(user_id, name=name, actor=actor)
 
     def disable(self, user_id: str, *, actor: str) -> User:
-        """No login, no token of theirs works from the next request on. Raises ConfigurationError for the last admin."""
+        """No login, no token of theirs works from the next request on. Raises ConfigurationError
+        for the last admin.
+        """
         return self.change(user_id, disabled=True, actor=actor)
 
     def enable(self, user_id: str, *, actor: str) -> User:
         return self.change(user_id, disabled=False, actor=actor)
 
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Exactly these in this project from now on. Raises NotFound; ConfigurationError where nobody would be admin any more."""
+        """Exactly these in this project from now on. Raises NotFound; ConfigurationError where
+        nobody would be admin any more.
+        """
         return self.change(user_id, roles=roles, actor=actor)
 
     def set_organization_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Exactly these in every project from now on; what they have in this one besides stays. Raises as `change`."""
+        """Exactly these in every project from now on; what they have in this one besides stays.
+        Raises as `change`.
+        """
         return self.change(user_id, organization_roles=roles, actor=actor)
 
     def change(
@@ -154,10 +182,12 @@ class Users:
     ) -> User:
         """All of it or nothing; what is None stays. The user as changed.
 
-        The first organisation role makes an account of the project one of the organisation: its password, sessions and tokens end,
-        since whoever administrates this project could have had them made. `check` is handed the user as they stand when nobody else can
-        change them any more, and refuses by raising. Raises NotFound; ConfigurationError for a name that says nothing, where nobody
-        would be admin any more, and for an organisation role of an address that another project has given an account of its own.
+        The first organisation role makes an account of the project one of the organisation: its
+        password, sessions and tokens end, since whoever administrates this project could have had
+        them made. `check` is handed the user as they stand when nobody else can change them any
+        more, and refuses by raising. Raises NotFound; ConfigurationError for a name that says
+        nothing, where nobody would be admin any more, and for an organisation role of an address
+        that another project has given an account of its own.
         """
         with acting(self._database) as (connection, ledger):
             user = self._alone_with(connection, user_id, is_raised=organization_roles is not None)
@@ -166,7 +196,9 @@ class Users:
             had_admin = self._has_admin(connection)
             if name is not None and name.strip() != user.name:
                 if not name.strip():
-                    raise ConfigurationError("A name must have a character that is no space. Write one.")
+                    raise ConfigurationError(
+                        "A name must have a character that is no space. Write one."
+                    )
                 self._update(connection, user_id, {"name": name.strip()})
                 self._write(ledger, actor, "users.rename", user_id, {})
             if organization_roles is not None:
@@ -179,14 +211,27 @@ class Users:
             if disabled is not None and disabled != (user.disabled_at is not None):
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
             if had_admin and not self._has_admin(connection):
-                raise ConfigurationError("This is the last admin: nobody could add users any more. Make somebody else admin first.")
+                raise ConfigurationError(
+                    "This is the last admin: nobody could add users any more. Make somebody else "
+                    "admin first."
+                )
             self._leave_to_anybody(connection, ledger, user_id, actor)
             return self._one(connection, user_id)
 
-    def _leave_to_anybody(self, connection: Connection, ledger: Ledger, user_id: str, actor: str) -> None:
-        """What somebody was asked for by name where they vote no more: nobody would ever be dealt it."""
-        of_user = and_(slots.c.organization_id == self._database.organization, slots.c.annotator_id == user_id, is_unfinished())
-        asked_in = connection.execute(select(slots.c.project_id).where(of_user).distinct()).scalars().all()
+    def _leave_to_anybody(
+        self, connection: Connection, ledger: Ledger, user_id: str, actor: str
+    ) -> None:
+        """What somebody was asked for by name where they vote no more: nobody would ever be dealt
+        it.
+        """
+        of_user = and_(
+            slots.c.organization_id == self._database.organization,
+            slots.c.annotator_id == user_id,
+            is_unfinished(),
+        )
+        asked_in = (
+            connection.execute(select(slots.c.project_id).where(of_user).distinct()).scalars().all()
+        )
         if not asked_in:
             return
         is_able = self._one(connection, user_id).disabled_at is None
@@ -195,19 +240,32 @@ class Users:
             role_grants.c.user_id == user_id,
             role_grants.c.role.in_([role.value for role in VOTERS]),
         )
-        votes_in = set(connection.execute(select(role_grants.c.project_id).where(voting)).scalars()) if is_able else set()
+        votes_in = (
+            set(connection.execute(select(role_grants.c.project_id).where(voting)).scalars())
+            if is_able
+            else set()
+        )
         left = [project for project in asked_in if not votes_in & {project, EVERYWHERE}]
         n = (
-            connection.execute(slots.update().where(of_user, slots.c.project_id.in_(left)).values(annotator_id=None)).rowcount
+            connection.execute(
+                slots.update()
+                .where(of_user, slots.c.project_id.in_(left))
+                .values(annotator_id=None)
+            ).rowcount
             if left
             else 0
         )
         if n:
             ledger.append(
-                actor=actor, action="comparisons.unname", object_id=f"{n} slots of {user_id}", digest=content_hash(user_id, left, n)
+                actor=actor,
+                action="comparisons.unname",
+                object_id=f"{n} slots of {user_id}",
+                digest=content_hash(user_id, left, n),
             )
 
-    def _make_known_everywhere(self, connection: Connection, ledger: Ledger, user: User, actor: str) -> None:
+    def _make_known_everywhere(
+        self, connection: Connection, ledger: Ledger, user: User, actor: str
+    ) -> None:
         self._refuse_known_elsewhere(connection, user.email, user.user_id)
         self._revoke_all(connection, user.user_id)
         self._update(connection, user.user_id, {"password_hash": None})
@@ -215,11 +273,26 @@ class Users:
         self._write(ledger, actor, "users.into_organization", user.user_id, {})
 
     def _copy_account(self, connection: Connection, user: User, project: str) -> None:
-        """A row without a password. That of EVERYWHERE is the account from then on; in a project it is what roles there refer to."""
-        kept = {name: getattr(user, name) for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")}
-        self._database.insert(connection, users, [{"project_id": project, **kept, "password_hash": None}])
+        """A row without a password. That of EVERYWHERE is the account from then on; in a project it
+        is what roles there refer to.
+        """
+        kept = {
+            name: getattr(user, name)
+            for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")
+        }
+        self._database.insert(
+            connection, users, [{"project_id": project, **kept, "password_hash": None}]
+        )
 
-    def _put(self, connection: Connection, ledger: Ledger, user_id: str, project: str, wanted: set[Role], actor: str) -> None:
+    def _put(
+        self,
+        connection: Connection,
+        ledger: Ledger,
+        user_id: str,
+        project: str,
+        wanted: set[Role],
+        actor: str,
+    ) -> None:
         """Exactly these roles in a project, or everywhere."""
         has = set(self._grants(connection, [user_id]).get(user_id, {}).get(project, ()))
         where = ".organization" if project == EVERYWHERE else ""
@@ -235,61 +308,118 @@ class Users:
         if new:
             self._stand_in(connection, user_id, project)
         now = self._database.clock.now()
-        rows = [{"project_id": project, "user_id": user_id, "role": role.value, "granted_at": now, "granted_by": actor} for role in new]
+        rows = [
+            {
+                "project_id": project,
+                "user_id": user_id,
+                "role": role.value,
+                "granted_at": now,
+                "granted_by": actor,
+            }
+            for role in new
+        ]
         self._database.insert(connection, role_grants, rows)
         for role in new:
             self._write(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
 
     def _stand_in(self, connection: Connection, user_id: str, project: str) -> None:
-        """See that a project has a row of an account of the organisation, for its roles to refer to."""
-        here = and_(users.c.organization_id == self._database.organization, users.c.project_id == project, users.c.user_id == user_id)
+        """See that a project has a row of an account of the organisation, for its roles to refer
+        to.
+        """
+        here = and_(
+            users.c.organization_id == self._database.organization,
+            users.c.project_id == project,
+            users.c.user_id == user_id,
+        )
         if connection.execute(select(users.c.user_id).where(here)).first() is None:
             self._copy_account(connection, self._one(connection, user_id), project)
 
-    def _set_disabled(self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str) -> None:
+    def _set_disabled(
+        self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str
+    ) -> None:
         if disabled:
             self._revoke_all(connection, user_id)
-        self._update(connection, user_id, {"disabled_at": self._database.clock.now() if disabled else None})
+        self._update(
+            connection, user_id, {"disabled_at": self._database.clock.now() if disabled else None}
+        )
         self._write(ledger, actor, "users.disable" if disabled else "users.enable", user_id, {})
 
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
-        """Of an account of the organisation also the rows that stand in for it in other projects."""
-        of_user = and_(users.c.organization_id == self._database.organization, users.c.user_id == user_id)
+        """Of an account of the organisation also the rows that stand in for it in other
+        projects.
+        """
+        of_user = and_(
+            users.c.organization_id == self._database.organization, users.c.user_id == user_id
+        )
         connection.execute(users.update().where(of_user).values(values))
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
-        of_user = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id, tokens.c.revoked_at.is_(None))
+        of_user = and_(
+            here_or_everywhere(self._database, tokens),
+            tokens.c.user_id == user_id,
+            tokens.c.revoked_at.is_(None),
+        )
         of_kind = () if kind is None else (tokens.c.kind == kind,)
-        connection.execute(tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now()))
+        connection.execute(
+            tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now())
+        )
 
     def _one(self, connection: Connection, user_id: str) -> User:
         of_user = scope_of(self._database, user=user_id)
         found = _ONE.rows(connection, of_user)
         if not found:
-            raise NotFound(f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users list` names them.")
-        # Of an account of the organisation there are two where it has roles in this project besides.
+            raise NotFound(
+                f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users "
+                "list` names them."
+            )
+        # Of an account of the organisation there are two where it has roles in this project
+        # besides.
         row = next((row for row in found if row.project_id == EVERYWHERE), found[0])
-        grants = [(grant.project_id, Role(grant.role)) for grant in _ROLES.rows(connection, of_user)]
-        return self._user(row._asdict(), {p: tuple(role for project, role in grants if project == p) for p in {p for p, _ in grants}})
+        grants = [
+            (grant.project_id, Role(grant.role)) for grant in _ROLES.rows(connection, of_user)
+        ]
+        return self._user(
+            row._asdict(),
+            {
+                p: tuple(role for project, role in grants if project == p)
+                for p in {p for p, _ in grants}
+            },
+        )
 
     def _has_admin(self, connection: Connection) -> bool:
-        is_admin = and_(here_or_everywhere(self._database, role_grants), role_grants.c.role == Role.ADMIN.value)
+        is_admin = and_(
+            here_or_everywhere(self._database, role_grants), role_grants.c.role == Role.ADMIN.value
+        )
         able = select(users.c.user_id).where(self._accounts(), users.c.disabled_at.is_(None))
         return (
-            connection.execute(select(role_grants.c.user_id).where(is_admin, role_grants.c.user_id.in_(able)).limit(1)).first() is not None
+            connection.execute(
+                select(role_grants.c.user_id)
+                .where(is_admin, role_grants.c.user_id.in_(able))
+                .limit(1)
+            ).first()
+            is not None
         )
 
     def _accounts(self) -> ColumnElement[bool]:
         """A row per user: not the one for which an account of the organisation stands."""
         same = users.alias("same")
         stands_for_it = select(same.c.user_id).where(
-            same.c.organization_id == self._database.organization, same.c.project_id == EVERYWHERE, same.c.user_id == users.c.user_id
+            same.c.organization_id == self._database.organization,
+            same.c.project_id == EVERYWHERE,
+            same.c.user_id == users.c.user_id,
         )
         is_account = or_(users.c.project_id == EVERYWHERE, ~stands_for_it.exists())
         return and_(here_or_everywhere(self._database, users), is_account)
 
-    def _read(self, connection: Connection, *conditions: Any, limit: int | None = None) -> list[User]:
-        wanted = select(users).where(self._accounts(), *conditions).order_by(users.c.email, users.c.user_id).limit(limit)
+    def _read(
+        self, connection: Connection, *conditions: Any, limit: int | None = None
+    ) -> list[User]:
+        wanted = (
+            select(users)
+            .where(self._accounts(), *conditions)
+            .order_by(users.c.email, users.c.user_id)
+            .limit(limit)
+        )
         rows = connection.execute(wanted).mappings().all()
         grants = self._grants(connection, [row["user_id"] for row in rows])
         return [self._user(dict(row), grants.get(row["user_id"], {})) for row in rows]
@@ -297,9 +427,9 @@ class Users:
     def _grants(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, Grants]:
         found: dict[str, Grants] = {}
         for ids in batches(user_ids, MAX_ROWS):
-            wanted = select(role_grants.c.user_id, role_grants.c.project_id, role_grants.c.role).where(
-                here_or_everywhere(self._database, role_grants), role_grants.c.user_id.in_(ids)
-            )
+            wanted = select(
+                role_grants.c.user_id, role_grants.c.project_id, role_grants.c.role
+            ).where(here_or_everywhere(self._database, role_grants), role_grants.c.user_id.in_(ids))
             for grant in connection.execute(wanted):
                 of_user = found.setdefault(grant.user_id, {})
                 of_user[grant.project_id] = (*of_user.get(grant.project_id, ()), Role(grant.role))
@@ -307,7 +437,10 @@ class Users:
 
     def _user(self, row: Mapping[str, Any], grants: Grants) -> User:
         return User(
-            **{name: row[name] for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")},
+            **{
+                name: row[name]
+                for name in ("user_id", "email", "name", "kind", "created_at", "disabled_at")
+            },
             roles=tuple(sorted(grants.get(self._database.project, ()))),
             organization_roles=tuple(sorted(grants.get(EVERYWHERE, ()))),
             in_every_project=row["project_id"] == EVERYWHERE,
@@ -316,59 +449,96 @@ class Users:
 
     def _refuse_known_elsewhere(self, connection: Connection, email: str, user_id: str) -> None:
         others = select(users.c.project_id).where(
-            users.c.organization_id == self._database.organization, users.c.email == email, users.c.user_id != user_id
+            users.c.organization_id == self._database.organization,
+            users.c.email == email,
+            users.c.user_id != user_id,
         )
         projects = sorted(connection.execute(others).scalars())
         if projects:
             raise ConfigurationError(
-                f"{email} has an account of its own in {', '.join(projects)}, which would stand beside that of the organisation. Give the "
-                "organisation's roles to an address that no other project of this store knows."
+                f"{email} has an account of its own in {', '.join(projects)}, which would stand "
+                "beside that of the organisation. Give the organisation's roles to an address that "
+                "no other project of this store knows."
             )
 
     def _alone_with(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
-        """The user, whom nobody changes before this commits: neither here nor, of an account that is the organisation's or becomes it,
-        from another project. Raises NotFound."""
+        """The user, whom nobody changes before this commits: neither here nor, of an account that
+        is the organisation's or becomes it, from another project. Raises NotFound."""
         user = self._one(connection, user_id)
         if not (is_raised or user.in_every_project):
             return user
         alone_in_organization(self._database, connection)
         return self._one(connection, user_id)  # as whoever held it before left them
 
-    def _write(self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]) -> None:
-        ledger.append(actor=actor, action=action, object_id=user_id, digest=content_hash(action, user_id, what))
+    def _write(
+        self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]
+    ) -> None:
+        ledger.append(
+            actor=actor,
+            action=action,
+            object_id=user_id,
+            digest=content_hash(action, user_id, what),
+        )
 
 
 def here_or_everywhere(database: Database, table: Any) -> ColumnElement[bool]:
     """The condition that a row belongs to this project, or to all of its organisation."""
     return and_(
-        table.c.organization_id == database.organization, or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE)
+        table.c.organization_id == database.organization,
+        or_(table.c.project_id == database.project, table.c.project_id == EVERYWHERE),
     )
 
 
 def alone_in_organization(database: Database, connection: Connection) -> None:
-    """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project only."""
+    """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project
+    only.
+    """
     if not database.is_sqlite:
         key = int(content_hash(database.organization, EVERYWHERE)[:15], 16)
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
 
 def must_hold(database: Database, connection: Connection, token_id: str) -> None:
-    """Raises LoginEnded where the token of an id was revoked or has expired: a server remembers a moment longer whose it was."""
-    this = and_(here_or_everywhere(database, tokens), tokens.c.token_hash.startswith(token_id, autoescape=True))
+    """Raises LoginEnded where the token of an id was revoked or has expired: a server remembers a
+    moment longer whose it was.
+    """
+    this = and_(
+        here_or_everywhere(database, tokens),
+        tokens.c.token_hash.startswith(token_id, autoescape=True),
+    )
     holds = and_(this, tokens.c.revoked_at.is_(None), tokens.c.expires_at > database.clock.now())
     if connection.execute(select(tokens.c.user_id).where(holds)).first() is None:
-        raise LoginEnded("The login by which this was asked has ended, and nothing was done. Log in again.")
+        raise LoginEnded(
+            "The login by which this was asked has ended, and nothing was done. Log in again."
+        )
 
 
-def must_be_password(database: Database, connection: Connection, user_id: str, password_hash: str) -> None:
-    """Raises LoginEnded where the hash is not that of the user's password, or the user was disabled, since somebody was let in by it."""
-    same = and_(here_or_everywhere(database, users), users.c.user_id == user_id, users.c.password_hash == password_hash)
-    if connection.execute(select(users.c.user_id).where(same, users.c.disabled_at.is_(None))).first() is None:
-        raise LoginEnded("The password was changed, or ended, meanwhile, and nothing was done. Log in again.")
+def must_be_password(
+    database: Database, connection: Connection, user_id: str, password_hash: str
+) -> None:
+    """Raises LoginEnded where the hash is not that of the user's password, or the user was
+    disabled, since somebody was let in by it.
+    """
+    same = and_(
+        here_or_everywhere(database, users),
+        users.c.user_id == user_id,
+        users.c.password_hash == password_hash,
+    )
+    if (
+        connection.execute(
+            select(users.c.user_id).where(same, users.c.disabled_at.is_(None))
+        ).first()
+        is None
+    ):
+        raise LoginEnded(
+            "The password was changed, or ended, meanwhile, and nothing was done. Log in again."
+        )
 
 
 # Asked twice a second for everybody who works.
-_ONE = Prepared(select(users).where(scoped_or_everywhere(users), users.c.user_id == bindparam("user")))
+_ONE = Prepared(
+    select(users).where(scoped_or_everywhere(users), users.c.user_id == bindparam("user"))
+)
 _ROLES = Prepared(
     select(role_grants.c.project_id, role_grants.c.role).where(
         scoped_or_everywhere(role_grants), role_grants.c.user_id == bindparam("user")
@@ -377,7 +547,8 @@ _ROLES = Prepared(
 
 
 def _normal(email: str) -> str:
-    """The address as stored: NFKC, lower case, without invisible characters. Raises ConfigurationError.
+    """The address as stored: NFKC, lower case, without invisible characters. Raises
+    ConfigurationError.
 
     >>> _normal(" Ａnn@Example.org")
     'ann@example.org'
@@ -387,11 +558,21 @@ def _normal(email: str) -> str:
     if invisible is not None:
         name = unicodedata.name(invisible, "control character")
         raise ConfigurationError(
-            f"The e-mail address {cleaned!a} holds the invisible character U+{ord(invisible):04X} ({name}). Type it without."
+            f"The e-mail address {cleaned!a} holds the invisible character U+{ord(invisible):04X} "
+            f"({name}). Type it without."
         )
     local, _, host = cleaned.partition("@")
-    if not local or not host or any(c.isspace() for c in cleaned) or "@" in host or len(cleaned) > 254:
-        raise ConfigurationError(f"{email!r} is no e-mail address. Write name@host; it is a login, nothing is ever sent to it.")
+    if (
+        not local
+        or not host
+        or any(c.isspace() for c in cleaned)
+        or "@" in host
+        or len(cleaned) > 254
+    ):
+        raise ConfigurationError(
+            f"{email!r} is no e-mail address. Write name@host; it is a login, nothing is ever sent "
+            "to it."
+        )
     return cleaned
 
 
@@ -401,7 +582,15 @@ def _folded(email: str) -> str:
 
 
 def _is_invisible(character: str) -> bool:
-    """Controls, formats (zero width, bidi, soft hyphen) and the other default-ignorable characters that fonts draw as nothing."""
+    """Controls, formats (zero width, bidi, soft hyphen) and the other default-ignorable characters
+    that fonts draw as nothing.
+    """
     n = ord(character)
-    is_ignorable = character in "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" or 0xFE00 <= n <= 0xFE0F or 0xE0000 <= n <= 0xE0FFF
-    return is_ignorable or (unicodedata.category(character) in ("Cc", "Cf") and not character.isspace())
+    is_ignorable = (
+        character in "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+        or 0xFE00 <= n <= 0xFE0F
+        or 0xE0000 <= n <= 0xE0FFF
+    )
+    return is_ignorable or (
+        unicodedata.category(character) in ("Cc", "Cf") and not character.isspace()
+    )

@@ -1,4 +1,6 @@
-"""Which votes a user who may vote can see, as SQL: their own, and all votes on comparisons they have judged."""
+"""Which votes a user who may vote can see, as SQL: their own, and all votes on comparisons they
+have judged.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +12,9 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.judgements import standing
 from rlhf_pipeline.store.schema import votes
 
-FEW = 5_000  # own votes, up to which looking up the votes on judged comparisons is faster than searching the list for them
+# own votes, up to which looking up the votes on judged comparisons is faster than searching the
+# list for them
+FEW = 5_000
 
 
 def judged_ids(database: Database, reader_id: str) -> Select[Any]:
@@ -22,17 +26,24 @@ def judged_ids(database: Database, reader_id: str) -> Select[Any]:
 def has_judged(database: Database, reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
     """The condition that a comparison is one of `judged_ids`, for queries that check row by row."""
     own = votes.alias("own")
-    return select(literal(1)).where(standing(database, own, reader_id), own.c.comparison_id == comparison_id).exists()
+    return (
+        select(literal(1))
+        .where(standing(database, own, reader_id), own.c.comparison_id == comparison_id)
+        .exists()
+    )
 
 
 def visible_votes(database: Database, reader_id: str) -> ColumnElement[bool]:
     """The condition that a vote is visible to the reader.
 
-    The votes on a few comparisons are looked up, however old they are; a reader who judged many fills a page by going through the list.
+    The votes on a few comparisons are looked up, however old they are; a reader who judged many
+    fills a page by going through the list.
     """
     if _voted_little(database, reader_id):
         return votes.c.seq.in_(_visible_seqs(database, reader_id))
-    return or_(votes.c.annotator_id == reader_id, has_judged(database, reader_id, votes.c.comparison_id))
+    return or_(
+        votes.c.annotator_id == reader_id, has_judged(database, reader_id, votes.c.comparison_id)
+    )
 
 
 def judged_by(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
@@ -40,7 +51,9 @@ def judged_by(database: Database, reader_id: str, comparison_ids: Iterable[str])
     found: set[str] = set()
     with database.reading() as connection:
         for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-            wanted = select(votes.c.comparison_id).where(standing(database, votes, reader_id), votes.c.comparison_id.in_(ids))
+            wanted = select(votes.c.comparison_id).where(
+                standing(database, votes, reader_id), votes.c.comparison_id.in_(ids)
+            )
             found |= set(connection.execute(wanted).scalars())
     return found
 
@@ -49,11 +62,20 @@ def _visible_seqs(database: Database, reader_id: str) -> Any:
     own, shared = votes.alias("own"), votes.alias("shared")
     return union_all(
         select(own.c.seq).where(database.mine(own), own.c.annotator_id == reader_id),
-        select(shared.c.seq).where(database.mine(shared), shared.c.comparison_id.in_(judged_ids(database, reader_id))),
+        select(shared.c.seq).where(
+            database.mine(shared), shared.c.comparison_id.in_(judged_ids(database, reader_id))
+        ),
     )
 
 
 def _voted_little(database: Database, reader_id: str) -> bool:
-    some = select(literal(1)).where(database.mine(votes), votes.c.annotator_id == reader_id).limit(FEW + 1)
+    some = (
+        select(literal(1))
+        .where(database.mine(votes), votes.c.annotator_id == reader_id)
+        .limit(FEW + 1)
+    )
     with database.reading() as connection:
-        return connection.execute(select(func.count()).select_from(some.subquery())).scalar_one() <= FEW
+        return (
+            connection.execute(select(func.count()).select_from(some.subquery())).scalar_one()
+            <= FEW
+        )

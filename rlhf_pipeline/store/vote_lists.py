@@ -1,4 +1,6 @@
-"""Votes as people look at them: lists, one annotator's own, counts. Knows what was cast; casts nothing and takes no snapshot."""
+"""Votes as people look at them: lists, one annotator's own, counts. Knows what was cast; casts
+nothing and takes no snapshot.
+"""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -18,7 +20,9 @@ from rlhf_pipeline.store.visibility import judged_ids, visible_votes
 
 
 class Tally(Record):
-    """Votes of one annotator on one day with one choice; of imported votes without a time, `day` and `last_voted_at` are missing."""
+    """Votes of one annotator on one day with one choice; of imported votes without a time, `day`
+    and `last_voted_at` are missing.
+    """
 
     annotator_id: str
     annotator_kind: AnnotatorKind
@@ -29,7 +33,9 @@ class Tally(Record):
 
 
 class Judgement(Record):
-    """One of an annotator's judgements as it stands: not superseded, no skip; `gold` is the comparison's known answer."""
+    """One of an annotator's judgements as it stands: not superseded, no skip; `gold` is the
+    comparison's known answer.
+    """
 
     comparison_id: str
     choice: Choice
@@ -52,7 +58,10 @@ class VoteLists:
         with self._database.reading() as connection:
             for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
                 wanted = select(votes).where(self._database.mine(votes), votes.c.vote_id.in_(ids))
-                found |= {row["vote_id"]: vote_of(dict(row)) for row in connection.execute(wanted).mappings()}
+                found |= {
+                    row["vote_id"]: vote_of(dict(row))
+                    for row in connection.execute(wanted).mappings()
+                }
         return found
 
     def details_of(self, vote_ids: Sequence[str]) -> dict[str, VoteDetails]:
@@ -60,7 +69,9 @@ class VoteLists:
         found: dict[str, VoteDetails] = {}
         with self._database.reading() as connection:
             for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
-                said = select(votes.c.vote_id, votes.c.details).where(self._database.mine(votes), votes.c.vote_id.in_(ids))
+                said = select(votes.c.vote_id, votes.c.details).where(
+                    self._database.mine(votes), votes.c.vote_id.in_(ids)
+                )
                 rows = connection.execute(said.where(votes.c.details.is_not(None)))
                 found |= {row.vote_id: VoteDetails.from_json(row.details) for row in rows}
         return found
@@ -68,50 +79,106 @@ class VoteLists:
     def judgements_of(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
         """One annotator's, newest first."""
         later = votes.alias("later")
-        is_superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id).exists()
-        columns = [comparisons.c.gold if name == "gold" else votes.c[name] for name in Judgement.model_fields]
+        is_superseded = (
+            select(literal(1))
+            .where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
+            .exists()
+        )
+        columns = [
+            comparisons.c.gold if name == "gold" else votes.c[name]
+            for name in Judgement.model_fields
+        ]
         wanted = (
             select(*columns)
             .join(comparisons, same_comparison())
-            .where(self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.choice != Choice.SKIP.value, ~is_superseded)
+            .where(
+                self._database.mine(votes),
+                votes.c.annotator_id == annotator_id,
+                votes.c.choice != Choice.SKIP.value,
+                ~is_superseded,
+            )
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
         with self._database.reading() as connection:
-            return [Judgement.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+            return [
+                Judgement.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
+            ]
 
-    def said_by(self, annotator_id: str, *, before_seq: int | None = None, limit: int = 50) -> list[tuple[Vote, bool]]:
-        """One annotator's votes with all that was said, newest first, and whether each was superseded."""
+    def said_by(
+        self, annotator_id: str, *, before_seq: int | None = None, limit: int = 50
+    ) -> list[tuple[Vote, bool]]:
+        """One annotator's votes with all that was said, newest first, and whether each was
+        superseded.
+        """
         later = votes.alias("later")
-        is_superseded = select(literal(1)).where(self._database.mine(later), later.c.supersedes == votes.c.vote_id).exists()
+        is_superseded = (
+            select(literal(1))
+            .where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
+            .exists()
+        )
         upper = LATEST if before_seq is None else before_seq
         mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq < upper
-        wanted = select(votes, is_superseded.label("is_superseded")).where(*mine).order_by(votes.c.seq.desc()).limit(limit)
+        wanted = (
+            select(votes, is_superseded.label("is_superseded"))
+            .where(*mine)
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
         with self._database.reading() as connection:
-            return [(vote_of(dict(row)), row["is_superseded"]) for row in connection.execute(wanted).mappings()]
+            return [
+                (vote_of(dict(row)), row["is_superseded"])
+                for row in connection.execute(wanted).mappings()
+            ]
 
-    def paces(self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None) -> list[tuple[str, float | None]]:
-        """(annotator, seconds) of the votes between two seqs that are no skips, in order; `seen_by` as `Votes.page`."""
-        between = votes.c.seq > after_seq, votes.c.seq <= up_to_seq, votes.c.choice != Choice.SKIP.value, *self._only_visible(seen_by)
-        wanted = select(votes.c.annotator_id, votes.c.duration_s).where(self._database.mine(votes), *between).order_by(votes.c.seq)
+    def paces(
+        self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None
+    ) -> list[tuple[str, float | None]]:
+        """(annotator, seconds) of the votes between two seqs that are no skips, in order; `seen_by`
+        as `Votes.page`.
+        """
+        between = (
+            votes.c.seq > after_seq,
+            votes.c.seq <= up_to_seq,
+            votes.c.choice != Choice.SKIP.value,
+            *self._only_visible(seen_by),
+        )
+        wanted = (
+            select(votes.c.annotator_id, votes.c.duration_s)
+            .where(self._database.mine(votes), *between)
+            .order_by(votes.c.seq)
+        )
         with self._database.reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
 
     def efforts(self, *, up_to_seq: int | None = None) -> pd.DataFrame:
-        """EFFORTS of the votes up to a seq (default: now) that say how long they took or how sure they are, superseded ones too."""
+        """EFFORTS of the votes up to a seq (default: now) that say how long they took or how sure
+        they are, superseded ones too.
+        """
         limit = LATEST if up_to_seq is None else up_to_seq
         told = or_(votes.c.duration_s.is_not(None), votes.c.stated_confidence.is_not(None))
         columns = (votes.c[name] for name in EFFORTS.columns)
-        wanted = select(*columns).where(self._database.mine(votes), votes.c.seq <= limit, told).order_by(votes.c.seq)
+        wanted = (
+            select(*columns)
+            .where(self._database.mine(votes), votes.c.seq <= limit, told)
+            .order_by(votes.c.seq)
+        )
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), EFFORTS)
 
-    def judged_comparisons(self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50) -> list[tuple[str, int]]:
-        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged, each once.
+    def judged_comparisons(
+        self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
+    ) -> list[tuple[str, int]]:
+        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged,
+        each once.
 
         `seen_by`: a user who may vote; then only comparisons they have judged.
         """
-        judged = () if seen_by is None else (votes.c.comparison_id.in_(judged_ids(self._database, seen_by)),)
+        judged = (
+            ()
+            if seen_by is None
+            else (votes.c.comparison_id.in_(judged_ids(self._database, seen_by)),)
+        )
         upper = LATEST if before_seq is None else before_seq
         newer = votes.alias("newer")
         has_newer = select(literal(1)).where(
@@ -122,35 +189,64 @@ class VoteLists:
         )
         wanted = (
             select(votes.c.comparison_id, votes.c.seq)
-            .where(self._database.mine(votes), votes.c.seq < upper, votes.c.choice != Choice.SKIP.value, ~has_newer.exists(), *judged)
+            .where(
+                self._database.mine(votes),
+                votes.c.seq < upper,
+                votes.c.choice != Choice.SKIP.value,
+                ~has_newer.exists(),
+                *judged,
+            )
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
         with self._database.reading() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
 
-    def tallies(self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None) -> list[Tally]:
-        """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of later seqs instead of counting again.
+    def tallies(
+        self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
+    ) -> list[Tally]:
+        """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of
+        later seqs instead of counting again.
 
         `seen_by` as `Votes.page`.
         """
         return self._tallies(votes, votes, after_seq, up_to_seq, seen_by)
 
-    def replaced(self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None) -> list[Tally]:
+    def replaced(
+        self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
+    ) -> list[Tally]:
         """`tallies` of the votes that were superseded by votes cast after a seq."""
         return self._tallies(votes.alias("replaced"), votes, after_seq, up_to_seq, seen_by)
 
-    def _tallies(self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None, seen_by: str | None) -> list[Tally]:
+    def _tallies(
+        self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None, seen_by: str | None
+    ) -> list[Tally]:
         limit = LATEST if up_to_seq is None else up_to_seq
         day = case((counted.c.voted_at.is_not(None), counted.c.day)).label("day")
         by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
-        # A vote that supersedes another is on the same comparison, so both are visible or neither is.
-        among = self._database.mine(cast), cast.c.seq > after_seq, cast.c.seq <= limit, *self._only_visible(seen_by)
-        wanted = select(*by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")).where(*among).group_by(*by)
+        # A vote that supersedes another is on the same comparison, so both are visible or neither
+        # is.
+        among = (
+            self._database.mine(cast),
+            cast.c.seq > after_seq,
+            cast.c.seq <= limit,
+            *self._only_visible(seen_by),
+        )
+        wanted = (
+            select(
+                *by, func.count().label("n"), func.max(counted.c.voted_at).label("last_voted_at")
+            )
+            .where(*among)
+            .group_by(*by)
+        )
         if counted is not cast:
-            wanted = wanted.where(cast.c.supersedes == counted.c.vote_id, self._database.mine(counted))
+            wanted = wanted.where(
+                cast.c.supersedes == counted.c.vote_id, self._database.mine(counted)
+            )
         with self._database.reading() as connection:
-            return [Tally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
+            return [
+                Tally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
+            ]
 
     def _only_visible(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         return () if seen_by is None else (visible_votes(self._database, seen_by),)

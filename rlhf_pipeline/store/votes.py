@@ -1,4 +1,6 @@
-"""The votes: casting, and what sensors and snapshots read. Knows seq order; knows nothing of preference pairs."""
+"""The votes: casting, and what sensors and snapshots read. Knows seq order; knows nothing of
+preference pairs.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
@@ -11,7 +13,16 @@ from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
 from rlhf_pipeline.store.audit import acting
-from rlhf_pipeline.store.casting import REFUSALS, VOTES_PER_TRANSACTION, SealedVote, VoteRow, cast_votes, check_vote, seal, vote_of
+from rlhf_pipeline.store.casting import (
+    REFUSALS,
+    VOTES_PER_TRANSACTION,
+    SealedVote,
+    VoteRow,
+    cast_votes,
+    check_vote,
+    seal,
+    vote_of,
+)
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST, counts, counts_on
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -24,7 +35,9 @@ DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshot
 
 
 class TouchedDay(Record):
-    """A day whose snapshot changed: by `n_new` votes, the last of them `max_seq`, received at `last_received_at`."""
+    """A day whose snapshot changed: by `n_new` votes, the last of them `max_seq`, received at
+    `last_received_at`.
+    """
 
     day: date
     n_new: int
@@ -54,21 +67,27 @@ class Votes(VoteLists):
     def __init__(self, database: Database):
         super().__init__(database)
         self._together = GroupCommit[SealedVote, VoteRow](
-            lambda sealed: self._record(sealed, urgent=True)[0], refusals=REFUSALS, most=VOTES_PER_TRANSACTION
+            lambda sealed: self._record(sealed, urgent=True)[0],
+            refusals=REFUSALS,
+            most=VOTES_PER_TRANSACTION,
         )
 
     def cast(self, vote: NewVote) -> Vote:
-        """Record one vote with its idempotency record and audit link, in one transaction, shared with those that wait beside it.
+        """Record one vote with its idempotency record and audit link, in one transaction, shared
+        with those that wait beside it.
 
-        The same idempotency key with the same body gives back the stored vote. Raises UnknownComparison; InvalidVote (time
-        without zone, strength without a or b, superseding what is not the annotator's own live vote on the comparison);
-        IdempotencyConflict (same key, another body). A second vote of an annotator on a comparison that supersedes nothing
-        is a repeat pass: kept, and the last pass counts.
+        The same idempotency key with the same body gives back the stored vote. Raises
+        UnknownComparison; InvalidVote (time without zone, strength without a or b, superseding what
+        is not the annotator's own live vote on the comparison); IdempotencyConflict (same key,
+        another body). A second vote of an annotator on a comparison that supersedes nothing is a
+        repeat pass: kept, and the last pass counts.
         """
         return vote_of(self._together(seal(vote)))
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
-        """`cast` for several at once, each answered for by itself: the vote as stored, or why it was refused. One transaction if none is."""
+        """`cast` for several at once, each answered for by itself: the vote as stored, or why it
+        was refused. One transaction if none is.
+        """
         answers: list[Vote | PipelineError | None] = [None] * len(new_votes)
         sealed: list[tuple[int, SealedVote]] = []
         for i, vote in enumerate(new_votes):
@@ -77,7 +96,9 @@ class Votes(VoteLists):
             except InvalidVote as refusal:
                 answers[i] = refusal
         try:
-            for (i, _), row in zip(sealed, self._record([one for _, one in sealed])[0] if sealed else (), strict=True):
+            for (i, _), row in zip(
+                sealed, self._record([one for _, one in sealed])[0] if sealed else (), strict=True
+            ):
                 answers[i] = vote_of(row)
         except REFUSALS:
             for i, one in sealed:
@@ -91,7 +112,10 @@ class Votes(VoteLists):
         """The vote that was cast under a key; None where there is none."""
         wanted = (
             select(votes)
-            .join(idempotency, and_(self._database.mine(idempotency), idempotency.c.vote_id == votes.c.vote_id))
+            .join(
+                idempotency,
+                and_(self._database.mine(idempotency), idempotency.c.vote_id == votes.c.vote_id),
+            )
             .where(self._database.mine(votes), idempotency.c.idempotency_key == idempotency_key)
         )
         with self._database.reading() as connection:
@@ -99,17 +123,20 @@ class Votes(VoteLists):
         return None if row is None else vote_of(dict(row))
 
     def cast_many(self, new_votes: Sequence[NewVote]) -> list[Vote]:
-        """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast them all again.
+        """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast
+        them all again.
 
-        Votes that are wrong in themselves are refused before the first is written; one that the store refuses keeps its own
-        transaction and all later ones from being written.
+        Votes that are wrong in themselves are refused before the first is written; one that the
+        store refuses keeps its own transaction and all later ones from being written.
         """
         for vote in new_votes:
             check_vote(vote)
         return [vote_of(row) for rows, _ in self._cast(new_votes) for row in rows]
 
     def cast_all(self, new_votes: Iterable[NewVote]) -> CastCount:
-        """`cast_many` for a stream of any length: each vote is checked as it comes, none is kept in memory or given back."""
+        """`cast_many` for a stream of any length: each vote is checked as it comes, none is kept in
+        memory or given back.
+        """
         n, n_new = 0, 0
         for rows, new in self._cast(new_votes):
             n, n_new = n + len(rows), n_new + new
@@ -120,8 +147,12 @@ class Votes(VoteLists):
         for batch in self._database.courteously(batches(new_votes, VOTES_PER_TRANSACTION)):
             yield self._record([seal(vote) for vote in batch])
 
-    def _record(self, sealed: Sequence[SealedVote], *, urgent: bool = False) -> tuple[list[VoteRow], int]:
-        """One transaction. Somebody waits for the answer of a single vote: it goes before leases, which are fetched ahead."""
+    def _record(
+        self, sealed: Sequence[SealedVote], *, urgent: bool = False
+    ) -> tuple[list[VoteRow], int]:
+        """One transaction. Somebody waits for the answer of a single vote: it goes before leases,
+        which are fetched ahead.
+        """
         with acting(self._database, urgent=urgent) as (connection, ledger):
             before = ledger.vote_seq
             rows = cast_votes(connection, ledger, self._database, sealed)
@@ -130,18 +161,30 @@ class Votes(VoteLists):
     def get(self, vote_id: str) -> Vote:
         """Raises NotFound."""
         with self._database.reading() as connection:
-            row = connection.execute(select(votes).where(self._database.mine(votes), votes.c.vote_id == vote_id)).mappings().one_or_none()
+            row = (
+                connection.execute(
+                    select(votes).where(self._database.mine(votes), votes.c.vote_id == vote_id)
+                )
+                .mappings()
+                .one_or_none()
+            )
         if row is None:
-            raise NotFound(f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the id.")
+            raise NotFound(
+                f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the "
+                "id."
+            )
         return vote_of(dict(row))
 
     def snapshot(self, days: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
         """VOTES of `days` as they stood at `up_to_seq` (default: now), in seq order.
 
-        Without superseded votes; of an annotator's several passes over a comparison only the last one counts, on whatever
-        day it was cast. The same days and seq give the same frame for ever.
+        Without superseded votes; of an annotator's several passes over a comparison only the last
+        one counts, on whatever day it was cast. The same days and seq give the same frame for ever.
         """
-        columns = [comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name] for name in VOTES.columns]
+        columns = [
+            comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name]
+            for name in VOTES.columns
+        ]
         counting = (
             select(*columns)
             .join(comparisons, same_comparison())
@@ -152,13 +195,22 @@ class Votes(VoteLists):
             return frame_of(connection.execute(counting).all(), VOTES)
 
     def on(self, comparison_ids: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
-        """VOTES of all days on these comparisons as they stood at `up_to_seq`, in seq order; see `snapshot`."""
-        columns = [comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name] for name in VOTES.columns]
+        """VOTES of all days on these comparisons as they stood at `up_to_seq`, in seq order; see
+        `snapshot`.
+        """
+        columns = [
+            comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name]
+            for name in VOTES.columns
+        ]
         rows: list[Row[Any]] = []
         with self._database.reading() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 counting = select(*columns).join(comparisons, same_comparison())
-                rows += connection.execute(counting.where(votes.c.comparison_id.in_(ids), counts(self._database, up_to_seq))).all()
+                rows += connection.execute(
+                    counting.where(
+                        votes.c.comparison_id.in_(ids), counts(self._database, up_to_seq)
+                    )
+                ).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
 
     def cast_on(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
@@ -166,14 +218,20 @@ class Votes(VoteLists):
         rows: list[Row[Any]] = []
         with self._database.reading() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                rows += connection.execute(self._as_cast(LATEST).where(votes.c.comparison_id.in_(ids))).all()
+                rows += connection.execute(
+                    self._as_cast(LATEST).where(votes.c.comparison_id.in_(ids))
+                ).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
 
-    def stream(self, *, up_to_seq: int | None = None, batch_rows: int = 5000) -> Iterator[pd.DataFrame]:
-        """VOTES_AS_CAST: every vote ever cast up to a seq (default: now), in seq order, in frames of at most `batch_rows`.
+    def stream(
+        self, *, up_to_seq: int | None = None, batch_rows: int = 5000
+    ) -> Iterator[pd.DataFrame]:
+        """VOTES_AS_CAST: every vote ever cast up to a seq (default: now), in seq order, in frames
+        of at most `batch_rows`.
 
-        Superseded ones, earlier passes and skips are in it and say so. Each frame is read in a transaction of its own, so a slow
-        reader holds nobody up; votes never change, so all frames together are the votes as they stood at that seq.
+        Superseded ones, earlier passes and skips are in it and say so. Each frame is read in a
+        transaction of its own, so a slow reader holds nobody up; votes never change, so all frames
+        together are the votes as they stood at that seq.
         """
         limit = self.max_seq() if up_to_seq is None else up_to_seq
         every = self._as_cast(limit).order_by(votes.c.seq)
@@ -193,10 +251,14 @@ class Votes(VoteLists):
         A vote touches its own day and the day of the vote that no longer counts because of it.
         """
         new = and_(self._database.mine(votes), votes.c.seq > after_seq)
-        displaced = and_(new, votes.c.displaced_day.is_not(None), votes.c.displaced_day != votes.c.day)
+        displaced = and_(
+            new, votes.c.displaced_day.is_not(None), votes.c.displaced_day != votes.c.day
+        )
         touched = union_all(
             select(votes.c.day.label("day"), votes.c.seq, votes.c.received_at).where(new),
-            select(votes.c.displaced_day.label("day"), votes.c.seq, votes.c.received_at).where(displaced),
+            select(votes.c.displaced_day.label("day"), votes.c.seq, votes.c.received_at).where(
+                displaced
+            ),
         ).subquery()
         by_day = (
             select(
@@ -218,7 +280,12 @@ class Votes(VoteLists):
             newest = select(heads.c.vote_seq).where(self._database.mine(heads))
         else:
             # Two questions: for one with an OR Postgres reads all votes newer than that day.
-            of_day = [select(func.max(votes.c.seq).label("seq")).where(self._database.mine(votes), c == day) for c in DAY_COLUMNS]
+            of_day = [
+                select(func.max(votes.c.seq).label("seq")).where(
+                    self._database.mine(votes), c == day
+                )
+                for c in DAY_COLUMNS
+            ]
             newest = select(func.max(union_all(*of_day).subquery().c.seq))
         with self._database.reading() as connection:
             return connection.execute(newest).scalar() or 0
@@ -233,16 +300,26 @@ class Votes(VoteLists):
         seen_by: str | None = None,
         limit: int = 50,
     ) -> pd.DataFrame:
-        """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is `before_seq` the last row's seq.
+        """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is
+        `before_seq` the last row's seq.
 
-        The hundredth page costs what the first one does. `seen_by`: a user who may vote; then only votes that are visible to them,
-        their own and those on comparisons they have judged.
+        The hundredth page costs what the first one does. `seen_by`: a user who may vote; then only
+        votes that are visible to them, their own and those on comparisons they have judged.
         """
         upper = LATEST if before_seq is None else before_seq
-        given = ((votes.c.day, day), (votes.c.annotator_id, annotator_id), (votes.c.comparison_id, comparison_id))
+        given = (
+            (votes.c.day, day),
+            (votes.c.annotator_id, annotator_id),
+            (votes.c.comparison_id, comparison_id),
+        )
         only = [column == value for column, value in given if value is not None]
         only += self._only_visible(seen_by)
-        wanted = self._as_cast(LATEST).where(votes.c.seq < upper, *only).order_by(votes.c.seq.desc()).limit(limit)
+        wanted = (
+            self._as_cast(LATEST)
+            .where(votes.c.seq < upper, *only)
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
         with self._database.reading() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
 
@@ -255,9 +332,15 @@ class Votes(VoteLists):
         return frame_of(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
 
     def search(
-        self, text: str, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
+        self,
+        text: str,
+        *,
+        before_seq: int | None = None,
+        seen_by: str | None = None,
+        limit: int = 50,
     ) -> tuple[pd.DataFrame, int | None]:
-        """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next page (None at the beginning).
+        """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next
+        page (None at the beginning).
 
         A page reads no more than SEARCH_LOOKS_AT votes: it may hold none and still have a next.
         """
@@ -273,36 +356,61 @@ class Votes(VoteLists):
         return found, lower if lower > 1 else None
 
     def last_imported_seq(self, day: str) -> int:
-        """The newest seq among the imported votes that were cast on `day`; 0 where there is none. Undated ones count on no day."""
+        """The newest seq among the imported votes that were cast on `day`; 0 where there is none.
+        Undated ones count on no day.
+        """
         newest = select(func.max(votes.c.seq)).where(self._imported_on([day]))
         with self._database.reading() as connection:
             return connection.execute(newest).scalar() or 0
 
     def first_imported_seq(self, days: Sequence[str]) -> int | None:
-        """The oldest seq among the imported votes that were cast on `days`; None where there is none."""
+        """The oldest seq among the imported votes that were cast on `days`; None where there is
+        none.
+        """
         first: list[int] = []
         with self._database.reading() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
-                oldest = connection.execute(select(func.min(votes.c.seq)).where(self._imported_on(batch))).scalar()
+                oldest = connection.execute(
+                    select(func.min(votes.c.seq)).where(self._imported_on(batch))
+                ).scalar()
                 first += [] if oldest is None else [oldest]
         return min(first, default=None)
 
     def _imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
-        return and_(self._database.mine(votes), votes.c.day.in_(list(days)), votes.c.origin == "import", votes.c.voted_at.is_not(None))
+        return and_(
+            self._database.mine(votes),
+            votes.c.day.in_(list(days)),
+            votes.c.origin == "import",
+            votes.c.voted_at.is_not(None),
+        )
 
-    def repeat_passes(self, days: Sequence[str], *, up_to_seq: int | None = None, since_seq: int | None = None) -> pd.DataFrame:
-        """Judgements that an annotator made again on the same comparison, sides unchanged: a row per later pass cast on `days`.
+    def repeat_passes(
+        self, days: Sequence[str], *, up_to_seq: int | None = None, since_seq: int | None = None
+    ) -> pd.DataFrame:
+        """Judgements that an annotator made again on the same comparison, sides unchanged: a row
+        per later pass cast on `days`.
 
-        Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first, choice: the last revision of the first pass and
-        that of the later one, as they stood at `up_to_seq` (default: now), in order of seq. With `since_seq` only those whose first
-        pass is that vote or a later one: who judged before a change of taste and again since repeats nothing.
+        Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first, choice: the last
+        revision of the first pass and that of the later one, as they stood at `up_to_seq` (default:
+        now), in order of seq. With `since_seq` only those whose first pass is that vote or a later
+        one: who judged before a change of taste and again since repeats nothing.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         again, first, revised = votes.alias("again"), votes.alias("first"), votes.alias("revised")
 
         def is_last_revision_of(vote: Any) -> ColumnElement[bool]:
-            about = and_(*(revised.c[name] == vote.c[name] for name in ("comparison_id", "annotator_id", "pass_no")))
-            newer = and_(self._database.mine(revised), about, revised.c.revision_no > vote.c.revision_no, revised.c.seq <= limit)
+            about = and_(
+                *(
+                    revised.c[name] == vote.c[name]
+                    for name in ("comparison_id", "annotator_id", "pass_no")
+                )
+            )
+            newer = and_(
+                self._database.mine(revised),
+                about,
+                revised.c.revision_no > vote.c.revision_no,
+                revised.c.seq <= limit,
+            )
             return ~select(literal(1)).select_from(revised).where(newer).exists()
 
         same = and_(
@@ -311,7 +419,9 @@ class Votes(VoteLists):
             first.c.annotator_id == again.c.annotator_id,
             first.c.pass_no == 1,
         )
-        of_comparison = and_(self._database.mine(comparisons), comparisons.c.comparison_id == again.c.comparison_id)
+        of_comparison = and_(
+            self._database.mine(comparisons), comparisons.c.comparison_id == again.c.comparison_id
+        )
         wanted = (
             select(
                 comparisons.c.prompt_id,
@@ -337,37 +447,66 @@ class Votes(VoteLists):
         )
         with self._database.reading() as connection:
             rows = connection.execute(wanted).all()
-        columns = ["prompt_id", "comparison_id", "annotator_id", "pass_no", "choice_first", "choice"]
+        columns = [
+            "prompt_id",
+            "comparison_id",
+            "annotator_id",
+            "pass_no",
+            "choice_first",
+            "choice",
+        ]
         return pd.DataFrame.from_records([tuple(row) for row in rows], columns=columns)
 
     def count(self) -> int:
         """All votes ever cast, superseded ones included."""
         with self._database.reading() as connection:
-            return connection.execute(select(heads.c.vote_seq).where(self._database.mine(heads))).scalar() or 0  # gapless: their number
+            # gapless: their number
+            return (
+                connection.execute(
+                    select(heads.c.vote_seq).where(self._database.mine(heads))
+                ).scalar()
+                or 0
+            )
 
     def annotator_kinds(self) -> set[AnnotatorKind]:
         """Whose votes there are, superseded ones included."""
         with self._database.reading() as connection:
-            kinds = connection.execute(select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()).scalars()
+            kinds = connection.execute(
+                select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()
+            ).scalars()
             return {AnnotatorKind(kind) for kind in kinds}
 
     def n_voted_comparisons(
-        self, after_seq: int = 0, *, up_to_seq: int | None = None, choices: Sequence[Choice] | None = None, split: str | None = None
+        self,
+        after_seq: int = 0,
+        *,
+        up_to_seq: int | None = None,
+        choices: Sequence[Choice] | None = None,
+        split: str | None = None,
     ) -> int:
-        """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq` and not above `up_to_seq`.
+        """Distinct comparisons, repeats and flagged ones left out, with a vote above `after_seq`
+        and not above `up_to_seq`.
 
-        Votes of machines teach nothing and are not counted. With `choices`, votes of these only; with `split`, only comparisons that were imported as of that split.
+        Votes of machines teach nothing and are not counted. With `choices`, votes of these only;
+        with `split`, only comparisons that were imported as of that split.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
-        mine = [self._database.mine(comparisons), comparisons.c.repeat_of.is_(None), comparisons.c.flag.is_(None)]
+        mine = [
+            self._database.mine(comparisons),
+            comparisons.c.repeat_of.is_(None),
+            comparisons.c.flag.is_(None),
+        ]
         if split is not None:
             mine.append(comparisons.c.split == split)
-        voted = select(votes.c.comparison_id).where(self._database.mine(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value)
+        voted = select(votes.c.comparison_id).where(
+            self._database.mine(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value
+        )
         if after_seq > 0 or up_to_seq is not None:
             voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
         if choices is not None:
             voted = voted.where(votes.c.choice.in_([choice.value for choice in choices]))
-        # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth of the work at five votes each.
+        # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth
+        # of the work at five votes each.
         newest = self.max_seq()
         has_vote: ColumnElement[bool] = comparisons.c.comparison_id.in_(voted)
         if min(limit, newest) - after_seq > newest / 4:
@@ -377,12 +516,23 @@ class Votes(VoteLists):
             return connection.execute(counted).scalar_one()
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
-        """How many votes the snapshot of `day` holds and a hash over them; equal hashes mean equal snapshots."""
+        """How many votes the snapshot of `day` holds and a hash over them; equal hashes mean equal
+        snapshots.
+        """
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
-        ids = select(votes.c.vote_id).where(counts_on(self._database, [day], up_to)).order_by(votes.c.seq)
+        ids = (
+            select(votes.c.vote_id)
+            .where(counts_on(self._database, [day], up_to))
+            .order_by(votes.c.seq)
+        )
         with self._database.reading() as connection:
             counting = list(connection.execute(ids).scalars())
-        return DayDigest(day=date.fromisoformat(day), up_to_seq=up_to, n=len(counting), sha256=content_hash(counting))
+        return DayDigest(
+            day=date.fromisoformat(day),
+            up_to_seq=up_to,
+            n=len(counting),
+            sha256=content_hash(counting),
+        )
 
     def _as_cast(self, limit: int) -> Select[Any]:
         """VOTES_AS_CAST as they stood when `limit` was the newest seq."""
@@ -393,7 +543,8 @@ class Votes(VoteLists):
             .where(
                 self._database.mine(superseding),
                 superseding.c.supersedes == votes.c.vote_id,
-                superseding.c.seq > votes.c.seq,  # always so; said, because Postgres would else read all votes for a page of fifty
+                # always so; said, because Postgres would else read all votes for a page of fifty
+                superseding.c.seq > votes.c.seq,
                 superseding.c.seq <= limit,
             )
             .exists()
@@ -403,5 +554,10 @@ class Votes(VoteLists):
             "is_counting": counts(self._database, limit),
             "source_pair_id": comparisons.c.source_pair_id,
         }
-        columns = [computed[name].label(name) if name in computed else votes.c[name] for name in VOTES_AS_CAST.columns]
-        return select(*columns).join(comparisons, same_comparison()).where(self._database.mine(votes))
+        columns = [
+            computed[name].label(name) if name in computed else votes.c[name]
+            for name in VOTES_AS_CAST.columns
+        ]
+        return (
+            select(*columns).join(comparisons, same_comparison()).where(self._database.mine(votes))
+        )

@@ -1,10 +1,17 @@
-"""From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no storage."""
+"""From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no
+storage.
+"""
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings, shown_ceiling
-from rlhf_pipeline.votes.chance_corrected import PAIRWISE_KAPPA, fleiss_kappa, krippendorff_alpha, pairwise_kappa
+from rlhf_pipeline.votes.chance_corrected import (
+    PAIRWISE_KAPPA,
+    fleiss_kappa,
+    krippendorff_alpha,
+    pairwise_kappa,
+)
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.eras import apart
@@ -12,9 +19,20 @@ from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.latest import latest_pairs
-from rlhf_pipeline.votes.learning import LearntAnnotators, judged_ids, last_words, learn_annotators, training_labels
+from rlhf_pipeline.votes.learning import (
+    LearntAnnotators,
+    judged_ids,
+    last_words,
+    learn_annotators,
+    training_labels,
+)
 from rlhf_pipeline.votes.people import by_people
-from rlhf_pipeline.votes.preference_pairs import PairCounts, PairParams, count_pairs, preference_pairs
+from rlhf_pipeline.votes.preference_pairs import (
+    PairCounts,
+    PairParams,
+    count_pairs,
+    preference_pairs,
+)
 from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Opening, n_test_pairs, open_test_split, to_log

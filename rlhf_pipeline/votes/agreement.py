@@ -1,6 +1,8 @@
-"""How far annotators agree, with each other and with themselves. Knows a frame of votes; knows no model.
+"""How far annotators agree, with each other and with themselves. Knows a frame of votes; knows no
+model.
 
-The noise ceiling is what a perfect model could reach against single votes: no accuracy means anything without it.
+The noise ceiling is what a perfect model could reach against single votes: no accuracy means
+anything without it.
 """
 
 import numpy as np
@@ -21,25 +23,41 @@ class AgreementParams(BootstrapParams):
 
 
 class Agreement(Record):
-    """Agreement among the votes of one frame. An interval is None where nothing overlaps: missing, not perfect."""
+    """Agreement among the votes of one frame. An interval is None where nothing overlaps: missing,
+    not perfect.
+    """
 
     n_votes: int
     n_comparisons: int
     n_annotators: int
     n_overlapping: int = Field(description="comparisons that two or more annotators judged")
-    share_of_ties: float | None = Field(description="tie and both_bad among the votes that judged; None without any")
-    raw_agreement: Interval | None = Field(description="two annotators, one comparison: same choice; ties count as a choice")
-    self_consistency: Interval | None = Field(
-        description="one annotator, the same two completions again (a swapped repeat, or a later pass): same judgement"
+    share_of_ties: float | None = Field(
+        description="tie and both_bad among the votes that judged; None without any"
     )
-    noise_ceiling: Interval | None = Field(description="one vote against the majority of the others, ties left out")
+    raw_agreement: Interval | None = Field(
+        description="two annotators, one comparison: same choice; ties count as a choice"
+    )
+    self_consistency: Interval | None = Field(
+        description="one annotator, the same two completions again (a swapped repeat, or a later "
+        "pass): same judgement"
+    )
+    noise_ceiling: Interval | None = Field(
+        description="one vote against the majority of the others, ties left out"
+    )
 
 
-def agreement(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Agreement:
-    """All measures of agreement of a VOTES frame; skips judge nothing and machines are no people: both are left out.
+def agreement(
+    votes: pd.DataFrame,
+    params: AgreementParams | None = None,
+    *,
+    passes: pd.DataFrame | None = None,
+) -> Agreement:
+    """All measures of agreement of a VOTES frame; skips judge nothing and machines are no people:
+    both are left out.
 
-    A VOTES frame holds of several passes over one comparison only the last: `passes`, with columns prompt_id, choice_first
-    and choice as `store.votes.repeat_passes` gives them, adds what the annotators said before to `self_consistency`.
+    A VOTES frame holds of several passes over one comparison only the last: `passes`, with columns
+    prompt_id, choice_first and choice as `store.votes.repeat_passes` gives them, adds what the
+    annotators said before to `self_consistency`.
     """
     params = params or AgreementParams()
     judged = _judged(votes)
@@ -58,11 +76,12 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None, *, pas
 
 
 def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) -> Interval | None:
-    """How often one vote agrees with the majority of the other votes on its comparison; None if nothing overlaps.
+    """How often one vote agrees with the majority of the other votes on its comparison; None if
+    nothing overlaps.
 
-    Only votes for a or b on first passes count; a vote whose others are split evenly is left out. The bootstrap draws
-    prompts. This is the number that stands beside an accuracy against single votes; against a majority of m votes a
-    perfect model can do better than it.
+    Only votes for a or b on first passes count; a vote whose others are split evenly is left out.
+    The bootstrap draws prompts. This is the number that stands beside an accuracy against single
+    votes; against a majority of m votes a perfect model can do better than it.
     """
     judged = _judged(votes)
     sided = judged[judged["repeat_of"].isna() & judged["choice"].isin([Choice.A, Choice.B])]
@@ -73,7 +92,11 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
     if not counted.any():
         return None
     agrees = (balance[counted] > 0) == (is_a[counted] == 1)
-    return interval_of_mean(agrees.to_numpy(), groups=sided.loc[counted, "prompt_id"].to_numpy(), params=params or AgreementParams())
+    return interval_of_mean(
+        agrees.to_numpy(),
+        groups=sided.loc[counted, "prompt_id"].to_numpy(),
+        params=params or AgreementParams(),
+    )
 
 
 def _judged(votes: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +114,9 @@ def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | N
         return None
     share = same[overlapping.index] / overlapping
     groups: npt.NDArray[np.object_] = overlapping.index.get_level_values("prompt_id").to_numpy()
-    return interval_of_mean(share.to_numpy(), groups=groups, weights=overlapping.to_numpy(), params=params)
+    return interval_of_mean(
+        share.to_numpy(), groups=groups, weights=overlapping.to_numpy(), params=params
+    )
 
 
 def _n_pairs(counts: pd.Series) -> pd.Series:
@@ -99,14 +124,21 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
 
 
 def judged_again(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
-    """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an original that its annotator judged too,
-    and per later pass. Raises FrameError."""
+    """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an
+    original that its annotator judged too, and per later pass. Raises FrameError."""
     later = [] if passes is None else [_of_passes(passes)]
     return pd.concat([_on_repeats(_judged(votes)), *later], ignore_index=True)
 
 
-def self_consistency(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Interval | None:
-    """How often an annotator judges the same two completions the same again; None where nobody did. As in `agreement`."""
+def self_consistency(
+    votes: pd.DataFrame,
+    params: AgreementParams | None = None,
+    *,
+    passes: pd.DataFrame | None = None,
+) -> Interval | None:
+    """How often an annotator judges the same two completions the same again; None where nobody did.
+    As in `agreement`.
+    """
     again = judged_again(votes, passes)
     if again.empty:
         return None
@@ -117,11 +149,15 @@ def self_consistency(votes: pd.DataFrame, params: AgreementParams | None = None,
 def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:
     """Of every repeat whose annotator also judged the original."""
     repeats = judged[judged["repeat_of"].notna()]
-    originals = judged[["comparison_id", "annotator_id", "choice"]].rename(columns={"comparison_id": "repeat_of"})
+    originals = judged[["comparison_id", "annotator_id", "choice"]].rename(
+        columns={"comparison_id": "repeat_of"}
+    )
     both = repeats.merge(originals, on=["repeat_of", "annotator_id"], suffixes=("", "_first"))
     # A repeat shows the same completions with sides swapped: choosing a again is a contradiction.
     unswapped = both["choice"].map(lambda choice: SWAPPED.get(choice, choice))
-    return both[["prompt_id", "annotator_id"]].assign(same=(unswapped == both["choice_first"]).astype(bool))
+    return both[["prompt_id", "annotator_id"]].assign(
+        same=(unswapped == both["choice_first"]).astype(bool)
+    )
 
 
 def _of_passes(passes: pd.DataFrame) -> pd.DataFrame:

@@ -1,18 +1,23 @@
-"""How good a perfect model could be against votes, per group of comparisons. Knows frames of votes; knows no model.
+"""How good a perfect model could be against votes, per group of comparisons. Knows frames of votes;
+knows no model.
 
-Where a share p of all annotators prefers a, nobody's prediction agrees with more than max(p, 1 - p) of their votes. The mean of that over
-comparisons is the noise ceiling. It lies between two figures that votes give:
+Where a share p of all annotators prefers a, nobody's prediction agrees with more than max(p, 1 - p)
+of their votes. The mean of that over comparisons is the noise ceiling. It lies between two figures
+that votes give:
 
-- `at_least`: one vote against the majority of the others on its comparison, half right where these are split. Few others are a worse judge
-  than all.
-- `at_most`: from how often two annotators take the same side. That is E[p² + (1 - p)²], and E[max(p, 1 - p)] is at most
-  (1 + sqrt(2 agreement - 1)) / 2, with equality where all comparisons are equally hard.
+- `at_least`: one vote against the majority of the others on its comparison, half right where these
+  are split. Few others are a worse judge than all.
+- `at_most`: from how often two annotators take the same side. That is E[p² + (1 - p)²], and
+  E[max(p, 1 - p)] is at most (1 + sqrt(2 agreement - 1)) / 2, with equality where all comparisons
+  are equally hard.
 
-`estimate` lies between them, from the distribution of p over comparisons, see `mixture`. Few votes on each tell little of where, so its
-interval spans those of both (Manski 2003: what the data do not identify is told as such).
+`estimate` lies between them, from the distribution of p over comparisons, see `mixture`. Few votes
+on each tell little of where, so its interval spans those of both (Manski 2003: what the data do not
+identify is told as such).
 
-`from_repeats` puts how often annotators repeat themselves into the formula of `at_most`: what is lost to carelessness alone, not to differing
-tastes. Its difference to the others is what annotators really disagree on. Ties take no side and are left out throughout.
+`from_repeats` puts how often annotators repeat themselves into the formula of `at_most`: what is
+lost to carelessness alone, not to differing tastes. Its difference to the others is what annotators
+really disagree on. Ties take no side and are left out throughout.
 
 `shown_ceiling` is the one figure that stands beside an accuracy, wherever one is shown.
 """
@@ -55,15 +60,24 @@ CEILINGS = FrameSchema(
 
 
 def ceiling_of_agreement(agreement: float) -> float:
-    """(1 + sqrt(2 agreement - 1)) / 2: how often a vote is the better side's, where two votes agree that often; 1/2 below chance."""
+    """(1 + sqrt(2 agreement - 1)) / 2: how often a vote is the better side's, where two votes agree
+    that often; 1/2 below chance.
+    """
     return (1 + math.sqrt(max(0.0, 2 * agreement - 1))) / 2
 
 
-def shown_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None, *, passes: pd.DataFrame | None = None) -> Interval | None:
-    """The noise ceiling beside an accuracy against these VOTES: from overlaps (`estimate`), else from repeats, and then it says so.
+def shown_ceiling(
+    votes: pd.DataFrame,
+    params: AgreementParams | None = None,
+    *,
+    passes: pd.DataFrame | None = None,
+) -> Interval | None:
+    """The noise ceiling beside an accuracy against these VOTES: from overlaps (`estimate`), else
+    from repeats, and then it says so.
 
-    From repeats alone it is a ceiling for who learns one annotator's taste: that tastes differ is not in it. None where nothing overlaps
-    and nobody judged anything again. `passes` as in `agreement`. Intervals are bootstraps over prompts. Raises FrameError.
+    From repeats alone it is a ceiling for who learns one annotator's taste: that tastes differ is
+    not in it. None where nothing overlaps and nobody judged anything again. `passes` as in
+    `agreement`. Intervals are bootstraps over prompts. Raises FrameError.
     """
     params = params or AgreementParams()
     sided = _sided(votes)
@@ -81,16 +95,20 @@ def ceilings(
     *,
     passes: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """CEILINGS of a VOTES frame: of all, then of each group, by name. `groups` maps comparison ids, those without stay in 'all' alone.
+    """CEILINGS of a VOTES frame: of all, then of each group, by name. `groups` maps comparison ids,
+    those without stay in 'all' alone.
 
-    Intervals are bootstraps over prompts. `passes` as in `agreement`; without a column comparison_id they have no group and count in
-    'all' alone. Raises FrameError.
+    Intervals are bootstraps over prompts. `passes` as in `agreement`; without a column
+    comparison_id they have no group and count in 'all' alone. Raises FrameError.
     """
     params, sided = params or AgreementParams(), _sided(votes)
     rows = [_row(ALL, sided, passes, params)]
     if groups is not None:
         names = {comparison: str(group) for comparison, group in groups.items()}
-        named, again = names_about(sided, names), None if passes is None or "comparison_id" not in passes else passes
+        named, again = (
+            names_about(sided, names),
+            None if passes is None or "comparison_id" not in passes else passes,
+        )
         for name in sorted(named.dropna().unique()):
             its = None if again is None else again[names_about(again, names) == name]
             rows.append(_row(str(name), sided[named == name], its, params))
@@ -98,8 +116,14 @@ def ceilings(
 
 
 def names_about(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
-    """The group of the comparison each vote or pass is about: of a repeat, of the one it repeats; missing where that has none."""
-    about = judged["comparison_id"] if "repeat_of" not in judged else judged["repeat_of"].fillna(judged["comparison_id"])
+    """The group of the comparison each vote or pass is about: of a repeat, of the one it repeats;
+    missing where that has none.
+    """
+    about = (
+        judged["comparison_id"]
+        if "repeat_of" not in judged
+        else judged["repeat_of"].fillna(judged["comparison_id"])
+    )
     return about.map(dict(names))
 
 
@@ -108,13 +132,20 @@ def _sided(votes: pd.DataFrame) -> pd.DataFrame:
     return checked[checked["choice"].isin([Choice.A, Choice.B])]
 
 
-def _from_repeats(sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams) -> Interval | None:
+def _from_repeats(
+    sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
+) -> Interval | None:
     if passes is not None:
-        passes = passes[passes["choice"].isin([Choice.A, Choice.B]) & passes["choice_first"].isin([Choice.A, Choice.B])]
+        passes = passes[
+            passes["choice"].isin([Choice.A, Choice.B])
+            & passes["choice_first"].isin([Choice.A, Choice.B])
+        ]
     return _mapped(self_consistency(sided, params, passes=passes))
 
 
-def _row(name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams) -> dict[str, object]:
+def _row(
+    name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
+) -> dict[str, object]:
     counted = _counted(sided)
     found = {
         "estimate": _estimate(sided, params),
@@ -124,8 +155,14 @@ def _row(name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: Ag
     }
     row: dict[str, object] = {"group": name, "n_votes": len(sided)}
     for measure, interval in found.items():
-        ends = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
-        row |= {f"{measure}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)}
+        ends = (
+            (None, None, None)
+            if interval is None
+            else (interval.value, interval.low, interval.high)
+        )
+        row |= {
+            f"{measure}{end}": value for end, value in zip(("", "_low", "_high"), ends, strict=True)
+        }
     return row
 
 
@@ -135,11 +172,15 @@ def _estimate(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
     if least is None or most is None:
         return None
     value = float(np.clip(_decided(counted), least.value, max(least.value, most.value)))
-    return least.model_copy(update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)})
+    return least.model_copy(
+        update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)}
+    )
 
 
 def _decided(counted: pd.DataFrame) -> float:
-    """The mean of max(p, 1 - p) over votes. Apart for each number of votes: what is asked more often may be what is harder to say."""
+    """The mean of max(p, 1 - p) over votes. Apart for each number of votes: what is asked more
+    often may be what is harder to say.
+    """
     n, k = counted["n"].to_numpy(), counted["n_a"].to_numpy()
     (of, fewer), times = np.unique(np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True)
     each = np.unique(of)
@@ -152,17 +193,23 @@ def _decided(counted: pd.DataFrame) -> float:
 
 
 def _against_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """Each vote weighs the same. Leaving out votes whose others are split, as `noise_ceiling` does, would leave out what is hard to say."""
+    """Each vote weighs the same. Leaving out votes whose others are split, as `noise_ceiling` does,
+    would leave out what is hard to say.
+    """
     if counted.empty:
         return None
     n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
     right = [of * (0.5 + 0.5 * np.sign(of - 1 - (n - of))) for of in (n_a, n - n_a)]
-    of_votes = interval_of_mean((right[0] + right[1]) / n, groups=counted["prompt_id"].to_numpy(), weights=n, params=params)
+    of_votes = interval_of_mean(
+        (right[0] + right[1]) / n, groups=counted["prompt_id"].to_numpy(), weights=n, params=params
+    )
     return of_votes.model_copy(update={"n": int(n.sum())})
 
 
 def _counted(sided: pd.DataFrame) -> pd.DataFrame:
-    """prompt_id, votes and those for a of each comparison that several annotators took sides on, first passes."""
+    """prompt_id, votes and those for a of each comparison that several annotators took sides on,
+    first passes.
+    """
     first = sided[sided["repeat_of"].isna()]
     of = first.assign(is_a=(first["choice"] == Choice.A).astype("int64")).groupby("comparison_id")
     counted = of.agg(prompt_id=("prompt_id", "first"), n=("is_a", "size"), n_a=("is_a", "sum"))
@@ -170,17 +217,23 @@ def _counted(sided: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """How often a vote and another on its comparison take the same side, each vote weighing the same."""
+    """How often a vote and another on its comparison take the same side, each vote weighing the
+    same.
+    """
     if counted.empty:
         return None
     n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
     pairs = n * (n - 1) / 2
     same = (n_a * (n_a - 1) + (n - n_a) * (n - n_a - 1)) / 2
-    return interval_of_mean(same / pairs, groups=counted["prompt_id"].to_numpy(), weights=n, params=params)
+    return interval_of_mean(
+        same / pairs, groups=counted["prompt_id"].to_numpy(), weights=n, params=params
+    )
 
 
 def _mapped(interval: Interval | None) -> Interval | None:
     if interval is None:
         return None
-    ends = {name: ceiling_of_agreement(getattr(interval, name)) for name in ("value", "low", "high")}
+    ends = {
+        name: ceiling_of_agreement(getattr(interval, name)) for name in ("value", "low", "high")
+    }
     return interval.model_copy(update=ends)

@@ -1,11 +1,14 @@
-"""Agreement beyond what chance gives: Krippendorff's alpha, Fleiss' and Cohen's kappa. Knows a frame of votes; knows no model.
+"""Agreement beyond what chance gives: Krippendorff's alpha, Fleiss' and Cohen's kappa. Knows a
+frame of votes; knows no model.
 
-What counts as one answer: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats, which show the sides swapped, are left
-out. Kappas and alpha are 1 where all agree, 0 where they agree as often as chance, None where nothing can be said: no comparison has
-two votes, or everybody always gave the same answer, which chance alone explains.
+What counts as one answer: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats,
+which show the sides swapped, are left out. Kappas and alpha are 1 where all agree, 0 where they
+agree as often as chance, None where nothing can be said: no comparison has two votes, or everybody
+always gave the same answer, which chance alone explains.
 
-Where every comparison has the same agreement (all agree, or all are split alike), so has every resample, and a bootstrap would claim
-certainty of six as of six thousand. There the ends are Wilson's of the agreement for the number of prompts, corrected by the same chance.
+Where every comparison has the same agreement (all agree, or all are split alike), so has every
+resample, and a bootstrap would claim certainty of six as of six thousand. There the ends are
+Wilson's of the agreement for the number of prompts, corrected by the same chance.
 """
 
 from collections.abc import Callable
@@ -16,11 +19,19 @@ import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.intervals import SAME, BootstrapParams, group_index, percentiles, resampled_totals, wilson_bounds
+from rlhf_pipeline.votes.intervals import (
+    SAME,
+    BootstrapParams,
+    group_index,
+    percentiles,
+    resampled_totals,
+    wilson_bounds,
+)
 from rlhf_pipeline.votes.people import by_people
 
 Floats = npt.NDArray[np.float64]
-Agreements = tuple[Floats, Floats]  # of each row of sums: how often two votes on a comparison agree, and how often they would by chance
+# of each row of sums: how often two votes on a comparison agree, and how often they would by chance
+Agreements = tuple[Floats, Floats]
 
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
 N_ANSWERS = 3
@@ -33,7 +44,9 @@ PAIRWISE_KAPPA = FrameSchema(
         "annotator_2": text("pseudonym of the other"),
         "n": integer("comparisons both judged", low=1),
         "agreement": number("share of them with the same answer", low=0.0, high=1.0),
-        "kappa": number("Cohen's kappa; missing where chance explains all", nullable=True, low=-1.0, high=1.0),
+        "kappa": number(
+            "Cohen's kappa; missing where chance explains all", nullable=True, low=-1.0, high=1.0
+        ),
         "kappa_low": number("lower end of its interval", nullable=True, low=-1.0),
         "kappa_high": number("upper end of its interval", nullable=True, high=1.0),
     },
@@ -41,30 +54,47 @@ PAIRWISE_KAPPA = FrameSchema(
 )
 
 
-def krippendorff_alpha(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws prompts (Krippendorff 2011)."""
+def krippendorff_alpha(
+    votes: pd.DataFrame, params: BootstrapParams | None = None
+) -> Interval | None:
+    """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws
+    prompts (Krippendorff 2011).
+    """
     return _measured(votes, _alpha_parts, _of_alpha, params)
 
 
 def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same (Fleiss 1971); the bootstrap draws prompts."""
+    """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same
+    (Fleiss 1971); the bootstrap draws prompts.
+    """
     return _measured(votes, _fleiss_parts, _of_fleiss, params)
 
 
-def pairwise_kappa(votes: pd.DataFrame, *, min_overlap: int = 10, most_annotators: int = MOST_ANNOTATORS) -> pd.DataFrame:
-    """PAIRWISE_KAPPA of all two annotators who judged `min_overlap` comparisons in common (Cohen 1960), by annotators.
+def pairwise_kappa(
+    votes: pd.DataFrame, *, min_overlap: int = 10, most_annotators: int = MOST_ANNOTATORS
+) -> pd.DataFrame:
+    """PAIRWISE_KAPPA of all two annotators who judged `min_overlap` comparisons in common (Cohen
+    1960), by annotators.
 
-    Of more than `most_annotators` those who judged most: thousands make millions of pairs. Intervals are Wilson's of the agreement at
-    95 %, corrected by the same chance: it is taken as known, as in Cohen's standard error.
+    Of more than `most_annotators` those who judged most: thousands make millions of pairs.
+    Intervals are Wilson's of the agreement at 95 %, corrected by the same chance: it is taken as
+    known, as in Cohen's standard error.
     """
     from scipy.sparse import csr_array
 
     judged = _judged(votes).drop_duplicates(["comparison_id", "annotator_id"], keep="last")
-    busy = judged["annotator_id"].value_counts().sort_index().sort_values(ascending=False, kind="stable").head(most_annotators)
+    busy = (
+        judged["annotator_id"]
+        .value_counts()
+        .sort_index()
+        .sort_values(ascending=False, kind="stable")
+        .head(most_annotators)
+    )
     judged = judged[judged["annotator_id"].isin(busy.index)]
     names, who = np.unique(judged["annotator_id"].to_numpy(dtype=str), return_inverse=True)
     comparison, n_names = pd.factorize(judged["comparison_id"])[0], len(names)
-    # A row per answer and annotator, a column per comparison: the products of rows count how often two said these two things of the same.
+    # A row per answer and annotator, a column per comparison: the products of rows count how often
+    # two said these two things of the same.
     said = csr_array(
         (np.ones(len(judged)), (_answers(judged) * n_names + who, comparison)),
         shape=(N_ANSWERS * n_names, int(comparison.max(initial=-1)) + 1),
@@ -94,13 +124,20 @@ def pairwise_kappa(votes: pd.DataFrame, *, min_overlap: int = 10, most_annotator
 
 
 def _measured(
-    votes: pd.DataFrame, parts_of: Callable[[Floats], Floats], measure: Callable[[Floats], Agreements], params: BootstrapParams | None
+    votes: pd.DataFrame,
+    parts_of: Callable[[Floats], Floats],
+    measure: Callable[[Floats], Agreements],
+    params: BootstrapParams | None,
 ) -> Interval | None:
     params = params or BootstrapParams()
     judged = _judged(votes)
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
     prompts = judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]]
-    counts = np.bincount(codes * N_ANSWERS + _answers(judged), minlength=len(ids) * N_ANSWERS).reshape(-1, N_ANSWERS).astype(np.float64)
+    counts = (
+        np.bincount(codes * N_ANSWERS + _answers(judged), minlength=len(ids) * N_ANSWERS)
+        .reshape(-1, N_ANSWERS)
+        .astype(np.float64)
+    )
     overlapping = counts.sum(axis=1) >= 2
     if not overlapping.any():
         return None
@@ -111,12 +148,23 @@ def _measured(
         return None
     index = group_index(prompts[overlapping], int(overlapping.sum()))
     n_groups = int(index.max()) + 1
-    found = percentiles(value, _beyond(*measure(resampled_totals(parts, index, params))), int(overlapping.sum()), params, n_groups)
+    found = percentiles(
+        value,
+        _beyond(*measure(resampled_totals(parts, index, params))),
+        int(overlapping.sum()),
+        params,
+        n_groups,
+    )
     each, _ = measure(parts)
     if np.ptp(each) > SAME:
         return found
-    low, high = (float(_beyond(end, by_chance)[0]) for end in wilson_bounds(agreement, n_groups, params.level))
-    return found.model_copy(update={"low": max(-1.0, min(low, found.low)), "high": min(1.0, max(high, found.high))})
+    low, high = (
+        float(_beyond(end, by_chance)[0])
+        for end in wilson_bounds(agreement, n_groups, params.level)
+    )
+    return found.model_copy(
+        update={"low": max(-1.0, min(low, found.low)), "high": min(1.0, max(high, found.high))}
+    )
 
 
 def _judged(votes: pd.DataFrame) -> pd.DataFrame:
@@ -125,11 +173,16 @@ def _judged(votes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
-    return np.asarray(judged["choice"].map({str(choice): number for choice, number in ANSWERS.items()}), dtype=np.int64)
+    return np.asarray(
+        judged["choice"].map({str(choice): number for choice, number in ANSWERS.items()}),
+        dtype=np.int64,
+    )
 
 
 def _alpha_parts(counts: Floats) -> Floats:
-    """Coincidences of equal answers, and how often each answer was given; sums of rows are what alpha is made of."""
+    """Coincidences of equal answers, and how often each answer was given; sums of rows are what
+    alpha is made of.
+    """
     equal = (counts * (counts - 1)).sum(axis=1) / (counts.sum(axis=1) - 1)
     return np.column_stack([equal, counts])
 
@@ -143,7 +196,9 @@ def _of_alpha(sums: Floats) -> Agreements:
 
 def _fleiss_parts(counts: Floats) -> Floats:
     n = counts.sum(axis=1)
-    return np.column_stack([(counts * (counts - 1)).sum(axis=1) / (n * (n - 1)), np.ones(len(counts)), counts])
+    return np.column_stack(
+        [(counts * (counts - 1)).sum(axis=1) / (n * (n - 1)), np.ones(len(counts)), counts]
+    )
 
 
 def _of_fleiss(sums: Floats) -> Agreements:

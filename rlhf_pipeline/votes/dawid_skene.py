@@ -1,8 +1,10 @@
-"""Votes weighed by how each annotator confuses a, b and neither (Dawid and Skene 1979). Knows frames of votes; the EM is crowd-kit's.
+"""Votes weighed by how each annotator confuses a, b and neither (Dawid and Skene 1979). Knows
+frames of votes; the EM is crowd-kit's.
 
-A table of confusions that rests on the dozen votes of one person is mostly chance, and taken at its word it does worse than the majority.
-So everybody is imagined to have answered a few questions whose right answer is known, twice as often right as wrong in each other way:
-counts added to the tables' own, a Dirichlet prior, which crowd-kit takes as votes on tasks with golden labels.
+A table of confusions that rests on the dozen votes of one person is mostly chance, and taken at its
+word it does worse than the majority. So everybody is imagined to have answered a few questions
+whose right answer is known, twice as often right as wrong in each other way: counts added to the
+tables' own, a Dirichlet prior, which crowd-kit takes as votes on tasks with golden labels.
 """
 
 import pandas as pd
@@ -35,19 +37,23 @@ class DawidSkeneParams(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     max_iterations: int = Field(default=100, ge=1, description="EM iterations at most")
-    tolerance: float = Field(default=1e-6, gt=0, description="Change of the mean evidence below which it has converged")
+    tolerance: float = Field(
+        default=1e-6, gt=0, description="Change of the mean evidence below which it has converged"
+    )
     n_imagined: int = Field(
         default=2,
         ge=0,
-        description="Imagined answers of every annotator: for each right answer so many of each wrong one, and of the right one twice as "
-        "many; 0 is the paper's maximum likelihood",
+        description="Imagined answers of every annotator: for each right answer so many of each "
+        "wrong one, and of the right one twice as many; 0 is the paper's maximum "
+        "likelihood",
     )
 
 
 def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> pd.DataFrame:
     """CONFUSION_LABELS of a VOTES frame, by comparison; the order of votes is irrelevant.
 
-    Skips, machine votes and repeats (which show the sides swapped) are left out. Raises NotEnoughVotes where nobody judged anything.
+    Skips, machine votes and repeats (which show the sides swapped) are left out. Raises
+    NotEnoughVotes where nobody judged anything.
     """
     from crowdkit.aggregation import DawidSkene
 
@@ -55,17 +61,24 @@ def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> 
     judged = by_people(check_frame(votes, VOTES))
     judged = judged[judged["choice"].isin(LABELS) & judged["repeat_of"].isna()]
     if judged.empty:
-        raise NotEnoughVotes("No vote judges a comparison: all are skips, repeats or a machine's. Collect some first.")
+        raise NotEnoughVotes(
+            "No vote judges a comparison: all are skips, repeats or a machine's. Collect some "
+            "first."
+        )
     named = pd.DataFrame(
         {
             "task": judged["comparison_id"],
             "worker": judged["annotator_id"],
             "label": judged["choice"].map({str(choice): label for choice, label in LABELS.items()}),
         }
-    ).sort_values(["task", "worker", "label"], ignore_index=True)  # sums depend on the order in the last bits
+    ).sort_values(
+        ["task", "worker", "label"], ignore_index=True
+    )  # sums depend on the order in the last bits
     imagined, right = _imagined(named, params.n_imagined)
     em = DawidSkene(n_iter=params.max_iterations, tol=params.tolerance)
-    chances = em.fit_predict_proba(pd.concat([named, imagined], ignore_index=True), right).drop(index=right.index)
+    chances = em.fit_predict_proba(pd.concat([named, imagined], ignore_index=True), right).drop(
+        index=right.index
+    )
     chances = chances.reindex(columns=["a", "b", "neither"], fill_value=0.0).sort_index()
     frame = pd.DataFrame(
         {

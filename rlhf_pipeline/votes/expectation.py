@@ -1,5 +1,5 @@
-"""One pass of the joint model over all votes: what they say of each comparison, given their annotators, and which way these would move
-to make them likelier. Knows arrays alone.
+"""One pass of the joint model over all votes: what they say of each comparison, given their
+annotators, and which way these would move to make them likelier. Knows arrays alone.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,15 @@ import numpy.typing as npt
 from rlhf_pipeline.votes.graded import Ends, Floats, Slopes, chances, slopes
 from rlhf_pipeline.votes.judgements import Judgements
 
-DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)  # of an annotator; tie width and strength scale as logarithms
+# of an annotator; tie width and strength scale as logarithms
+DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)
 
 
 @dataclass
 class Sums:
-    """Posteriors of the comparisons, and expected slopes by the annotators and by the steps of strength."""
+    """Posteriors of the comparisons, and expected slopes by the annotators and by the steps of
+    strength.
+    """
 
     mean: Floats  # (comparisons,)
     variance: Floats
@@ -27,7 +30,9 @@ class Sums:
 
 
 class Expectation:
-    """Passes over the same judgements, by Gauss-Hermite quadrature over each comparison's difference of utility."""
+    """Passes over the same judgements, by Gauss-Hermite quadrature over each comparison's
+    difference of utility.
+    """
 
     def __init__(self, votes: Judgements, n_nodes: int):
         self.votes = votes
@@ -42,19 +47,36 @@ class Expectation:
         return np.array([True, self.votes.has_sides, self.votes.has_ties, self.votes.has_strengths])
 
     def sums(self, theta: Floats, steps: Floats, cavity: tuple[Floats, Floats]) -> Sums:
-        """Given `theta` (annotators, 4), the `steps` (3,) of strength, and mean and variance of what all else says of each difference."""
+        """Given `theta` (annotators, 4), the `steps` (3,) of strength, and mean and variance of
+        what all else says of each difference.
+        """
         n, n_annotators = len(self.votes.ids), len(self.votes.names)
         slope, curve = np.zeros((4, n_annotators)), np.zeros((4, 4, n_annotators))
-        sums = Sums(np.zeros(n), np.ones(n), slope.T, curve.transpose(2, 0, 1), np.zeros(len(steps)), np.zeros(len(steps)))
+        sums = Sums(
+            np.zeros(n),
+            np.ones(n),
+            slope.T,
+            curve.transpose(2, 0, 1),
+            np.zeros(len(steps)),
+            np.zeros(len(steps)),
+        )
         columns = np.ascontiguousarray(theta.T)
         for part in self.votes.parts():
             self._add(part, columns, steps, cavity, sums)
-        sums.curve += np.triu(sums.curve, 1).transpose(0, 2, 1)  # of which the upper half was added up
+        # of which the upper half was added up
+        sums.curve += np.triu(sums.curve, 1).transpose(0, 2, 1)
         return sums
 
-    def _add(self, part: slice, columns: Floats, steps: Floats, cavity: tuple[Floats, Floats], sums: Sums) -> None:
+    def _add(
+        self, part: slice, columns: Floats, steps: Floats, cavity: tuple[Floats, Floats], sums: Sums
+    ) -> None:
         votes = self.votes
-        j, side, strength, shown = votes.annotator[part], votes.side[part], votes.strength[part], votes.shown[part]
+        j, side, strength, shown = (
+            votes.annotator[part],
+            votes.side[part],
+            votes.strength[part],
+            votes.shown[part],
+        )
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
         c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
         mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # of the differences d before these votes
@@ -72,15 +94,25 @@ class Expectation:
         posterior = np.exp(joint - most[:, None])
         evidence, first, second = (posterior @ self._powers).T
         posterior /= evidence[:, None]
-        first, second = first / evidence, second / evidence  # moments of the nodes; those of d follow
+        # moments of the nodes; those of d follow
+        first, second = first / evidence, second / evidence
         sums.log_likelihood += float((most + np.log(evidence)).sum())
-        sums.mean[c], sums.variance[c] = mean + sd * first, np.maximum(sd**2 * (second - first**2), 1e-9)
+        sums.mean[c], sums.variance[c] = (
+            mean + sd * first,
+            np.maximum(sd**2 * (second - first**2), 1e-9),
+        )
         of_nodes = slopes(said, np.repeat(posterior, times, axis=0), self._powers)
-        by_power = Slopes(*(_powers_of_d(each, np.repeat(mean, times), np.repeat(sd, times)) for each in of_nodes))
+        by_power = Slopes(
+            *(_powers_of_d(each, np.repeat(mean, times), np.repeat(sd, times)) for each in of_nodes)
+        )
         self._add_slopes(sums, part, ends, toward, said.odds, by_power)
 
-    def _add_slopes(self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes) -> None:
-        """Expected slopes over the posterior of each comparison; the curve without the terms that could make it negative (Gauss-Newton)."""
+    def _add_slopes(
+        self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes
+    ) -> None:
+        """Expected slopes over the posterior of each comparison; the curve without the terms that
+        could make it negative (Gauss-Newton).
+        """
         j, strength = self.votes.annotator[part], self.votes.strength[part]
         leaning, tight = toward * self.votes.shown[part], odds * (1.0 + odds)
         by_high, by_low = by.above[0] + odds, -(by.below[0] + odds)
@@ -90,14 +122,18 @@ class Expectation:
             by_high * ends.high_by[0] + by_low * ends.low_by[0],
             by_high * ends.high_by[1] + by_low * ends.low_by[1],
         )
-        # By each parameter, how fast the ends, seen from the feeling, move: by the discrimination, times d.
+        # By each parameter, how fast the ends, seen from the feeling, move: by the discrimination,
+        # times d.
         of_high = (-toward, -leaning, *ends.high_by)
         of_low = (-toward, -leaning, *ends.low_by)
         for p in self._free:
             np.add.at(sums.slope[:, p], j, totals[p])
             for q in self._free[self._free.index(p) :]:
                 k = (p == DISCRIMINATION) + (q == DISCRIMINATION)
-                both = by.curve_above[k] * of_high[p] * of_high[q] + by.curve_below[k] * of_low[p] * of_low[q]
+                both = (
+                    by.curve_above[k] * of_high[p] * of_high[q]
+                    + by.curve_below[k] * of_low[p] * of_low[q]
+                )
                 if p >= WIDTH:  # what moves the feeling alone leaves the interval as wide as it is
                     both += tight * (of_high[p] - of_low[p]) * (of_high[q] - of_low[q])
                 np.add.at(sums.curve[:, p, q], j, both)
@@ -105,7 +141,9 @@ class Expectation:
             len(sums.step_slope) if self.votes.has_strengths else 0
         ):  # the end of strength step + 1, the beginning of the next
             ended, begun = strength == step + 1, strength == step + 2
-            sums.step_slope[step] += (by_high * ends.scale)[ended].sum() + (by_low * ends.scale)[begun].sum()
+            sums.step_slope[step] += (by_high * ends.scale)[ended].sum() + (by_low * ends.scale)[
+                begun
+            ].sum()
             sums.step_curve[step] += ((by.curve_above[0] + tight) * ends.scale**2)[ended].sum()
             sums.step_curve[step] += ((by.curve_below[0] + tight) * ends.scale**2)[begun].sum()
 

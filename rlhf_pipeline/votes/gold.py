@@ -1,4 +1,6 @@
-"""Comparisons whose right choice is known: pairs labelled by it, and how often one vote finds it. Knows frames; knows no model."""
+"""Comparisons whose right choice is known: pairs labelled by it, and how often one vote finds it.
+Knows frames; knows no model.
+"""
 
 import numpy as np
 import pandas as pd
@@ -14,14 +16,20 @@ MARGIN = 0.5  # of a label without votes: that of votes without strength
 
 
 def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> pd.DataFrame:
-    """PREFERENCE_PAIRS of the comparisons with a known right choice of a or b, chosen by that; flagged ones and repeats are left out.
+    """PREFERENCE_PAIRS of the comparisons with a known right choice of a or b, chosen by that;
+    flagged ones and repeats are left out.
 
-    Where `voted`, the pairs that votes made, has the comparison on the same side, its agreement, votes and margin are kept: a
-    close call stays one. Elsewhere the label counts as one certain vote at seq 1. Without `voted` all are such labels, which
-    is what a model is to be judged on. Raises FrameError for frames that break their schema.
+    Where `voted`, the pairs that votes made, has the comparison on the same side, its agreement,
+    votes and margin are kept: a close call stays one. Elsewhere the label counts as one certain
+    vote at seq 1. Without `voted` all are such labels, which is what a model is to be judged on.
+    Raises FrameError for frames that break their schema.
     """
     comparisons = check_frame(comparisons, COMPARISONS)
-    known = comparisons[comparisons["gold"].isin(["a", "b"]) & comparisons["flag"].isna() & comparisons["repeat_of"].isna()]
+    known = comparisons[
+        comparisons["gold"].isin(["a", "b"])
+        & comparisons["flag"].isna()
+        & comparisons["repeat_of"].isna()
+    ]
     if known.empty:
         return PREFERENCE_PAIRS.empty()
     is_a = known["gold"] == "a"
@@ -46,30 +54,56 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
     return check_frame(pairs if voted is None else _with_votes(pairs, voted), PREFERENCE_PAIRS)
 
 
-def gold_ceiling(votes: pd.DataFrame, comparisons: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """How often one person's vote for a or b is the known right choice; None where no such vote meets one.
+def gold_ceiling(
+    votes: pd.DataFrame, comparisons: pd.DataFrame, params: BootstrapParams | None = None
+) -> Interval | None:
+    """How often one person's vote for a or b is the known right choice; None where no such vote
+    meets one.
 
-    This stands beside an accuracy against gold labels, as `noise_ceiling` beside one against votes: a label rests on several
-    votes, so single votes agree with it more often than with each other, and a model can do better than either. The bootstrap
-    draws prompts. Raises UnknownComparison for a vote whose comparison is not given.
+    This stands beside an accuracy against gold labels, as `noise_ceiling` beside one against votes:
+    a label rests on several votes, so single votes agree with it more often than with each other,
+    and a model can do better than either. The bootstrap draws prompts. Raises UnknownComparison for
+    a vote whose comparison is not given.
     """
     votes, comparisons = by_people(check_frame(votes, VOTES)), check_frame(comparisons, COMPARISONS)
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
-        raise UnknownComparison(f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. Hand in those as well.")
-    known = comparisons[comparisons["gold"].isin(["a", "b"]) & comparisons["flag"].isna() & comparisons["repeat_of"].isna()]
-    sided = votes[votes["choice"].isin([Choice.A, Choice.B]) & votes["comparison_id"].isin(known["comparison_id"])]
+        raise UnknownComparison(
+            f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. "
+            "Hand in "
+            "those as well."
+        )
+    known = comparisons[
+        comparisons["gold"].isin(["a", "b"])
+        & comparisons["flag"].isna()
+        & comparisons["repeat_of"].isna()
+    ]
+    sided = votes[
+        votes["choice"].isin([Choice.A, Choice.B])
+        & votes["comparison_id"].isin(known["comparison_id"])
+    ]
     if sided.empty:
         return None
     gold = sided["comparison_id"].map(known.set_index("comparison_id")["gold"])
     right = (sided["choice"] == gold).to_numpy(dtype=np.float64)
-    return interval_of_mean(right, groups=sided["prompt_id"].to_numpy(), params=params or BootstrapParams())
+    return interval_of_mean(
+        right, groups=sided["prompt_id"].to_numpy(), params=params or BootstrapParams()
+    )
 
 
 def _with_votes(pairs: pd.DataFrame, voted: pd.DataFrame) -> pd.DataFrame:
-    votes = check_frame(voted, PREFERENCE_PAIRS).drop_duplicates("comparison_id", keep="last").set_index("comparison_id")
+    votes = (
+        check_frame(voted, PREFERENCE_PAIRS)
+        .drop_duplicates("comparison_id", keep="last")
+        .set_index("comparison_id")
+    )
     side = pairs["comparison_id"].map(votes["chosen_side"])
     agree = (side == pairs["chosen_side"]).to_numpy(dtype=bool)
     of_votes = votes.reindex(pairs["comparison_id"])
     kept = ["day", "margin", "agreement", "n_votes", "annotator_kind", "max_seq"]
-    return pairs.assign(**{name: np.where(agree, of_votes[name].to_numpy(), pairs[name].to_numpy()) for name in kept})
+    return pairs.assign(
+        **{
+            name: np.where(agree, of_votes[name].to_numpy(), pairs[name].to_numpy())
+            for name in kept
+        }
+    )

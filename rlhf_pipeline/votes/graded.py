@@ -1,12 +1,15 @@
-"""What a felt difference makes an annotator say: chances of choice and strength, and their slopes. Knows arrays alone.
+"""What a felt difference makes an annotator say: chances of choice and strength, and their slopes.
+Knows arrays alone.
 
-Somebody feels `felt` plus logistic noise and says a, neither or b by where that falls (Rao and Kupper 1967), and how strongly by steps
-beyond (the graded responses of Samejima 1969). Every judgement is an interval of feelings, `low` to `high`, and its chance is
+Somebody feels `felt` plus logistic noise and says a, neither or b by where that falls (Rao and
+Kupper 1967), and how strongly by steps beyond (the graded responses of Samejima 1969). Every
+judgement is an interval of feelings, `low` to `high`, and its chance is
 
     F(high - felt) - F(low - felt) = F(high - felt) F(felt - low) (1 - exp(low - high)),   F the logistic distribution:
 
-its logarithm is concave in `felt`, and neither it nor a slope needs the difference of two nearly equal numbers. What an exponential of
-every feeling is needed for, `before` and `beyond`, is made once; the rest depends on the ends alone.
+its logarithm is concave in `felt`, and neither it nor a slope needs the difference of two nearly
+equal numbers. What an exponential of every feeling is needed for, `before` and `beyond`, is made
+once; the rest depends on the ends alone.
 """
 
 from typing import NamedTuple
@@ -21,7 +24,9 @@ MOST_STRENGTH = 4
 
 
 class Chances(NamedTuple):
-    """Of n judgements at k feelings each; `beyond` is of those alone whose interval has an upper end, `bounded` says which."""
+    """Of n judgements at k feelings each; `beyond` is of those alone whose interval has an upper
+    end, `bounded` says which.
+    """
 
     log: Floats  # (n, k), of the chance
     before: Floats  # (n, k), F(low - felt): of falling below the interval
@@ -31,11 +36,13 @@ class Chances(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Of the logarithm of the chances, summed over feelings with weights and with weights times powers of what each feeling stands for.
+    """Of the logarithm of the chances, summed over feelings with weights and with weights times
+    powers of what each feeling stands for.
 
-    That by the upper end is `above + odds`, by the lower one `-(below + odds)`, by the feeling `below - above`. The second derivatives,
-    signs changed, are `curve_above + odds (1 + odds)` by the upper end, `curve_below + odds (1 + odds)` by the lower one,
-    `-odds (1 + odds)` by both: those by the feeling are `curve_below + curve_above`.
+    That by the upper end is `above + odds`, by the lower one `-(below + odds)`, by the feeling
+    `below - above`. The second derivatives, signs changed, are `curve_above + odds (1 + odds)` by
+    the upper end, `curve_below + odds (1 + odds)` by the lower one, `-odds (1 + odds)` by both:
+    those by the feeling are `curve_below + curve_above`.
     """
 
     below: Floats  # (n, powers)
@@ -50,7 +57,8 @@ def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
     below = low[:, None] - felt
     unsure = softplus(below)
     log = -unsure
-    before = np.exp(np.subtract(below, unsure, out=below), out=below)  # F(x) = exp(x - softplus(x)), to the last digits on both sides
+    # F(x) = exp(x - softplus(x)), to the last digits on both sides
+    before = np.exp(np.subtract(below, unsure, out=below), out=below)
     above = felt[bounded] - high[bounded, None]
     unsure = softplus(above)
     gap = high[bounded] - low[bounded]
@@ -63,7 +71,9 @@ def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
 
 
 def slopes(said: Chances, weights: Floats, powers: Floats) -> Slopes:
-    """Of `chances` under `weights` (n, k), which are not kept, by `powers` (k, p) of what each feeling stands for."""
+    """Of `chances` under `weights` (n, k), which are not kept, by `powers` (k, p) of what each
+    feeling stands for.
+    """
     above, curve_above = np.zeros((2, len(weights), powers.shape[1]))
     beyond = weights[said.bounded] * said.beyond
     above[said.bounded] = beyond @ powers
@@ -73,7 +83,9 @@ def slopes(said: Chances, weights: Floats, powers: Floats) -> Slopes:
 
 
 def softplus(x: Floats) -> Floats:
-    """log(1 + exp(x)) = -log F(-x), without overflow. NumPy's own steps: SciPy's `log_expit` takes ten times as long."""
+    """log(1 + exp(x)) = -log F(-x), without overflow. NumPy's own steps: SciPy's `log_expit` takes
+    ten times as long.
+    """
     out = np.abs(x)
     np.log1p(np.exp(np.negative(out, out=out), out=out), out=out)
     out += np.maximum(x, 0.0)
@@ -81,16 +93,20 @@ def softplus(x: Floats) -> Floats:
 
 
 class Ends:
-    """Between which feelings each judgement lies, seen from the side that was taken, and how the ends move with the logarithms of the
-    annotator's tie width and strength scale.
+    """Between which feelings each judgement lies, seen from the side that was taken, and how the
+    ends move with the logarithms of the annotator's tie width and strength scale.
 
-    Of judgements (n,): `side` 1, 0 or -1, `strength` 0 for none; `width` and `scale` of their annotators; `steps` (3,) of strength.
+    Of judgements (n,): `side` 1, 0 or -1, `strength` 0 for none; `width` and `scale` of their
+    annotators; `steps` (3,) of strength.
     """
 
     def __init__(self, side: Ints, strength: Ints, width: Floats, scale: Floats, steps: Floats):
         far = np.concatenate([[0.0], np.cumsum(steps)])
         is_tie, is_bounded = side == 0, (strength > 0) & (strength < MOST_STRENGTH)
-        low_step, high_step = far[np.maximum(strength - 1, 0)], far[np.minimum(strength, MOST_STRENGTH - 1)] * is_bounded
+        low_step, high_step = (
+            far[np.maximum(strength - 1, 0)],
+            far[np.minimum(strength, MOST_STRENGTH - 1)] * is_bounded,
+        )
         self.scale = scale
         self.low_by = (np.where(is_tie, -1.0, 1.0) * width, low_step * scale)
         self.high_by = (np.where(is_tie | is_bounded, 1.0, 0.0) * width, high_step * scale)

@@ -1,17 +1,20 @@
-"""Annotators and taste in one model: what each comparison's votes say, given who cast them. Knows frames of votes; knows no reward model.
+"""Annotators and taste in one model: what each comparison's votes say, given who cast them. Knows
+frames of votes; knows no reward model.
 
 Annotator j on comparison c feels
 
     x = discrimination_j * d_c + position_bias_j,      d_c = u(completion a) - u(completion b),
 
-and says what `graded` makes of it, with a tie width and a strength scale of their own. The bias is toward the left: its sign is minus where
-b stood there, and it is left out where nobody knows which did, a repeat too, of which only is known that a and b changed places. A
-discrimination near 0 is a spammer's, one below 0 that of somebody who reads the scale backwards. Completions that occur in several
-comparisons share their utility, see `utilities`.
+and says what `graded` makes of it, with a tie width and a strength scale of their own. The bias is
+toward the left: its sign is minus where b stood there, and it is left out where nobody knows which
+did, a repeat too, of which only is known that a and b changed places. A discrimination near 0 is a
+spammer's, one below 0 that of somebody who reads the scale backwards. Completions that occur in
+several comparisons share their utility, see `utilities`.
 
-Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons by expectation propagation (Minka
-2001), over annotators by one damped Newton step an iteration. Annotators are draws from a normal population that is learnt with them,
-so those with few votes are shrunk to the pool. Nothing is drawn: the same votes in any order give the same model.
+Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons
+by expectation propagation (Minka 2001), over annotators by one damped Newton step an iteration.
+Annotators are draws from a normal population that is learnt with them, so those with few votes are
+shrunk to the pool. Nothing is drawn: the same votes in any order give the same model.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +27,16 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import (
+    COMPARISONS,
+    SOFT_LABELS,
+    VOTES,
+    FrameSchema,
+    check_frame,
+    integer,
+    number,
+    text,
+)
 from rlhf_pipeline.votes.expectation import BIAS, DISCRIMINATION, SCALE, WIDTH, Expectation, Sums
 from rlhf_pipeline.votes.graded import MOST_STRENGTH
 from rlhf_pipeline.votes.judgements import SIDES, Judgements, about
@@ -34,12 +46,15 @@ from rlhf_pipeline.votes.utilities import Utilities
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Where the population starts, and with how many imagined annotators' weight its spread is held there: one annotator has no population.
+# Where the population starts, and with how many imagined annotators' weight its spread is held
+# there: one annotator has no population.
 START = np.array([1.5, 0.0, np.log(0.3), 0.0])
 START_VARIANCE = np.array([0.5, 0.05, 0.1, 0.1])
 START_WEIGHT = 2.0
 LONGEST_STEP = 0.7
-LEAST_CAVITY = 0.3  # precision: a factor that a neighbour's change made too strong leaves at least this much of the prior
+# precision: a factor that a neighbour's change made too strong leaves at least this much of the
+# prior
+LEAST_CAVITY = 0.3
 UNIT = {"low": 0.0, "high": 1.0}
 
 ANNOTATORS = FrameSchema(
@@ -47,21 +62,30 @@ ANNOTATORS = FrameSchema(
     {
         "annotator_id": text("pseudonym"),
         "n_votes": integer("judgements, skips left out", low=1),
-        "reliability": number("chance to take the better side of a typical comparison, if taking one", **UNIT),
+        "reliability": number(
+            "chance to take the better side of a typical comparison, if taking one", **UNIT
+        ),
         "reliability_low": number("lower end of its interval", **UNIT),
         "reliability_high": number("upper end of its interval", **UNIT),
-        "discrimination": number("what one unit of utility is felt as; 0 votes at random, below 0 against the others"),
+        "discrimination": number(
+            "what one unit of utility is felt as; 0 votes at random, below 0 against the others"
+        ),
         "position_bias": number(
-            "chance to take the left of two completions that are equally good, if taking one, less one half; missing where of no vote is "
-            "known which stood left", nullable=True, low=-0.5, high=0.5,
+            "chance to take the left of two completions that are equally good, if taking one, less "
+            "one half; missing where of no vote is known which stood left",
+            nullable=True,
+            low=-0.5,
+            high=0.5,
         ),
         "position_bias_low": number("lower end of its interval", nullable=True, low=-0.5, high=0.5),
-        "position_bias_high": number("upper end of its interval", nullable=True, low=-0.5, high=0.5),
+        "position_bias_high": number(
+            "upper end of its interval", nullable=True, low=-0.5, high=0.5
+        ),
         "tie_width": number("feelings up to it are ties; 0 where nobody said tie", low=0.0),
         "strength_scale": number("steps of strength are this much wider than the pool's", low=0.0),
     },
     key=("annotator_id",),
-)  # fmt: skip
+)
 
 
 class JointParams(BaseModel):
@@ -69,10 +93,27 @@ class JointParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    shares_completions: bool = Field(default=True, description="A completion has one utility in all its comparisons (needs comparisons)")
-    n_nodes: int = Field(default=11, ge=5, le=61, description="Points of the quadrature over a comparison's difference of utility")
-    max_iterations: int = Field(default=200, ge=1, le=10_000, description="After these the model is given back as not converged")
-    tolerance: float = Field(default=1e-3, gt=0, description="Change of every difference and parameter below which it has converged")
+    shares_completions: bool = Field(
+        default=True,
+        description="A completion has one utility in all its comparisons (needs comparisons)",
+    )
+    n_nodes: int = Field(
+        default=11,
+        ge=5,
+        le=61,
+        description="Points of the quadrature over a comparison's difference of utility",
+    )
+    max_iterations: int = Field(
+        default=200,
+        ge=1,
+        le=10_000,
+        description="After these the model is given back as not converged",
+    )
+    tolerance: float = Field(
+        default=1e-3,
+        gt=0,
+        description="Change of every difference and parameter below which it has converged",
+    )
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the intervals")
 
 
@@ -85,20 +126,29 @@ class JointModel:
     discrimination: float  # of the typical annotator
     n_iterations: int
     is_converged: bool
-    log_likelihoods: tuple[float, ...]  # after each iteration; of single comparisons, as expectation propagation has it
-    fit: "_Fit" = field(repr=False, compare=False)  # where it ended, for a fit to more votes to begin at
+    # after each iteration; of single comparisons, as expectation propagation has it
+    log_likelihoods: tuple[float, ...]
+    # where it ended, for a fit to more votes to begin at
+    fit: "_Fit" = field(repr=False, compare=False)
 
 
 def joint_model(
-    votes: pd.DataFrame, comparisons: pd.DataFrame | None = None, params: JointParams | None = None, *, start: JointModel | None = None
+    votes: pd.DataFrame,
+    comparisons: pd.DataFrame | None = None,
+    params: JointParams | None = None,
+    *,
+    start: JointModel | None = None,
 ) -> JointModel:
-    """The joint model of a VOTES frame; with COMPARISONS, completions that occur in several of them share their utility.
+    """The joint model of a VOTES frame; with COMPARISONS, completions that occur in several of them
+    share their utility.
 
-    `start`, a model of some of the votes, is where the fit begins: it is sooner at the same end, within the tolerance.
+    `start`, a model of some of the votes, is where the fit begins: it is sooner at the same end,
+    within the tolerance.
 
-    Skips and machine votes are left out, and with COMPARISONS votes on flagged ones, as of pairs; a repeat, which shows the sides
-    swapped, is one more judgement of the original. Raises NotEnoughVotes where nobody judged anything, UnknownComparison where
-    COMPARISONS lacks one that was judged, FrameError.
+    Skips and machine votes are left out, and with COMPARISONS votes on flagged ones, as of pairs; a
+    repeat, which shows the sides swapped, is one more judgement of the original. Raises
+    NotEnoughVotes where nobody judged anything, UnknownComparison where COMPARISONS lacks one that
+    was judged, FrameError.
     """
     params = params or JointParams()
     said = by_people(check_frame(votes, VOTES))
@@ -108,8 +158,15 @@ def joint_model(
         flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
         judged = judged[~(judged["comparison_id"].isin(flagged) | about(judged).isin(flagged))]
     if judged.empty:
-        raise NotEnoughVotes("No vote judges a comparison: all are skips, a machine's or on flagged comparisons. Collect some first.")
-    utilities = _utilities(judged, comparisons) if params.shares_completions and comparisons is not None else None
+        raise NotEnoughVotes(
+            "No vote judges a comparison: all are skips, a machine's or on flagged comparisons. "
+            "Collect some first."
+        )
+    utilities = (
+        _utilities(judged, comparisons)
+        if params.shares_completions and comparisons is not None
+        else None
+    )
     fit = _Fit(Judgements(judged), utilities, params)
     if start is not None:
         fit.begin_at(start.fit)
@@ -121,10 +178,16 @@ def _utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
     known = comparisons.set_index("comparison_id")
     lost = ids[~np.isin(ids, known.index.to_numpy(dtype=str))]
     if len(lost):
-        raise UnknownComparison(f"{len(lost)} comparisons were judged that are not given, first {lost[0]}. Hand in those as well.")
+        raise UnknownComparison(
+            f"{len(lost)} comparisons were judged that are not given, first {lost[0]}. Hand in "
+            "those as well."
+        )
     known = known.loc[ids]
     # The same text under two prompts is two things: what is good depends on what was asked.
-    names = [known["prompt_id"].astype(str) + "\0" + known[f"completion_{side}_id"].astype(str) for side in "ab"]
+    names = [
+        known["prompt_id"].astype(str) + "\0" + known[f"completion_{side}_id"].astype(str)
+        for side in "ab"
+    ]
     codes = pd.factorize(pd.concat(names, ignore_index=True), sort=True)[0].astype(np.int64)
     a, b = codes[: len(ids)], codes[len(ids) :].copy()
     is_same = a == b  # a completion beside itself: nothing is learnt of its utility
@@ -148,13 +211,23 @@ class _Fit:
         self.is_converged = False
 
     def begin_at(self, other: "_Fit") -> None:
-        """Annotators, population and comparisons as `other` has them; whom and what it does not know begins as nobody's."""
-        self.mean, self.spread, self.steps = other.mean.copy(), other.spread.copy(), other.steps.copy()
+        """Annotators, population and comparisons as `other` has them; whom and what it does not
+        know begins as nobody's.
+        """
+        self.mean, self.spread, self.steps = (
+            other.mean.copy(),
+            other.spread.copy(),
+            other.steps.copy(),
+        )
         who, there = _known(self.votes.names, other.votes.names)
         self.theta = np.tile(self.mean, (len(self.theta), 1))
         self.theta[who] = other.theta[there]
         which, there = _known(self.votes.ids, other.votes.ids)
-        for mine, its in ((self.cavity, other.cavity), (self.factor, other.factor), (self.d, other.d)):
+        for mine, its in (
+            (self.cavity, other.cavity),
+            (self.factor, other.factor),
+            (self.d, other.d),
+        ):
             for of_mine, of_its in zip(mine, its, strict=True):
                 of_mine[which] = of_its[there]
 
@@ -171,31 +244,49 @@ class _Fit:
         return self
 
     def _connect(self, sums: Sums) -> None:
-        """What the comparisons tell of each other: the new factors, and for each what all others say of it."""
+        """What the comparisons tell of each other: the new factors, and for each what all others
+        say of it.
+        """
         if self.utilities is None:
             self.d = (sums.mean, sums.variance)
             return
         mean, variance = self.cavity
-        self.factor = (sums.mean / sums.variance - mean / variance, np.maximum(1 / sums.variance - 1 / variance, 0.0))
+        self.factor = (
+            sums.mean / sums.variance - mean / variance,
+            np.maximum(1 / sums.variance - 1 / variance, 0.0),
+        )
         self.d = self.utilities.differences(self.factor[1], self.factor[0])
         precision = np.maximum(1 / self.d[1] - self.factor[1], LEAST_CAVITY)
         self.cavity = ((self.d[0] / self.d[1] - self.factor[0]) / precision, 1 / precision)
 
     def _improve(self, sums: Sums) -> float:
-        """One step of every annotator toward their votes and the population, then of the population; the longest one taken."""
+        """One step of every annotator toward their votes and the population, then of the
+        population; the longest one taken.
+        """
         prior = np.where(self.is_free, 1 / self.spread, 1e6)
         curve = sums.curve + np.diag(prior)
         slope = sums.slope - (self.theta - self.mean) * prior
-        move = np.clip(np.linalg.solve(curve, slope[..., None])[..., 0], -LONGEST_STEP, LONGEST_STEP) * self.is_free
+        move = (
+            np.clip(np.linalg.solve(curve, slope[..., None])[..., 0], -LONGEST_STEP, LONGEST_STEP)
+            * self.is_free
+        )
         self.theta = self.theta + move
         self.covariance = np.linalg.inv(curve)
         n = len(self.theta)
-        self.mean = np.where(self.is_free, (self.theta.sum(axis=0) + START_WEIGHT * self.mean) / (n + START_WEIGHT), self.mean)
+        self.mean = np.where(
+            self.is_free,
+            (self.theta.sum(axis=0) + START_WEIGHT * self.mean) / (n + START_WEIGHT),
+            self.mean,
+        )
         self.mean[SCALE] = 0.0  # the steps themselves are the pool's
-        own = ((self.theta - self.mean) ** 2 + np.diagonal(self.covariance, axis1=1, axis2=2)).sum(axis=0)
+        own = ((self.theta - self.mean) ** 2 + np.diagonal(self.covariance, axis1=1, axis2=2)).sum(
+            axis=0
+        )
         self.spread = (own + START_WEIGHT * START_VARIANCE) / (n + START_WEIGHT)
         if self.votes.has_strengths:
-            ends = np.cumsum(self.steps) + np.clip(sums.step_slope / np.maximum(sums.step_curve, 1e-9), -0.3, 0.3)
+            ends = np.cumsum(self.steps) + np.clip(
+                sums.step_slope / np.maximum(sums.step_curve, 1e-9), -0.3, 0.3
+            )
             self.steps = np.maximum(np.diff(ends, prepend=0.0), 0.05)
         return float(np.abs(move).max())
 
@@ -205,7 +296,9 @@ class _Fit:
         z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
         mean, sd = self.d[0], np.sqrt(self.d[1])
         typical = float(self.mean[DISCRIMINATION])
-        ends = np.sort(np.stack([expit(typical * (mean - z * sd)), expit(typical * (mean + z * sd))]), axis=0)
+        ends = np.sort(
+            np.stack([expit(typical * (mean - z * sd)), expit(typical * (mean + z * sd))]), axis=0
+        )
         labels = pd.DataFrame(
             {
                 "comparison_id": self.votes.ids,
@@ -220,16 +313,22 @@ class _Fit:
             }
         )
         return JointModel(
-            labels=check_frame(labels, SOFT_LABELS), annotators=self._annotators(z), discrimination=typical,
-            n_iterations=len(self.log_likelihoods), is_converged=self.is_converged, log_likelihoods=tuple(self.log_likelihoods), fit=self,
-        )  # fmt: skip
+            labels=check_frame(labels, SOFT_LABELS),
+            annotators=self._annotators(z),
+            discrimination=typical,
+            n_iterations=len(self.log_likelihoods),
+            is_converged=self.is_converged,
+            log_likelihoods=tuple(self.log_likelihoods),
+            fit=self,
+        )
 
     def _annotators(self, z: float) -> pd.DataFrame:
         from scipy.special import expit
 
         sd = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         slope, bias = self.theta[:, DISCRIMINATION], self.theta[:, BIAS]
-        # If all see the same completion left, a leaning of all to the left and better completions there are told apart by the prior alone.
+        # If all see the same completion left, a leaning of all to the left and better completions
+        # there are told apart by the prior alone.
         shown = self.votes.shown[self.votes.shown != 0]
         if len(shown):
             confounded = float(self.mean[DISCRIMINATION] * shown.mean()) ** 2 / self.votes.n_prompts
@@ -256,14 +355,19 @@ class _Fit:
     def _expected(self, mean: Floats, sd: Floats) -> Floats:
         from scipy.special import expit
 
-        return np.asarray(np.exp(self.expectation.log_weights) @ expit(mean + sd * self.expectation.nodes[:, None]))
+        return np.asarray(
+            np.exp(self.expectation.log_weights)
+            @ expit(mean + sd * self.expectation.nodes[:, None])
+        )
 
     def _reliability(self, discrimination: Floats) -> Floats:
         """Chance of the better side over differences of the prior."""
         from scipy.special import expit
 
         nodes, weights = np.polynomial.hermite_e.hermegauss(61)
-        return np.asarray((weights / weights.sum()) @ expit(np.abs(nodes)[:, None] * discrimination))
+        return np.asarray(
+            (weights / weights.sum()) @ expit(np.abs(nodes)[:, None] * discrimination)
+        )
 
 
 def _known(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:

@@ -1,4 +1,6 @@
-"""Votes as arrays for the joint model: whose, of what, which side of it, how strongly. Knows frames of votes; knows no model."""
+"""Votes as arrays for the joint model: whose, of what, which side of it, how strongly. Knows frames
+of votes; knows no model.
+"""
 
 from collections.abc import Iterator
 
@@ -26,13 +28,20 @@ class Judgements:
         is_repeat = judged["repeat_of"].notna().to_numpy()
         # 1 where a stood left, -1 where b did, 0 where nobody knows.
         swapped = judged["is_swapped"]
-        left = np.where(swapped.isna(), 0, np.where(swapped.fillna(False).to_numpy(dtype=bool), -1, 1))
+        left = np.where(
+            swapped.isna(), 0, np.where(swapped.fillna(False).to_numpy(dtype=bool), -1, 1)
+        )
         self.ids, first, comparison = _numbered(about(judged))
         self.prompts = judged["prompt_id"].to_numpy(dtype=object)[first]
         self.names, _, annotator = _numbered(judged["annotator_id"])
-        side = judged["choice"].map({str(choice): side for choice, side in SIDES.items()}).to_numpy(dtype=np.int64)
+        side = (
+            judged["choice"]
+            .map({str(choice): side for choice, side in SIDES.items()})
+            .to_numpy(dtype=np.int64)
+        )
         strength = judged["strength"].fillna(0).to_numpy(dtype=np.int64)
-        # Sums depend on the order in the last bits: the same votes are to give the same model however they come.
+        # Sums depend on the order in the last bits: the same votes are to give the same model
+        # however they come.
         order = np.lexsort((strength, side, left, is_repeat, annotator, comparison))
         self.comparison, self.annotator = comparison[order], annotator[order]
         self.side, self.strength = side[order], strength[order]
@@ -43,7 +52,11 @@ class Judgements:
         self.shown = turned * left[order]
         self.n_prompts = judged["prompt_id"].nunique()
         self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
-        self.has_ties, self.has_strengths, self.has_sides = bool((side == 0).any()), bool((strength > 0).any()), bool(left.any())
+        self.has_ties, self.has_strengths, self.has_sides = (
+            bool((side == 0).any()),
+            bool((strength > 0).any()),
+            bool(left.any()),
+        )
 
     def __len__(self) -> int:
         return len(self.comparison)
@@ -61,4 +74,8 @@ class Judgements:
 def _numbered(ids: pd.Series) -> tuple[npt.NDArray[np.str_], Ints, Ints]:
     """The distinct ones in their order, where each stands first, and the number of every row's."""
     codes, distinct = pd.factorize(ids, sort=True)
-    return distinct.to_numpy(dtype=str), np.unique(codes, return_index=True)[1], codes.astype(np.int64)
+    return (
+        distinct.to_numpy(dtype=str),
+        np.unique(codes, return_index=True)[1],
+        codes.astype(np.int64),
+    )

@@ -1,7 +1,8 @@
-"""The joint model of a project's votes with everything said of its annotators. Knows frames of votes; knows no store and no reward model.
+"""The joint model of a project's votes with everything said of its annotators. Knows frames of
+votes; knows no store and no reward model.
 
-Annotators are judged by all their votes. Labels are learnt from, so they rest on no vote of the test split: reliabilities and utilities
-of a model that is fitted without those.
+Annotators are judged by all their votes. Labels are learnt from, so they rest on no vote of the
+test split: reliabilities and utilities of a model that is fitted without those.
 """
 
 from dataclasses import dataclass
@@ -25,19 +26,24 @@ class AnnotatorReport(Record):
 
     n_annotators: int
     n_comparisons: int
-    discrimination: float = Field(description="of the typical annotator: what one unit of utility is felt as")
+    discrimination: float = Field(
+        description="of the typical annotator: what one unit of utility is felt as"
+    )
     is_converged: bool
     n_iterations: int
     log_likelihoods: tuple[float, ...] = Field(description="after each iteration")
-    alpha: Interval | None = Field(description="Krippendorff's, nominal: 1 where all agree, 0 as often as chance")
+    alpha: Interval | None = Field(
+        description="Krippendorff's, nominal: 1 where all agree, 0 as often as chance"
+    )
     kappa: Interval | None = Field(description="Fleiss'")
     agreement: Agreement
 
 
 @dataclass(frozen=True)
 class LearntAnnotators:
-    """The joint model of all votes and that of those outside the test split (None where there are none), ANNOTATOR_FIGURES with the least
-    reliable first, PAIRWISE_KAPPA, and agreement beyond chance."""
+    """The joint model of all votes and that of those outside the test split (None where there are
+    none), ANNOTATOR_FIGURES with the least reliable first, PAIRWISE_KAPPA, and agreement beyond
+    chance."""
 
     model: JointModel
     teacher: JointModel | None
@@ -76,17 +82,24 @@ def learn_annotators(
     params: JointParams | None = None,
     figures: FiguresParams | None = None,
 ) -> LearntAnnotators:
-    """Everything from VOTES, the COMPARISONS they judge and, where there are any, EFFORTS and earlier passes.
+    """Everything from VOTES, the COMPARISONS they judge and, where there are any, EFFORTS and
+    earlier passes.
 
     Raises NotEnoughVotes where no vote by people judges anything, UnknownComparison, FrameError.
     """
     teacher = _teacher(votes, comparisons, params)
     is_all = teacher is not None and bool(_outside_test(votes, comparisons).all())
-    model = teacher if teacher is not None and is_all else joint_model(votes, comparisons, params, start=teacher)
+    model = (
+        teacher
+        if teacher is not None and is_all
+        else joint_model(votes, comparisons, params, start=teacher)
+    )
     return LearntAnnotators(
         model=model,
         teacher=teacher,
-        figures=annotator_figures(votes, model, comparisons=comparisons, efforts=efforts, passes=passes, params=figures),
+        figures=annotator_figures(
+            votes, model, comparisons=comparisons, efforts=efforts, passes=passes, params=figures
+        ),
         kappas=pairwise_kappa(votes),
         alpha=krippendorff_alpha(votes),
         kappa=fleiss_kappa(votes),
@@ -94,17 +107,22 @@ def learn_annotators(
     )
 
 
-def training_labels(votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None = None) -> pd.DataFrame:
-    """SOFT_LABELS to learn from, of VOTES on COMPARISONS outside the test split; none where nobody judged one. Raises as `joint_model`.
+def training_labels(
+    votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None = None
+) -> pd.DataFrame:
+    """SOFT_LABELS to learn from, of VOTES on COMPARISONS outside the test split; none where nobody
+    judged one. Raises as `joint_model`.
 
-    Completions share their utility between comparisons, and annotators their reliability between prompts: a label of the train split from
-    all votes would hold what was said of the test split.
+    Completions share their utility between comparisons, and annotators their reliability between
+    prompts: a label of the train split from all votes would hold what was said of the test split.
     """
     teacher = _teacher(check_frame(votes, VOTES), comparisons, params)
     return SOFT_LABELS.empty() if teacher is None else teacher.labels
 
 
-def _teacher(votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None) -> JointModel | None:
+def _teacher(
+    votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None
+) -> JointModel | None:
     try:
         return joint_model(votes[_outside_test(votes, comparisons)], comparisons, params)
     except NotEnoughVotes:
@@ -112,18 +130,23 @@ def _teacher(votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams
 
 
 def _outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
-    """By the split of the comparison each of VOTES is about, as of pairs: of a repeat, that of the one it repeats."""
+    """By the split of the comparison each of VOTES is about, as of pairs: of a repeat, that of the
+    one it repeats.
+    """
     shown = check_frame(comparisons, COMPARISONS)
     in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
     return ~(about(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
 
 
 def last_words(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
-    """VOTES of several days' snapshots with one vote of an annotator on a comparison, the last up to a seq: a snapshot that is older than
-    a later day's still holds what was judged again there."""
+    """VOTES of several days' snapshots with one vote of an annotator on a comparison, the last up
+    to a seq: a snapshot that is older than a later day's still holds what was judged again
+    there."""
     checked = check_frame(votes, VOTES).sort_values("seq")
     known = checked if up_to_seq is None else checked[checked["seq"] <= up_to_seq]
-    return known.drop_duplicates(["comparison_id", "annotator_id"], keep="last").reset_index(drop=True)
+    return known.drop_duplicates(["comparison_id", "annotator_id"], keep="last").reset_index(
+        drop=True
+    )
 
 
 def judged_ids(votes: pd.DataFrame) -> list[str]:

@@ -1,6 +1,7 @@
 """Votes of people apart from those of machines. Knows frames of votes; knows no routing.
 
-A machine vote is a model's own answer. It measures no agreement among people, no model, and teaches none unless somebody asks for it.
+A machine vote is a model's own answer. It measures no agreement among people, no model, and teaches
+none unless somebody asks for it.
 """
 
 import pandas as pd

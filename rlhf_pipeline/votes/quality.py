@@ -1,7 +1,8 @@
-"""How carefully an annotator votes, vote by vote: too fast to have read, always the same, the same pair again. Knows arrays of one
-annotator's votes; knows no storage and nobody else's votes.
+"""How carefully an annotator votes, vote by vote: too fast to have read, always the same, the same
+pair again. Knows arrays of one annotator's votes; knows no storage and nobody else's votes.
 
-The rules are those of `votes.annotators`, which tells the same of a whole frame; these can be told anew after each vote.
+The rules are those of `votes.annotators`, which tells the same of a whole frame; these can be told
+anew after each vote.
 """
 
 from collections.abc import Sequence
@@ -21,11 +22,20 @@ MARKS: tuple[Mark, ...] = get_args(Mark)
 LEFT, RIGHT, NEITHER, UNKNOWN, SKIP = 1, -1, 0, 9, 2  # what was said, as it was shown
 NO_TIME = -1  # of `is_fast`: nobody knows how long it took
 
-# One row per vote as cast. comparison, about and pair are hashes: of the comparison, of the one it repeats (its own if none), of the two
-# completions under their prompt, whichever stood left. turn orders an annotator's votes on one comparison.
+# One row per vote as cast. comparison, about and pair are hashes: of the comparison, of the one it
+# repeats (its own if none), of the two completions under their prompt, whichever stood left. turn
+# orders an annotator's votes on one comparison.
 VOTES = np.dtype(
-    [("seq", "i8"), ("comparison", "i8"), ("about", "i8"), ("pair", "i8"), ("turn", "i8"), ("shown", "i1"), ("is_fast", "i1")]
-)  # fmt: skip
+    [
+        ("seq", "i8"),
+        ("comparison", "i8"),
+        ("about", "i8"),
+        ("pair", "i8"),
+        ("turn", "i8"),
+        ("shown", "i1"),
+        ("is_fast", "i1"),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +47,16 @@ class Marked:
 
     @cached_property
     def share(self) -> Interval | None:
-        """With Wilson's interval; None where it can be said of no vote. Told once: a page sorts thousands of annotators by it."""
+        """With Wilson's interval; None where it can be said of no vote. Told once: a page sorts
+        thousands of annotators by it.
+        """
         if self.n == 0:
             return None
         value = len(self.seqs) / self.n
         low, high = wilson_bounds(value, self.n)
-        return Interval(value=value, low=float(min(low, value)), high=float(max(high, value)), n=self.n)
+        return Interval(
+            value=value, low=float(min(low, value)), high=float(max(high, value)), n=self.n
+        )
 
 
 @dataclass(frozen=True)
@@ -56,12 +70,17 @@ class Quality:
 def quality(cast: npt.NDArray[Any]) -> Quality:
     """Of one annotator's VOTES in any order. Of several on a comparison the last turn counts.
 
-    `too_fast`: faster than anybody reads both completions, of votes that say how long they took. `same_as_before`: the same as the vote
-    before, as shown, of those of which both are known. `duplicate`: of two completions that the annotator had judged before under another
-    comparison, of votes on comparisons that are no repeats: those are asked on purpose.
+    `too_fast`: faster than anybody reads both completions, of votes that say how long they took.
+    `same_as_before`: the same as the vote before, as shown, of those of which both are known.
+    `duplicate`: of two completions that the annotator had judged before under another comparison,
+    of votes on comparisons that are no repeats: those are asked on purpose.
     """
     last = cast[np.lexsort((cast["turn"], cast["comparison"]))]
-    is_last = np.append(last["comparison"][1:] != last["comparison"][:-1], True) if len(last) else np.zeros(0, dtype=bool)
+    is_last = (
+        np.append(last["comparison"][1:] != last["comparison"][:-1], True)
+        if len(last)
+        else np.zeros(0, dtype=bool)
+    )
     judged = np.sort(last[is_last & (last["shown"] != SKIP)], order="seq")
     seq, shown = judged["seq"], judged["shown"]
     timed = judged["is_fast"] != NO_TIME
@@ -80,6 +99,10 @@ def quality(cast: npt.NDArray[Any]) -> Quality:
 
 
 def concern(found: Quality, of: Sequence[Mark] = MARKS) -> float:
-    """What is surely odd, from 0 to 1: the highest lower end. Saying the same as before is odd above a half, which a coin says."""
+    """What is surely odd, from 0 to 1: the highest lower end. Saying the same as before is odd
+    above a half, which a coin says.
+    """
     lows = {mark: 0.0 if (share := found.marked[mark].share) is None else share.low for mark in of}
-    return max(2 * max(0.0, low - 0.5) if mark == "same_as_before" else low for mark, low in lows.items())
+    return max(
+        2 * max(0.0, low - 0.5) if mark == "same_as_before" else low for mark, low in lows.items()
+    )

@@ -1,4 +1,6 @@
-"""Which split a prompt belongs to. Knows the prompt's id and what was given with an import, so no run can ever move a prompt."""
+"""Which split a prompt belongs to. Knows the prompt's id and what was given with an import, so no
+run can ever move a prompt.
+"""
 
 import hashlib
 from typing import Literal
@@ -11,7 +13,8 @@ SPLITS: dict[Split, float] = {"train": 0.70, "calib": 0.15, "test": 0.15}
 
 
 def split_of(prompt_id: str) -> Split:
-    """Split by a hash of the prompt: all comparisons of one prompt fall together, in every run and every project.
+    """Split by a hash of the prompt: all comparisons of one prompt fall together, in every run and
+    every project.
 
     >>> split_of("5a7c5bf4a6d2e6a0c2a1") == split_of("5a7c5bf4a6d2e6a0c2a1")
     True
@@ -28,13 +31,17 @@ def split_of(prompt_id: str) -> Split:
 
 
 def splits_of(comparisons: pd.DataFrame) -> "pd.Series[str]":
-    """The split of each COMPARISONS row, by its index: the one given with it, else that of its split group, else of its prompt."""
+    """The split of each COMPARISONS row, by its index: the one given with it, else that of its
+    split group, else of its prompt.
+    """
     group = comparisons["split_group"].fillna(comparisons["prompt_id"])
     by_hash = group.map({name: split_of(name) for name in group.unique()})
     return comparisons["split"].fillna(by_hash)
 
 
 def divided_prompts(pairs: pd.DataFrame) -> list[str]:
-    """Ids of prompts with PREFERENCE_PAIRS in several splits, as an import can give them: what is learnt of such a prompt is judged on it too."""
+    """Ids of prompts with PREFERENCE_PAIRS in several splits, as an import can give them: what is
+    learnt of such a prompt is judged on it too.
+    """
     n_splits = pairs.groupby("prompt_id")["split"].nunique()
     return [str(name) for name in n_splits.index[n_splits > 1]]

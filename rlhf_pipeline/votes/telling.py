@@ -1,7 +1,8 @@
-"""Shares and medians of many groups at once, each with its interval; missing where a group has nothing. Knows arrays; knows no votes.
+"""Shares and medians of many groups at once, each with its interval; missing where a group has
+nothing. Knows arrays; knows no votes.
 
-Ends of shares are Wilson's (1927), which stay wide where little was seen. Ends of a median are order statistics, so of fewer values than such
-ends need (6 at a level of 95 %) no median is given.
+Ends of shares are Wilson's (1927), which stay wide where little was seen. Ends of a median are
+order statistics, so of fewer values than such ends need (6 at a level of 95 %) no median is given.
 """
 
 from typing import Any
@@ -25,7 +26,10 @@ def ends(measure: str) -> tuple[str, str, str]:
 def measure_columns(name: str, what: str, **bounds: float) -> dict[str, Column]:
     """A figure and its ends as columns of a frame."""
     meanings = (what, "lower end of its interval", "upper end of its interval")
-    return {end: number(meaning, nullable=True, **bounds) for end, meaning in zip(ends(name), meanings, strict=True)}
+    return {
+        end: number(meaning, nullable=True, **bounds)
+        for end, meaning in zip(ends(name), meanings, strict=True)
+    }
 
 
 class Teller:
@@ -39,7 +43,9 @@ class Teller:
         return {counted: n, **self.wilson(measure, k, n)}
 
     def median(self, measure: str, counted: str, code: Ints, values: Any) -> Figures:
-        """Order statistics: the ranks that a fair coin, tossed n times, leaves outside with the level's rest."""
+        """Order statistics: the ranks that a fair coin, tossed n times, leaves outside with the
+        level's rest.
+        """
         from scipy.stats import binom
 
         values = np.asarray(values, dtype=np.float64)
@@ -58,7 +64,9 @@ class Teller:
         return {counted: n, **dict(zip(ends(measure), told, strict=True))}
 
     def confidence(self, code: Ints, stated: Any, is_right: Any) -> Figures:
-        """n_sure, mean_confidence, confidence_gap and brier of stated confidences and what became of them."""
+        """n_sure, mean_confidence, confidence_gap and brier of stated confidences and what became
+        of them.
+        """
         stated, right = np.asarray(stated, dtype=np.float64), np.asarray(is_right, dtype=np.float64)
         n, n_right = self.count(code), self.sums(code, right)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,7 +84,10 @@ class Teller:
         return np.asarray(np.bincount(code, minlength=self.n), dtype=np.int64)
 
     def sums(self, code: Ints, values: Any) -> Floats:
-        return np.asarray(np.bincount(code, weights=np.asarray(values, dtype=np.float64), minlength=self.n), dtype=np.float64)
+        return np.asarray(
+            np.bincount(code, weights=np.asarray(values, dtype=np.float64), minlength=self.n),
+            dtype=np.float64,
+        )
 
     def wilson(self, measure: str, k: Any, n: Any) -> dict[str, Floats]:
         """Of k of n, (groups,): the share and its ends, missing where n is 0."""
@@ -85,4 +96,7 @@ class Teller:
         low, high = wilson_bounds(share, np.maximum(n, 1), self.level)
         # Sums of squares can end a last bit beyond what they are sums of.
         told = (share, np.minimum(low, share), np.maximum(high, share))
-        return {name: np.where(is_known, np.clip(end, 0.0, 1.0), np.nan) for name, end in zip(ends(measure), told, strict=True)}
+        return {
+            name: np.where(is_known, np.clip(end, 0.0, 1.0), np.nan)
+            for name, end in zip(ends(measure), told, strict=True)
+        }

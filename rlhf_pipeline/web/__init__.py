@@ -1,4 +1,6 @@
-"""The web app: people vote, curate and look, by pages and by /api/v1. Knows the library; nobody but the command line imports it."""
+"""The web app: people vote, curate and look, by pages and by /api/v1. Knows the library; nobody but
+the command line imports it.
+"""
 
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.auth import first_admin

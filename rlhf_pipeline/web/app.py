@@ -1,4 +1,6 @@
-"""The web app of one project, put together: routes, guards, problems. Knows all rooms of `web`; nobody imports it but those who serve."""
+"""The web app of one project, put together: routes, guards, problems. Knows all rooms of `web`;
+nobody imports it but those who serve.
+"""
 
 import functools
 import threading
@@ -33,14 +35,25 @@ def create_app(
     has_pages: bool = True,
     cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
 ) -> FastAPI:
-    """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError where a route declares no permission."""
+    """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError
+    where a route declares no permission.
+    """
     if store is None:
         homes.refuse_broken(settings)
-        store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+        store = Store.open(
+            settings.store_url, organization=settings.organization, project=settings.project
+        )
     store.rules.draw_seed()
     site = Site(settings, store, cache_times)
     title = f"rlhf_pipeline: {settings.project}"
-    app = FastAPI(title=title, version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_counting(site))
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_counting(site),
+    )
     app.state.site = site
     described = api.routes()
     app.router.routes.extend(described)
@@ -74,12 +87,16 @@ def _count(site: Site) -> None:
 def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:
     @functools.cache
     def document() -> JSONResponse:
-        return JSONResponse(openapi.describe(app, routes))  # 0.2 s, which no other request waits for
+        # 0.2 s, which no other request waits for
+        return JSONResponse(openapi.describe(app, routes))
 
     def describe() -> Response:
         """This document."""
         return document()
 
     app.add_api_route(
-        f"{PREFIX}/openapi.json", describe, include_in_schema=False, dependencies=[Depends(public("the routes are no secret"))]
+        f"{PREFIX}/openapi.json",
+        describe,
+        include_in_schema=False,
+        dependencies=[Depends(public("the routes are no secret"))],
     )

@@ -1,4 +1,6 @@
-"""Whose a request is: passwords, sessions in signed cookies, API tokens, one-time logins. Knows no route and no permission's meaning."""
+"""Whose a request is: passwords, sessions in signed cookies, API tokens, one-time logins. Knows no
+route and no permission's meaning.
+"""
 
 import hashlib
 import hmac
@@ -58,24 +60,37 @@ class Principal:
         return permission in self.permissions
 
     def may_everywhere(self, permission: Permission) -> bool:
-        """Whether they may in every project of the organisation, by a role that they have in all of them."""
+        """Whether they may in every project of the organisation, by a role that they have in all of
+        them.
+        """
         return self.may(permission) and permission in permissions_of(self.user.organization_roles)
 
     @property
     def judges_blind(self) -> bool:
-        """Whether their roles let them vote, whatever this token carries: who made it can make another."""
+        """Whether their roles let them vote, whatever this token carries: who made it can make
+        another.
+        """
         return Permission.VOTES_CAST in permissions_of(self.user.all_roles)
 
     @property
     def sees_others_votes(self) -> bool:
-        """Before judging what they are on. An admin does, who could take any role and give it back."""
+        """Before judging what they are on. An admin does, who could take any role and give it
+        back.
+        """
         return not self.judges_blind or Role.ADMIN in self.user.all_roles
 
 
 class Auth:
     """Logins and the tokens that come of them. All secrets are kept as hashes by the store."""
 
-    def __init__(self, store: Store, settings: Settings, hasher: PasswordHasher | None = None, *, known_for_s: float = CacheTimes.token_s):
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        hasher: PasswordHasher | None = None,
+        *,
+        known_for_s: float = CacheTimes.token_s,
+    ):
         self._store = store
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
@@ -85,8 +100,9 @@ class Auth:
         self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
         self._known = Recent[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
-        # Browsers ignore the port: two homes on one host would overwrite each other's cookies. Named by the signing key and not by
-        # `home_id`, which homes that joined each other share, although neither can read what the other signed.
+        # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
+        # Named by the signing key and not by `home_id`, which homes that joined each other share,
+        # although neither can read what the other signed.
         home = hmac.digest(secret.encode(), b"cookies", "sha256").hex()[:8]
         prefix = "__Host-" if self.is_secure else ""
         self.cookie = f"{prefix}{SESSION}_{home}"
@@ -98,22 +114,30 @@ class Auth:
         return self._hasher.hash(secrets.token_urlsafe(16))
 
     def secret_of(self, request: HTTPConnection) -> str | None:
-        """The token that a request carries, in its Authorization header or, signed, in its cookie; None where it carries none."""
+        """The token that a request carries, in its Authorization header or, signed, in its cookie;
+        None where it carries none.
+        """
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, secret = header.partition(" ")
-            return secret.strip() if scheme.lower() == "bearer" and secret.startswith(PREFIX) else ""
+            return (
+                secret.strip() if scheme.lower() == "bearer" and secret.startswith(PREFIX) else ""
+            )
         signed = request.cookies.get(self.cookie)
         if signed is None:
             return None
         return "" if self._unsigned(signed) is None else signed
 
     def remembered(self, secret: str) -> Principal | None:
-        """Whose a token was, carried the same way, less than half a second ago: a session's is known by its signed cookie alone."""
+        """Whose a token was, carried the same way, less than half a second ago: a session's is
+        known by its signed cookie alone.
+        """
         return self._known.get(secret)
 
     def principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
-        """Whose a token is now; None where it never was one, expired, was revoked, or is of a kind that is not carried so."""
+        """Whose a token is now; None where it never was one, expired, was revoked, or is of a kind
+        that is not carried so.
+        """
         bare = self._unsigned(secret) if from_cookie else secret
         token = None if bare is None else self._store.tokens.find(bare)
         if token is None or token.kind != ("session" if from_cookie else "api"):
@@ -121,38 +145,62 @@ class Auth:
         user = self._store.users.get(token.user_id)
         allowed = permissions_of(user.all_roles)
         if token.scopes is not None:
-            allowed = frozenset(permission for permission in allowed if permission.value in token.scopes)
+            allowed = frozenset(
+                permission for permission in allowed if permission.value in token.scopes
+            )
         principal = Principal(user, token, allowed)
         self._known.put(secret, principal)
         return principal
 
     def digest(self, request: bytes) -> str:
-        """By which a repeated request is known. Keyed: nobody who reads the store can try what was in it."""
+        """By which a repeated request is known. Keyed: nobody who reads the store can try what was
+        in it.
+        """
         return hmac.new(self._request_key, request, hashlib.sha256).hexdigest()
 
     def forget(self) -> None:
         """Look everybody up again: somebody's rights changed."""
         self._known.clear()
 
-    def log_in(self, response: Response, email: str, password: str, *, address: str, device: str | None = None) -> None:
-        """Start a session. `device` is the request's device cookie: a browser in which the user logged in before has an attempts counter
-        of its own, so wrong tries elsewhere do not lock it out.
+    def log_in(
+        self,
+        response: Response,
+        email: str,
+        password: str,
+        *,
+        address: str,
+        device: str | None = None,
+    ) -> None:
+        """Start a session. `device` is the request's device cookie: a browser in which the user
+        logged in before has an attempts counter of its own, so wrong tries elsewhere do not lock it
+        out.
 
-        Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries; LoginEnded where the password ended
-        meanwhile.
+        Raises Problem 401 for a wrong password as for an unknown user, 429 after too many tries;
+        LoginEnded where the password ended meanwhile.
         """
         try:
             user = self._store.users.with_email(email)
         except ConfigurationError:
             user = None
         device_id = self._device_id(device, user)
-        here, everywhere = _counted(email, user, address) if device_id is None else ([f"device:{device_id}"], [])
+        here, everywhere = (
+            _counted(email, user, address) if device_id is None else ([f"device:{device_id}"], [])
+        )
         self._count_try(*here, everywhere=everywhere)
         nobody = self._nobody
-        known = None if user is None or user.disabled_at is not None else self._store.users.password_hash(user.user_id)
+        known = (
+            None
+            if user is None or user.disabled_at is not None
+            else self._store.users.password_hash(user.user_id)
+        )
         is_right = self._matches(known or nobody, password)
         if user is None or known is None or not is_right:
-            raise Problem(401, "E-mail address or password are wrong. Try again, or ask an admin for a login link.", kind="wrong_login")
+            raise Problem(
+                401,
+                "E-mail address or password are wrong. Try again, or ask an admin for a login "
+                "link.",
+                kind="wrong_login",
+            )
         self._store.failed_logins.forget(*here, everywhere=everywhere)
         if self._hasher.check_needs_rehash(known):
             old, known = known, self.hashed(password)
@@ -163,37 +211,55 @@ class Auth:
     def redeem(self, response: Response, secret: str) -> None:
         """Start a session by a one-time login. Raises Problem 401 where it does not hold.
 
-        Tries are not counted: 256 random bits cannot be guessed, and a link must let in whom wrong passwords lock out.
+        Tries are not counted: 256 random bits cannot be guessed, and a link must let in whom wrong
+        passwords lock out.
         """
         session = self._store.tokens.exchange(secret, lifetime=SESSION_LASTS)
         if session is None:
-            raise Problem(401, "This login link was used already or has expired. Ask an admin for a new one.", kind="wrong_login")
+            raise Problem(
+                401,
+                "This login link was used already or has expired. Ask an admin for a new one.",
+                kind="wrong_login",
+            )
         self._hand_out(response, session[0])
         self._remember_device(response, session[1].user_id, None)
 
     def check_password(self, user: User, password: str | None) -> None:
-        """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check for one who has none."""
+        """Raises Problem 403 where it is not the user's, 429 after too many tries. Nothing to check
+        for one who has none.
+        """
         known = self._store.users.password_hash(user.user_id)
         if known is None:
             return
         here, everywhere = _counted(user.email, user, None)
         self._count_try(*here, everywhere=everywhere)
         if not self._matches(known, password or ""):
-            raise Problem(403, "The old password is wrong.", kind="wrong_login", errors=[("body.old_password", "is wrong")])
+            raise Problem(
+                403,
+                "The old password is wrong.",
+                kind="wrong_login",
+                errors=[("body.old_password", "is wrong")],
+            )
         self._store.failed_logins.forget(*here, everywhere=everywhere)
 
     def hashed(self, password: str) -> str:
         """Raises Problem 422 for a password that is too short."""
         if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
             said = f"must have {LEAST_PASSWORD} to {MOST_PASSWORD} characters"
-            raise Problem(422, f"The password {said}.", kind="invalid", errors=[("body.new_password", said)])
+            raise Problem(
+                422, f"The password {said}.", kind="invalid", errors=[("body.new_password", said)]
+            )
         with self._hashing:
             return self._hasher.hash(password)
 
     def start_session(self, response: Response, user: User, *, password_hash: str) -> None:
         """Raises LoginEnded where the password that let them in is not theirs any more."""
         secret, _ = self._store.tokens.issue(
-            user.user_id, kind="session", lifetime=SESSION_LASTS, actor=user.user_id, password_hash=password_hash
+            user.user_id,
+            kind="session",
+            lifetime=SESSION_LASTS,
+            actor=user.user_id,
+            password_hash=password_hash,
         )
         self._hand_out(response, secret)
 
@@ -201,7 +267,9 @@ class Auth:
         self._set_cookie(response, self.cookie, self._signer.dumps(secret), SESSION_LASTS)
 
     def _remember_device(self, response: Response, user_id: str, device_id: str | None) -> None:
-        """Sign who logged in here: https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies"""
+        """Sign who logged in here:
+        https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies
+        """
         signed = self._device_signer.dumps([user_id, device_id or secrets.token_hex(8)])
         self._set_cookie(response, self.device_cookie, signed, DEVICE_LASTS)
 
@@ -214,17 +282,33 @@ class Auth:
         return str(device_id) if user is not None and user_id == user.user_id else None
 
     def _set_cookie(self, response: Response, name: str, value: str, lasts: timedelta) -> None:
-        response.set_cookie(name, value, max_age=int(lasts.total_seconds()), path="/", secure=self.is_secure, httponly=True, samesite="lax")
+        response.set_cookie(
+            name,
+            value,
+            max_age=int(lasts.total_seconds()),
+            path="/",
+            secure=self.is_secure,
+            httponly=True,
+            samesite="lax",
+        )
 
     def end_session(self, response: Response, principal: Principal) -> None:
         self._store.tokens.revoke(principal.token.token_id, actor=principal.user_id)
         self.forget()
-        response.delete_cookie(self.cookie, path="/", secure=self.is_secure, httponly=True, samesite="lax")
+        response.delete_cookie(
+            self.cookie, path="/", secure=self.is_secure, httponly=True, samesite="lax"
+        )
 
     def login_link(self, user_id: str, web_url: str, principal: Principal) -> tuple[str, Token]:
-        """An address that logs its first visitor in, and the token behind it. Raises LoginEnded where whoever asks is let in no more."""
+        """An address that logs its first visitor in, and the token behind it. Raises LoginEnded
+        where whoever asks is let in no more.
+        """
         secret, token = self._store.tokens.issue(
-            user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=principal.user_id, asked_by=principal.token.token_id
+            user_id,
+            kind="login",
+            lifetime=LOGIN_LINK_LASTS,
+            actor=principal.user_id,
+            asked_by=principal.token.token_id,
         )
         return _link(web_url, secret), token
 
@@ -234,7 +318,8 @@ class Auth:
             seconds = str(int(wait) + 1)
             raise Problem(
                 429,
-                f"Too many wrong logins. Wait {seconds} s and try again, or ask an admin for a login link, which works at once.",
+                f"Too many wrong logins. Wait {seconds} s and try again, or ask an admin for a "
+                "login link, which works at once.",
                 kind="too_many_tries",
                 headers={"Retry-After": seconds},
             )
@@ -254,19 +339,26 @@ class Auth:
 
 
 def first_admin(store: Store, settings: Settings) -> str | None:
-    """Where nobody is an admin whose account holds: make one, and the address that logs its first visitor in as that admin. Else None."""
+    """Where nobody is an admin whose account holds: make one, and the address that logs its first
+    visitor in as that admin. Else None.
+    """
     known = store.users.all()
     if any(Role.ADMIN in user.all_roles and user.disabled_at is None for user in known):
         return None
     taken = {user.email for user in known}
-    email = next(one for n in count(1) if (one := f"admin{n if n > 1 else ''}@localhost") not in taken)
+    email = next(
+        one for n in count(1) if (one := f"admin{n if n > 1 else ''}@localhost") not in taken
+    )
     admin = store.users.add(email=email, name="Admin", roles=[Role.ADMIN], actor="setup")
-    secret, _ = store.tokens.issue(admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup")
+    secret, _ = store.tokens.issue(
+        admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup"
+    )
     return _link(settings.web_url, secret)
 
 
 def _counted(email: str, user: User | None, address: str | None) -> tuple[list[str], list[str]]:
-    """What wrong passwords are counted by, in this project and in all: every project knows an account of the organisation.
+    """What wrong passwords are counted by, in this project and in all: every project knows an
+    account of the organisation.
 
     An account is counted by its stored e-mail address, however it was typed.
     """

@@ -1,6 +1,8 @@
-"""The blindness rule: users who may vote see others' votes on a comparison only after they have judged it themselves.
+"""The blindness rule: users who may vote see others' votes on a comparison only after they have
+judged it themselves.
 
-Every route, page, file and stream asks here; `docs/api.md` ("Blind judging") states the rule for users.
+Every route, page, file and stream asks here; `docs/api.md` ("Blind judging") states the rule for
+users.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,8 @@ from rlhf_pipeline.web.site import Site
 def blind_reader(principal: Principal) -> str | None:
     """User id of somebody who judges before reading; None for users who see all votes.
 
-    The store's `seen_by` takes it: every list and every count of votes for this reader is made of the votes that the store then returns.
+    The store's `seen_by` takes it: every list and every count of votes for this reader is made of
+    the votes that the store then returns.
     """
     return None if principal.sees_others_votes else principal.user_id
 
@@ -31,17 +34,21 @@ def unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) ->
 
 
 def hides_answers(principal: Principal) -> bool:
-    """Whether model names and known answers stay hidden: from everybody who may vote, admins included, before and after judging."""
+    """Whether model names and known answers stay hidden: from everybody who may vote, admins
+    included, before and after judging.
+    """
     return principal.judges_blind
 
 
 def refuse_blind(principal: Principal, what: str) -> None:
-    """Raises Problem 403 for a blind reader of something that cannot be limited to the comparisons they have judged."""
+    """Raises Problem 403 for a blind reader of something that cannot be limited to the comparisons
+    they have judged.
+    """
     if blind_reader(principal) is not None:
         raise Problem(
             403,
-            f"Your roles let you vote, and {what} would reveal votes on comparisons that you have not judged. Use an account without a role "
-            "that votes, or ask an admin.",
+            f"Your roles let you vote, and {what} would reveal votes on comparisons that you have "
+            "not judged. Use an account without a role that votes, or ask an admin.",
             kind="blind",
         )
 

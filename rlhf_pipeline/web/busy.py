@@ -1,7 +1,9 @@
-"""The route that everybody posts to all day. Knows FastAPI's routes; knows nothing of what the route does.
+"""The route that everybody posts to all day. Knows FastAPI's routes; knows nothing of what the
+route does.
 
-Of what a vote costs the server, FastAPI's own work (solving dependencies, parsing, an exit stack, a thread by way of anyio) is more
-than the transaction. A request that is as it should be needs none of it; any other goes FastAPI's way and gets its errors.
+Of what a vote costs the server, FastAPI's own work (solving dependencies, parsing, an exit stack, a
+thread by way of anyio) is more than the transaction. A request that is as it should be needs none
+of it; any other goes FastAPI's way and gets its errors.
 """
 
 import asyncio
@@ -25,7 +27,9 @@ Answer = Callable[[Site, Principal, Any, str], Response]
 
 
 def busy(body: type[BaseModel]) -> Callable[[Answer], Answer]:
-    """Marks an endpoint (site, principal, body, key) of a POST with an Idempotency-Key of its own for the short way."""
+    """Marks an endpoint (site, principal, body, key) of a POST with an Idempotency-Key of its own
+    for the short way.
+    """
 
     def mark(endpoint: Answer) -> Answer:
         endpoint.busy_body = body  # type: ignore[attr-defined]
@@ -48,7 +52,10 @@ class BusyRoute(IdempotentRoute):
 
         async def handle(request: Request) -> Response:
             key = request.headers.get(HEADER, "")
-            if not 1 <= len(key) <= MOST or request.headers.get("content-type") != "application/json":
+            if (
+                not 1 <= len(key) <= MOST
+                or request.headers.get("content-type") != "application/json"
+            ):
                 return await usual(request)
             principal = await guard(request)
             try:
@@ -56,6 +63,8 @@ class BusyRoute(IdempotentRoute):
             except (ValidationError, Problem):
                 return await usual(request)
             site: Site = request.app.state.site
-            return await asyncio.get_running_loop().run_in_executor(threads, endpoint, site, principal, sent, key)
+            return await asyncio.get_running_loop().run_in_executor(
+                threads, endpoint, site, principal, sent, key
+            )
 
         return handle

@@ -1,5 +1,5 @@
-"""How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count of `web.probing` and what each reader may
-see; knows no route."""
+"""How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count
+of `web.probing` and what each reader may see; knows no route."""
 
 from datetime import datetime
 from typing import Any
@@ -30,22 +30,32 @@ class CalibrationDetail(CalibrationOut):
 
 
 class ProbeOut(BaseModel):
-    """Predictions that were made before their votes, beside these. Nulls and no bins where there is nothing to judge yet."""
+    """Predictions that were made before their votes, beside these. Nulls and no bins where there is
+    nothing to judge yet.
+    """
 
     reward_model: str | None = Field(description="null before the first prediction")
-    calibrator: str | None = Field(description="method@version where one was asked for; null: of all through which it predicted")
+    calibrator: str | None = Field(
+        description="method@version where one was asked for; null: of all through which it "
+        "predicted"
+    )
     n_votes: int = Field(description="votes for a side that met a prediction")
     n_comparisons: int
     newest_only: bool = Field(description="it has more votes: these are the newest ones")
     accuracy: Interval | None
-    noise_ceiling: Interval | None = Field(description="of the same comparisons; null where nobody knows it")
+    noise_ceiling: Interval | None = Field(
+        description="of the same comparisons; null where nobody knows it"
+    )
     ece: Interval | None
     ece_debiased: Interval | None
     slope: Interval | None
     brier: Interval | None
     bins: list[ReliabilityBin]
     counted_at: datetime
-    is_current: bool = Field(description="false: of counted_at, and more was cast or published since; it is being counted again")
+    is_current: bool = Field(
+        description="false: of counted_at, and more was cast or published since; it is being "
+        "counted again"
+    )
 
 
 class ProbedPair(BaseModel):
@@ -72,7 +82,10 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
         fitted_at, reward_model, version = found[-1]
         following = cursor_of(fitted_at.isoformat(), reward_model, version)
     return Page(
-        items=site.calibrations.told([(reward_model, version) for _, reward_model, version in found], _champion(site)), next=following
+        items=site.calibrations.told(
+            [(reward_model, version) for _, reward_model, version in found], _champion(site)
+        ),
+        next=following,
     )
 
 
@@ -80,16 +93,23 @@ def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
     """Raises Problem 404 for one that is not in the log."""
     found = site.calibrations.told([(reward_model, version)], _champion(site))
     if not found:
-        raise Problem(404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found")
+        raise Problem(
+            404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
+        )
     return found[0]
 
 
 def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
     """Raises Problem 404 for one that is not in the log."""
-    told, logged = entry(site, reward_model, version), site.store.calibrations.entry(reward_model, version)
+    told, logged = (
+        entry(site, reward_model, version),
+        site.store.calibrations.entry(reward_model, version),
+    )
     assert logged is not None  # nothing leaves the log
     return CalibrationDetail(
-        **told.model_dump(), raw_bins=list(logged.report.raw_bins), calibrated_bins=list(logged.report.calibrated_bins)
+        **told.model_dump(),
+        raw_bins=list(logged.report.raw_bins),
+        calibrated_bins=list(logged.report.calibrated_bins),
     )
 
 
@@ -105,7 +125,14 @@ def probe_of(site: Site, asked: Asked, *, wait_s: float) -> ProbeOut | None:
 
 
 def pairs(
-    site: Site, principal: Principal, asked: Asked, value: float, *, cursor: str | None, limit: int, wait_s: float
+    site: Site,
+    principal: Principal,
+    asked: Asked,
+    value: float,
+    *,
+    cursor: str | None,
+    limit: int,
+    wait_s: float,
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The votes behind the bin of a stated confidence, the wrongly predicted first, and that bin.
 
@@ -125,13 +152,20 @@ def pairs(
         is_right = (~rows["wrong"]).astype(int)
         rows = rows[(is_right > place[0]) | ((is_right == place[0]) & (rows["seq"] > place[1]))]
     shown = rows.head(limit)
-    following = cursor_of(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1])) if len(rows) > limit else None
+    following = (
+        cursor_of(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1]))
+        if len(rows) > limit
+        else None
+    )
     return wanted, Page(items=_pairs(site, principal, shown), next=following)
 
 
 def being_counted() -> Problem:
     return Problem(
-        503, "The predictions are being counted beside their votes. Ask again in a moment.", kind="being_counted", headers=RETRY_SOON
+        503,
+        "The predictions are being counted beside their votes. Ask again in a moment.",
+        kind="being_counted",
+        headers=RETRY_SOON,
     )
 
 
@@ -171,19 +205,35 @@ def _probe(asked: Asked, probed: Probed) -> ProbeOut:
 
 
 def _pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
-    may_read, may_see_votes = principal.may(Permission.COMPARISONS_READ), principal.may(Permission.VOTES_READ)
-    texts = site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
-    return [_pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes) for row in rows.itertuples()]
+    may_read, may_see_votes = (
+        principal.may(Permission.COMPARISONS_READ),
+        principal.may(Permission.VOTES_READ),
+    )
+    texts = (
+        site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
+    )
+    return [
+        _pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes)
+        for row in rows.itertuples()
+    ]
 
 
 def _pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
     strength = None if pd.isna(row.strength) else int(row.strength)
-    said = {"choice": row.choice, "strength": strength, "annotator_id": row.annotator_id, "wrong": bool(row.wrong)}
+    said = {
+        "choice": row.choice,
+        "strength": strength,
+        "annotator_id": row.annotator_id,
+        "wrong": bool(row.wrong),
+    }
     return ProbedPair(
         comparison_id=row.comparison_id,
         seq=int(row.seq),
         p_raw=float(row.p_raw),
         p_calibrated=float(row.p_calibrated),
-        **{name: None if texts is None else getattr(texts, name) for name in ("prompt", "completion_a", "completion_b")},
+        **{
+            name: None if texts is None else getattr(texts, name)
+            for name in ("prompt", "completion_a", "completion_b")
+        },
         **(said if may_see_votes else dict.fromkeys(said)),
     )

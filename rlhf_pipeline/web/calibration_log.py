@@ -1,4 +1,6 @@
-"""The log of calibrators as it is shown, each report read once: they are long, and never change. Knows the store; knows no route."""
+"""The log of calibrators as it is shown, each report read once: they are long, and never change.
+Knows the store; knows no route.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,27 +20,39 @@ State = Literal["serving", "standby", "replaced", "refused", "imported"]
 
 
 class CalibrationOut(BaseModel):
-    """One calibrator as it was measured on the test split of its day, an accuracy beside its noise ceiling."""
+    """One calibrator as it was measured on the test split of its day, an accuracy beside its noise
+    ceiling.
+    """
 
     reward_model: str = Field(description="name@version")
     version: int = Field(description="of the entry, among those of its reward model")
-    calibrator_version: int | None = Field(description="the number it had where it was made: of an imported one, not this project's")
+    calibrator_version: int | None = Field(
+        description="the number it had where it was made: of an imported one, not this project's"
+    )
     method: str = Field(description="none where nothing helped")
     state: State = Field(
-        description="serving: the champion predicts through it; standby: its model would; replaced: by a later one; refused: it predicted worse "
-        "than the one there was, and never served; imported: a report alone, nothing can predict through it"
+        description="serving: the champion predicts through it; standby: its model would; "
+        "replaced: by a later one; refused: it predicted worse than the one there was, "
+        "and never served; imported: a report alone, nothing can predict through it"
     )
     fitted_at: datetime
     n_fit: int = Field(description="pairs it was fitted on")
     n: int = Field(description="comparisons it was measured on")
-    ece_raw: Interval = Field(description="expected calibration error before, bins of equal weight; noise alone adds to it")
+    ece_raw: Interval = Field(
+        description="expected calibration error before, bins of equal weight; noise alone adds to "
+        "it"
+    )
     ece_calibrated: Interval
-    ece_debiased_raw: Interval | None = Field(description="without what noise adds; null in entries of before it was measured")
+    ece_debiased_raw: Interval | None = Field(
+        description="without what noise adds; null in entries of before it was measured"
+    )
     ece_debiased_calibrated: Interval | None
     slope_raw: Interval | None = Field(description="1 is calibrated, below overconfident")
     slope_calibrated: Interval | None
     accuracy: Interval
-    noise_ceiling: Interval | None = Field(description="what a perfect model would reach on the same votes; null where nobody knows it")
+    noise_ceiling: Interval | None = Field(
+        description="what a perfect model would reach on the same votes; null where nobody knows it"
+    )
 
 
 @dataclass(frozen=True)
@@ -56,11 +70,21 @@ class CalibrationLog:
         self._known = Recent[tuple[str, int], _Known](KEPT)
 
     def told(self, keys: Sequence[tuple[str, int]], champion: str | None) -> list[CalibrationOut]:
-        """Entries by reward model and version, as they stand now that `champion` is champion; unknown ones are left out."""
-        found = [(name, version, known) for name, version in keys if (known := self._entry(name, version)) is not None]
+        """Entries by reward model and version, as they stand now that `champion` is champion;
+        unknown ones are left out.
+        """
+        found = [
+            (name, version, known)
+            for name, version in keys
+            if (known := self._entry(name, version)) is not None
+        ]
         serving = {name: self._serving(name) for name in {name for name, _, _ in found}}
         return [
-            known.told.model_copy(update={"state": _state(known, version == serving[name], is_champion=name == champion)})
+            known.told.model_copy(
+                update={
+                    "state": _state(known, version == serving[name], is_champion=name == champion)
+                }
+            )
             for name, version, known in found
         ]
 

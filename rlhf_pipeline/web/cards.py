@@ -1,4 +1,6 @@
-"""Cards as they are dealt: which text stands left, which right. Keeps texts at hand; knows neither requests nor votes."""
+"""Cards as they are dealt: which text stands left, which right. Keeps texts at hand; knows neither
+requests nor votes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,12 +33,16 @@ class Card:
         return self.texts.completion_a if self.assignment.is_swapped else self.texts.completion_b
 
     def own_side(self, side: str) -> str:
-        """The comparison's side that stands on a side of the card, and the other way round: a is left, b is right."""
+        """The comparison's side that stands on a side of the card, and the other way round: a is
+        left, b is right.
+        """
         return {"a": "b", "b": "a"}.get(side, side) if self.assignment.is_swapped else side
 
 
 class Cards:
-    """Deals through the store; remembers what was dealt, so that the vote on it need not ask again."""
+    """Deals through the store; remembers what was dealt, so that the vote on it need not ask
+    again.
+    """
 
     def __init__(self, store: Store):
         self._store = store
@@ -50,9 +56,14 @@ class Cards:
 
     def get(self, assignment_id: str, annotator_id: str) -> Card:
         """Raises NotFound for a card of nobody, and in the same words for one of somebody else."""
-        assignment = self._assignments.get(assignment_id) or self._store.assignments.get(assignment_id)
+        assignment = self._assignments.get(assignment_id) or self._store.assignments.get(
+            assignment_id
+        )
         if assignment.annotator_id != annotator_id:
-            raise NotFound(f"There is no assignment {assignment_id!r} in project {self._store.database.project!r}. Lease one first.")
+            raise NotFound(
+                f"There is no assignment {assignment_id!r} in project "
+                f"{self._store.database.project!r}. Lease one first."
+            )
         return self._card(assignment)
 
     def release(self, assignment_id: str, annotator_id: str) -> None:
@@ -66,7 +77,10 @@ class Cards:
             self._read([assignment.comparison_id])
             known = self._texts.get(assignment.comparison_id)
         if known is None:
-            raise NotFound(f"The comparison of assignment {assignment.assignment_id!r} is gone. Lease another card.")
+            raise NotFound(
+                f"The comparison of assignment {assignment.assignment_id!r} is gone. Lease another "
+                "card."
+            )
         return Card(assignment, *known)
 
     def _read(self, comparison_ids: Sequence[str]) -> None:

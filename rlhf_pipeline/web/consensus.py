@@ -1,4 +1,6 @@
-"""Consensus page by page. Knows where to stop reading and what comes first; what agreement is stands in `rlhf_pipeline.votes.consensus`."""
+"""Consensus page by page. Knows where to stop reading and what comes first; what agreement is
+stands in `rlhf_pipeline.votes.consensus`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,7 +10,14 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.records import AnnotatorKind
-from rlhf_pipeline.votes.consensus import SHARES_APART, ConsensusParams, Method, State, adjudication, consensus
+from rlhf_pipeline.votes.consensus import (
+    SHARES_APART,
+    ConsensusParams,
+    Method,
+    State,
+    adjudication,
+    consensus,
+)
 from rlhf_pipeline.votes.verdicts import verdicts
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader, refuse_blind
@@ -19,21 +28,25 @@ from rlhf_pipeline.web.schemas import ConsensusOut, Page
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.verdicts import Fitted
 
-LOOKS_AT = 500  # comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
+# comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
+LOOKS_AT = 500
 COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads to say how many are of people: 0.05 s
 FIRST = (-1, 0, 0, "")  # comes before every dispute
 NOT_FITTED = (
-    "The annotator model has not been fitted yet, so there is none to ask. Materialise `annotator_model`, which the `learning` job does, or run "
-    "`rlhf votes annotators --publish`."
+    "The annotator model has not been fitted yet, so there is none to ask. Materialise "
+    "`annotator_model`, which the `learning` job does, or run `rlhf votes annotators --publish`."
 )
-FIT_CHANGED = "The annotator model was fitted anew after this list was begun, and says other things in another order. Start again from the first page."
+FIT_CHANGED = (
+    "The annotator model was fitted anew after this list was begun, and says other "
+    "things in another order. Start again from the first page."
+)
 Said = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 
 
 @dataclass(frozen=True)
 class Found:
-    """A page, on how many comparisons it found judgements of people (by the annotator model: that it knows), and up to which vote that
-    knows; None where it was not asked."""
+    """A page, on how many comparisons it found judgements of people (by the annotator model: that
+    it knows), and up to which vote that knows; None where it was not asked."""
 
     page: Page[ConsensusOut]
     n_judged: int
@@ -50,19 +63,22 @@ def page(
     limit: int,
     fitted: Fitted | None = None,
 ) -> Found:
-    """Comparisons that people judged, by their newest vote, newest first; only those in `state`, where one is named.
+    """Comparisons that people judged, by their newest vote, newest first; only those in `state`,
+    where one is named.
 
-    A blind reader gets only comparisons they have judged. Disputed ones are for somebody to decide: of LOOKS_AT comparisons at a time
-    the most evenly split come first, then those of the next. Raises Problem 409 where the annotator model is asked for and there is none,
-    or another one than where the list was begun; 403 where a blind reader asks for it, because it was fitted to all votes. It is the
-    newest, unless `fitted` is handed in.
+    A blind reader gets only comparisons they have judged. Disputed ones are for somebody to decide:
+    of LOOKS_AT comparisons at a time the most evenly split come first, then those of the next.
+    Raises Problem 409 where the annotator model is asked for and there is none, or another one than
+    where the list was begun; 403 where a blind reader asks for it, because it was fitted to all
+    votes. It is the newest, unless `fitted` is handed in.
     """
     seen_by = blind_reader(principal)
     if method != "joint_model":
         fitted = None
     else:
         refuse_model(principal)
-        fitted = fitted or newest_fit(site)  # one for all of a page, also where another is read meanwhile
+        # one for all of a page, also where another is read meanwhile
+        fitted = fitted or newest_fit(site)
     by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
     said = _saying(site, method, fitted)
     find = partial(_disputed, site) if state == "disputed" else partial(_newest, site, state)
@@ -76,7 +92,9 @@ def refuse_model(principal: Principal) -> None:
 
 
 def newest_fit(site: Site) -> Fitted:
-    """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be read."""
+    """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be
+    read.
+    """
     fitted = site.fits.newest()
     if fitted is None:
         raise Problem(409, NOT_FITTED, kind="not_fitted")
@@ -84,9 +102,15 @@ def newest_fit(site: Site) -> Fitted:
 
 
 def n_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
-    """Votes of people above a seq, superseded ones too; where many votes came since, those of the next COUNTS_AT_MOST, and that number."""
+    """Votes of people above a seq, superseded ones too; where many votes came since, those of the
+    next COUNTS_AT_MOST, and that number.
+    """
     upper = up_to_seq + COUNTS_AT_MOST
-    people = sum(one.n for one in site.store.votes.tallies(up_to_seq, up_to_seq=upper) if one.annotator_kind != AnnotatorKind.MACHINE)
+    people = sum(
+        one.n
+        for one in site.store.votes.tallies(up_to_seq, up_to_seq=upper)
+        if one.annotator_kind != AnnotatorKind.MACHINE
+    )
     return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None
 
 
@@ -103,7 +127,9 @@ def params_of(site: Site) -> ConsensusParams:
 
 
 def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
-    """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no cursor of this list."""
+    """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no
+    cursor of this list.
+    """
     place = place_of(cursor, *map(type, by), *kinds)
     if place is None:
         return None
@@ -112,7 +138,15 @@ def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[An
     return place[len(by) :]
 
 
-def _newest(site: Site, state: State | None, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int) -> Found:
+def _newest(
+    site: Site,
+    state: State | None,
+    said: Said,
+    by: tuple[str, ...],
+    seen_by: str | None,
+    cursor: str | None,
+    limit: int,
+) -> Found:
     place = _begun_by(by, cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
@@ -133,12 +167,16 @@ def _newest(site: Site, state: State | None, said: Said, by: tuple[str, ...], se
                 items.append(_shown(row))
                 if len(items) == limit:
                     break
-    return Found(Page(items=items, next=cursor_of(*by, before) if before is not None else None), n_judged)
+    return Found(
+        Page(items=items, next=cursor_of(*by, before) if before is not None else None), n_judged
+    )
 
 
-def _disputed(site: Site, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int) -> Found:
-    """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies, so that votes that arrive meanwhile move
-    none of its comparisons to another page."""
+def _disputed(
+    site: Site, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int
+) -> Found:
+    """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies,
+    so that votes that arrive meanwhile move none of its comparisons to another page."""
     before, last, *after = _begun_by(by, cursor, int, int, *map(type, FIRST)) or (None, 0, *FIRST)
     batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
@@ -150,7 +188,9 @@ def _disputed(site: Site, said: Said, by: tuple[str, ...], seen_by: str | None, 
     rows = [row for row in plain_rows(adjudication(agreed)) if _place(row) > tuple(after)]
     following = None
     if len(rows) > limit:
-        following = cursor_of(*by, stretch[0][1] + 1 if before is None else before, last, *_place(rows[limit - 1]))
+        following = cursor_of(
+            *by, stretch[0][1] + 1 if before is None else before, last, *_place(rows[limit - 1])
+        )
     elif last > 0:
         following = _stretch_below(by, last)
     return Found(Page(items=[_shown(row) for row in rows[:limit]], next=following), len(agreed))
@@ -162,7 +202,12 @@ def _stretch_below(by: tuple[str, ...], seq: int) -> str:
 
 def _place(row: dict[str, Any]) -> tuple[int, int, int, str]:
     """Of a dispute in the order of `adjudication`."""
-    return int(row["choice"] is not None), round(row["share"] * SHARES_APART), -row["n_votes"], row["comparison_id"]
+    return (
+        int(row["choice"] is not None),
+        round(row["share"] * SHARES_APART),
+        -row["n_votes"],
+        row["comparison_id"],
+    )
 
 
 def _shown(row: dict[str, Any]) -> ConsensusOut:

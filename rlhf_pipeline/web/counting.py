@@ -1,4 +1,6 @@
-"""Votes counted as they come: only those since the last look are read. Knows the store; knows no route."""
+"""Votes counted as they come: only those since the last look are read. Knows the store; knows no
+route.
+"""
 
 import threading
 from collections import deque
@@ -17,14 +19,19 @@ PACE_WITHIN = 20_000  # newest votes of all among which these are looked for at 
 
 @dataclass
 class Counted:
-    """Votes up to `seq`, by whom and when. What a machine answered by itself is counted apart from what was judged."""
+    """Votes up to `seq`, by whom and when. What a machine answered by itself is counted apart from
+    what was judged.
+    """
 
     seq: int = 0
     n_votes: int = 0
     n_machine: int = 0
     n_skips: int = 0
     by_day: dict[date, int] = field(default_factory=dict)
-    by_annotator: dict[tuple[str, AnnotatorKind], dict[date | None, int]] = field(default_factory=dict)  # None: nobody knows the day
+    # None: nobody knows the day
+    by_annotator: dict[tuple[str, AnnotatorKind], dict[date | None, int]] = field(
+        default_factory=dict
+    )
     paces: dict[str, deque[float]] = field(default_factory=dict)
     last_at: dict[str, datetime] = field(default_factory=dict)
 
@@ -50,11 +57,18 @@ class Progress:
         self._lock = threading.Lock()
         self._counted = Counted()
         self._by_reader = ReaderCounts[Counted](cache_times)
-        self.work: Current[WorkLeft] = Current(store.assignments.work_left, cache_times.work_s, may_lag=True, quick_s=cache_times.quick_s)
+        self.work: Current[WorkLeft] = Current(
+            store.assignments.work_left,
+            cache_times.work_s,
+            may_lag=True,
+            quick_s=cache_times.quick_s,
+        )
         self.figures = Figures(store)
 
     def counted(self, *, seen_by: str | None = None) -> Counted:
-        """Up to the newest vote; `seen_by` as `Votes.page`, counted from the first vote because what a reader judges changes what they see."""
+        """Up to the newest vote; `seen_by` as `Votes.page`, counted from the first vote because
+        what a reader judges changes what they see.
+        """
         if seen_by is not None:
             newest = self._store.votes.max_seq()
             return self._by_reader.get(seen_by, newest, lambda: self._visible(seen_by, newest))
@@ -66,7 +80,9 @@ class Progress:
             return known
 
     def is_current(self, seen_by: str) -> bool:
-        """Whether the last count for a blind reader holds the newest vote: what takes long to count is given as it was before."""
+        """Whether the last count for a blind reader holds the newest vote: what takes long to count
+        is given as it was before.
+        """
         return self._by_reader.is_current(seen_by, self._store.votes.max_seq())
 
     def _visible(self, reader_id: str, newest: int) -> Counted:
@@ -75,16 +91,20 @@ class Progress:
         return visible
 
     def _add(self, known: Counted, newest: int, seen_by: str | None = None) -> None:
-        # All is read before any is counted: where the store fails between, nothing is counted twice.
+        # All is read before any is counted: where the store fails between, nothing is counted
+        # twice.
         cast = self._store.votes.tallies(known.seq, up_to_seq=newest, seen_by=seen_by)
         replaced = self._store.votes.replaced(known.seq, up_to_seq=newest, seen_by=seen_by)
-        # How many of the newest votes a blind reader sees depends on the others, so all that they see are read.
+        # How many of the newest votes a blind reader sees depends on the others, so all that they
+        # see are read.
         first = known.seq if seen_by is not None else max(known.seq, newest - PACE_WITHIN)
         paces = self._store.votes.paces(first, up_to_seq=newest, seen_by=seen_by)
         for tally in cast:
             known.count(tally, tally.n)
             if tally.last_voted_at is not None:
-                known.last_at[tally.annotator_id] = max(tally.last_voted_at, known.last_at.get(tally.annotator_id, tally.last_voted_at))
+                known.last_at[tally.annotator_id] = max(
+                    tally.last_voted_at, known.last_at.get(tally.annotator_id, tally.last_voted_at)
+                )
         for tally in replaced:
             known.count(tally, -tally.n)
         for annotator_id, seconds in paces:

@@ -1,5 +1,6 @@
-"""What routes are handed: the site they belong to, and who asks. A route that declares neither a permission nor that it is public
-keeps the app from starting. Knows FastAPI's dependencies; knows no route."""
+"""What routes are handed: the site they belong to, and who asks. A route that declares neither a
+permission nor that it is public keeps the app from starting. Knows FastAPI's dependencies; knows no
+route."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import LOG_IN, Problem
 from rlhf_pipeline.web.site import Site
 
-ANNOTATOR = "x-annotator"  # a user id: for whom a page asks, which may be older than the login that its browser now sends
+# a user id: for whom a page asks, which may be older than the login that its browser now sends
+ANNOTATOR = "x-annotator"
 _ASKED = "rlhf.principal"  # in the scope: once per request
 
 
@@ -31,7 +33,9 @@ AnySite = Annotated[Site, Depends(site_of)]
 
 
 async def asker_of(request: HTTPConnection) -> Principal | None:
-    """Who asks; None for somebody without a token. Raises Problem 401 for a token that does not hold."""
+    """Who asks; None for somebody without a token. Raises Problem 401 for a token that does not
+    hold.
+    """
     if _ASKED in request.scope:
         known: Principal | None = request.scope[_ASKED]
         return known
@@ -57,25 +61,31 @@ def asked_before(request: HTTPConnection) -> Principal | None:
 
 @dataclass(frozen=True)
 class Needs:
-    """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the permission, where one is named."""
+    """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the
+    permission, where one is named.
+    """
 
     permission: Permission | None
 
     async def __call__(self, request: Request) -> Principal:
-        """Raises Problem 401 for nobody, 403 for somebody else than the request is meant to come from, and for somebody who may not."""
+        """Raises Problem 401 for nobody, 403 for somebody else than the request is meant to come
+        from, and for somebody who may not.
+        """
         principal = await asker_of(request)
         if principal is None:
             raise _unknown()
         if request.headers.get(ANNOTATOR, principal.user_id) != principal.user_id:
             raise Problem(
                 403,
-                "Somebody else than the user named in X-Annotator is logged in, and nothing was done. Log in as that user and send it again.",
+                "Somebody else than the user named in X-Annotator is logged in, and nothing was "
+                "done. Log in as that user and send it again.",
                 kind="other_login",
             )
         if self.permission is not None and self.permission not in principal.permissions:
             raise Problem(
                 403,
-                f"This needs the permission {self.permission}, which your roles or this token do not bring. Ask an admin for a role that does.",
+                f"This needs the permission {self.permission}, which your roles or this token do "
+                "not bring. Ask an admin for a role that does.",
                 kind="forbidden",
             )
         return principal
@@ -113,11 +123,14 @@ def guard_of(route: APIRoute) -> Needs | Public | None:
 
 
 def refuse_undeclared(app: FastAPI) -> None:
-    """Raises ConfigurationError naming the routes that declare neither a permission nor that they are public."""
+    """Raises ConfigurationError naming the routes that declare neither a permission nor that they
+    are public.
+    """
     bare = [_told(route) for route in app.routes if not _is_declared(route)]
     if bare:
         raise ConfigurationError(
-            f"Routes without a declared permission: {', '.join(bare)}. Add Depends(needs(Permission.…)) or Depends(public(reason)) to each."
+            f"Routes without a declared permission: {', '.join(bare)}. Add "
+            "Depends(needs(Permission.…)) or Depends(public(reason)) to each."
         )
 
 
@@ -142,7 +155,8 @@ def _told(route: BaseRoute) -> str:
 def _unknown() -> Problem:
     return Problem(
         401,
-        "This needs a login, and the token or session sent is missing, expired or revoked. Log in, or send `Authorization: Bearer rlhf_…`.",
+        "This needs a login, and the token or session sent is missing, expired or revoked. Log in, "
+        "or send `Authorization: Bearer rlhf_…`.",
         kind="not_logged_in",
         headers=LOG_IN,
     )

@@ -1,4 +1,5 @@
-"""Where the marks of a reliability diagram and of ECE over time stand, in the units of their SVG. Knows numbers; templates draw.
+"""Where the marks of a reliability diagram and of ECE over time stand, in the units of their SVG.
+Knows numbers; templates draw.
 
 Styles come from the style sheet, because the policy for content allows none in the page.
 """
@@ -42,8 +43,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class DrawnBin:
-    """One bin: all of its column is to be clicked. `middle` is its stated confidence in an address, `words` what somebody hears who cannot
-    see it."""
+    """One bin: all of its column is to be clicked. `middle` is its stated confidence in an address,
+    `words` what somebody hears who cannot see it."""
 
     bin: ReliabilityBin
     left: float
@@ -76,16 +77,26 @@ def diagram(bins: Sequence[ReliabilityBin], ceiling: Interval | None) -> Diagram
     def drawn(b: ReliabilityBin) -> DrawnBin:
         mark = Mark(x(b.mean_confidence), y(b.accuracy), y(b.accuracy_high), y(b.accuracy_low))
         words = (
-            f"confidence {b.low:.0%} to {b.high:.0%}: {b.n:,} {'vote' if b.n == 1 else 'votes'}, {b.mean_confidence:.1%} stated, "
-            f"{b.accuracy:.1%} right ({b.accuracy_low:.1%} to {b.accuracy_high:.1%})"
+            f"confidence {b.low:.0%} to {b.high:.0%}: {b.n:,} {'vote' if b.n == 1 else 'votes'}, "
+            f"{b.mean_confidence:.1%} stated, {b.accuracy:.1%} right ({b.accuracy_low:.1%} to "
+            f"{b.accuracy_high:.1%})"
         )
-        return DrawnBin(b, x(b.low), round(x(b.high) - x(b.low), 1), mark, f"{(b.low + b.high) / 2:.4f}".rstrip("0"), words)
+        return DrawnBin(
+            b,
+            x(b.low),
+            round(x(b.high) - x(b.low), 1),
+            mark,
+            f"{(b.low + b.high) / 2:.4f}".rstrip("0"),
+            words,
+        )
 
     return Diagram(
         bins=[drawn(b) for b in bins],
         x_ticks=[Tick(x(value), f"{value:.0%}") for value in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)],
         y_ticks=[Tick(y(value), f"{value:.0%}") for value in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)],
-        ceiling=None if ceiling is None else Mark(shape.left, y(ceiling.value), y(ceiling.high), y(ceiling.low)),
+        ceiling=None
+        if ceiling is None
+        else Mark(shape.left, y(ceiling.value), y(ceiling.high), y(ceiling.low)),
     )
 
 
@@ -100,7 +111,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """ECE of calibrators in the order of their fitting, bins of equal weight: what every entry of the log has."""
+    """ECE of calibrators in the order of their fitting, bins of equal weight: what every entry of
+    the log has.
+    """
 
     steps: list[Step]
     y_ticks: list[Tick]
@@ -116,7 +129,10 @@ class Steps:
 def steps(entries: Sequence[CalibrationOut]) -> Steps:
     """`entries` oldest first."""
     shape = Steps([], [], "")
-    most = max((end.high for entry in entries for end in (entry.ece_raw, entry.ece_calibrated)), default=0.1)
+    most = max(
+        (end.high for entry in entries for end in (entry.ece_raw, entry.ece_calibrated)),
+        default=0.1,
+    )
     high = next((step for step in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if step >= most), 1.0)
     y = Scale(0, high, shape.bottom, shape.top)
     x = Scale(-0.5, max(len(entries) - 0.5, 0.5), shape.left, shape.right)
@@ -125,7 +141,10 @@ def steps(entries: Sequence[CalibrationOut]) -> Steps:
     def mark(i: int, ece: Interval, shift: float) -> Mark:
         return Mark(round(x(i) + shift, 1), y(ece.value), y(ece.high), y(ece.low))
 
-    made = [Step(entry, mark(i, entry.ece_raw, -shift), mark(i, entry.ece_calibrated, shift)) for i, entry in enumerate(entries)]
+    made = [
+        Step(entry, mark(i, entry.ece_raw, -shift), mark(i, entry.ece_calibrated, shift))
+        for i, entry in enumerate(entries)
+    ]
     return Steps(
         steps=made,
         y_ticks=[Tick(y(high * part / 2), f"{high * part / 2:.3g}") for part in (0, 1, 2)],

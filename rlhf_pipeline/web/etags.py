@@ -1,4 +1,6 @@
-"""Edits of what somebody read: the version is the ETag, and an edit names it in If-Match. Knows headers; knows no noun."""
+"""Edits of what somebody read: the version is the ETag, and an edit names it in If-Match. Knows
+headers; knows no noun.
+"""
 
 import hashlib
 from typing import Annotated
@@ -8,7 +10,10 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.web.problems import Problem
 
-IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=200, description="ETag of the version that was edited")]
+IfMatch = Annotated[
+    str | None,
+    Header(alias="If-Match", max_length=200, description="ETag of the version that was edited"),
+]
 
 
 def etag_of(version: int) -> str:
@@ -29,7 +34,8 @@ def edited(if_match: str | None) -> str:
     if if_match is None:
         raise Problem(
             428,
-            "If-Match is missing: send the ETag of the version you edited, so that nobody's newer one is lost.",
+            "If-Match is missing: send the ETag of the version you edited, so that nobody's newer "
+            "one is lost.",
             kind="unconditional_edit",
             errors=[("header.if-match", "is missing")],
         )
@@ -40,5 +46,10 @@ def edited_version(if_match: str | None) -> int:
     """Raises Problem 428 where it is missing, 422 where it is none."""
     word = edited(if_match).strip('"')
     if not word.isascii() or not word.isdigit() or len(word) > 9:
-        raise Problem(422, 'If-Match is no version, e.g. "3".', kind="invalid", errors=[("header.if-match", "is no version")])
+        raise Problem(
+            422,
+            'If-Match is no version, e.g. "3".',
+            kind="invalid",
+            errors=[("header.if-match", "is no version")],
+        )
     return int(word)

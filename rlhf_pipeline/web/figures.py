@@ -1,4 +1,6 @@
-"""An annotator's figures: pace, agreement with oneself and with known answers. Knows judgements; knows no route."""
+"""An annotator's figures: pace, agreement with oneself and with known answers. Knows judgements;
+knows no route.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,9 @@ Z = 1.959964  # of a 95 % interval
 
 
 class Figures:
-    """Of whoever asks: the days before today are counted once, of today the votes since the last look are read."""
+    """Of whoever asks: the days before today are counted once, of today the votes since the last
+    look are read.
+    """
 
     def __init__(self, store: Store):
         self._store = store
@@ -32,7 +36,9 @@ class Figures:
         at_hand = self._at_hand.get(annotator_id)
         judged = None
         if at_hand is not None and at_hand[0] == today:
-            judged = gone_on(at_hand[1], self._judgements.since(annotator_id, at_hand[1].seq), today)
+            judged = gone_on(
+                at_hand[1], self._judgements.since(annotator_id, at_hand[1].seq), today
+            )
         if judged is None:
             judged = self._judgements.before(annotator_id, today, n_paces=PACE_OF)
         self._at_hand.put(annotator_id, (today, judged))
@@ -40,12 +46,16 @@ class Figures:
 
 
 def gone_on(judged: Judged, cast: Sequence[CastVote], today: date) -> Judged | None:
-    """What stands after the next votes; None where they change an earlier day, which has to be counted again."""
+    """What stands after the next votes; None where they change an earlier day, which has to be
+    counted again.
+    """
     if not cast:
         return judged
     standing, skips = dict(judged.today), set(judged.skips)
     for vote in cast:
-        if vote.day < today.isoformat() or not (vote.supersedes is None or vote.supersedes in standing or vote.supersedes in skips):
+        if vote.day < today.isoformat() or not (
+            vote.supersedes is None or vote.supersedes in standing or vote.supersedes in skips
+        ):
             return None
         standing.pop(vote.supersedes or "", None)
         if vote.choice == Choice.SKIP:
@@ -60,13 +70,18 @@ def told(judged: Judged, today: date) -> Statistics:
     paces = [*reversed(judged.today.values()), *judged.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
     days = set(judged.by_day) | ({today} if judged.today else set())
-    n_right, n_known = sum(one.n for one in judged.known if one.is_right), sum(one.n for one in judged.known)
+    n_right, n_known = (
+        sum(one.n for one in judged.known if one.is_right),
+        sum(one.n for one in judged.known),
+    )
     return Statistics(
         votes_today=len(judged.today),
         votes_total=sum(judged.by_day.values()) + len(judged.today),
         median_seconds=median(seconds) if seconds else None,
         days_in_a_row=_days_in_a_row(days, today),
-        repeats=Repeats(agree=judged.n_same, n=judged.n_again, **_ends(judged.n_same, judged.n_again)),
+        repeats=Repeats(
+            agree=judged.n_same, n=judged.n_again, **_ends(judged.n_same, judged.n_again)
+        ),
         gold=GoldShare(right=n_right, n=n_known, **_ends(n_right, n_known)),
         confidence=_by_confidence(judged.known),
     )

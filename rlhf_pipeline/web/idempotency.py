@@ -1,4 +1,6 @@
-"""A POST that is sent again under its Idempotency-Key is answered again, not done again. Knows requests; knows nothing of what they do."""
+"""A POST that is sent again under its Idempotency-Key is answered again, not done again. Knows
+requests; knows nothing of what they do.
+"""
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
@@ -49,17 +51,20 @@ def keeps_own_key(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a route that ends the session that sent it, and one that is sent a password: no trace of the request is kept."""
+    """Marks a route that ends the session that sent it, and one that is sent a password: no trace
+    of the request is kept.
+    """
     return _unrecorded(endpoint)
 
 
 def done_once(
     *, leaves_out: Sequence[str] = (), fills_in: Filler | None = None
 ) -> Callable[[Callable[Concatenate[Site, P], T]], Callable[Concatenate[Site, P], T]]:
-    """Marks a route that must not be done twice: its acts, its key and its answer are one transaction, so that no crash parts them.
+    """Marks a route that must not be done twice: its acts, its key and its answer are one
+    transaction, so that no crash parts them.
 
-    For what is free to repeat (leases, offers) keeping the answer afterwards is enough. Fields that it `leaves_out` of the kept answer are
-    filled in, from where they stand, when it is told again.
+    For what is free to repeat (leases, offers) keeping the answer afterwards is enough. Fields that
+    it `leaves_out` of the kept answer are filled in, from where they stand, when it is told again.
     """
 
     def marked(endpoint: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
@@ -86,12 +91,18 @@ def done_once(
 
 
 class IdempotentRoute(APIRoute):
-    """Answers that succeeded are kept for a week; one that failed did nothing, and its key is free again."""
+    """Answers that succeeded are kept for a week; one that failed did nothing, and its key is free
+    again.
+    """
 
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
         guard = guard_of(self)
-        if "POST" not in (self.methods or ()) or getattr(self.endpoint, "is_unrecorded", False) or not isinstance(guard, Needs):
+        if (
+            "POST" not in (self.methods or ())
+            or getattr(self.endpoint, "is_unrecorded", False)
+            or not isinstance(guard, Needs)
+        ):
             return handler
         fills_in: Filler | None = getattr(self.endpoint, "fills_in", None)
 
@@ -102,30 +113,52 @@ class IdempotentRoute(APIRoute):
             check_key(key)
             principal = await guard(request)
             site = await site_of(request)
-            asked = site.auth.digest(request_bytes(request.method, request.url.path, request.url.query, await request.body()))
-            known = await run_in_threadpool(site.store.requests.begin, principal.user_id, key, asked)
+            asked = site.auth.digest(
+                request_bytes(
+                    request.method, request.url.path, request.url.query, await request.body()
+                )
+            )
+            known = await run_in_threadpool(
+                site.store.requests.begin, principal.user_id, key, asked
+            )
             if known is not None:
-                body = known.body if fills_in is None else await run_in_threadpool(_filled, site, known.body, fills_in)
+                body = (
+                    known.body
+                    if fills_in is None
+                    else await run_in_threadpool(_filled, site, known.body, fills_in)
+                )
                 return Response(body, known.status, REPLAYED, "application/json" if body else None)
-            return await _answered(site, Pending(principal.user_id, key, self.status_code or 200), lambda: handler(request))
+            return await _answered(
+                site,
+                Pending(principal.user_id, key, self.status_code or 200),
+                lambda: handler(request),
+            )
 
         return once
 
 
-async def _answered(site: Site, pending: Pending, handle: Callable[[], Coroutine[Any, Any, Response]]) -> Response:
+async def _answered(
+    site: Site, pending: Pending, handle: Callable[[], Coroutine[Any, Any, Response]]
+) -> Response:
     requests, who, key = site.store.requests, pending.who, pending.key
     outer = _PENDING.set(pending)
     try:
         response = await handle()
     except Exception:
-        await run_in_threadpool(requests.give_up, who, key)  # of one that was done all the same nothing is given up
+        # of one that was done all the same nothing is given up
+        await run_in_threadpool(requests.give_up, who, key)
         raise
     finally:
         _PENDING.reset(outer)
     if pending.has_answer:
         return response
     if 200 <= response.status_code < 300:
-        await run_in_threadpool(requests.finish, who, key, Answer(response.status_code, _without(bytes(response.body).decode(), SECRETS)))
+        await run_in_threadpool(
+            requests.finish,
+            who,
+            key,
+            Answer(response.status_code, _without(bytes(response.body).decode(), SECRETS)),
+        )
     else:
         await run_in_threadpool(requests.give_up, who, key)
     return response
@@ -140,7 +173,9 @@ def check_key(key: str) -> str:
     """Raises Problem 422 for a key that cannot be kept."""
     if not 1 <= len(key) <= MOST or not key.isprintable():
         said = f"must have 1 to {MOST} printable characters; a random UUID is a good one"
-        raise Problem(422, f"Idempotency-Key {said}.", kind="invalid", errors=[(f"header.{HEADER}", said)])
+        raise Problem(
+            422, f"Idempotency-Key {said}.", kind="invalid", errors=[(f"header.{HEADER}", said)]
+        )
     return key
 
 
@@ -150,10 +185,15 @@ def _unrecorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without(body: str, names: Sequence[str]) -> str:
-    """An answer as it is kept: tokens, login links and what else it leaves out stand in no other table."""
+    """An answer as it is kept: tokens, login links and what else it leaves out stand in no other
+    table.
+    """
     if not any(f'"{name}"' in body for name in names):
         return body
-    return json.dumps({name: None if name in names else value for name, value in json.loads(body).items()}, ensure_ascii=False)
+    return json.dumps(
+        {name: None if name in names else value for name, value in json.loads(body).items()},
+        ensure_ascii=False,
+    )
 
 
 def _filled(site: Site, body: str, fills_in: Filler) -> str:

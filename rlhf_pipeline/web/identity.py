@@ -1,29 +1,37 @@
-"""Whether a completion says which model wrote it: whoever knows judges the name and not the text. Knows words; knows no store."""
+"""Whether a completion says which model wrote it: whoever knows judges the name and not the text.
+Knows words; knows no store.
+"""
 
 import re
 
 from rlhf_pipeline.store.comparisons import Texts
 
 MODELS = (
-    r"chat-?gpt|gpt-?[2-9o][\w.-]*|claude|gemini|gemma|palm ?2?|bard|llama|mi[sx]tral|mixtral|qwen|deepseek|grok|copilot|command[- ]?r|"
+    r"chat-?gpt|gpt-?[2-9o][\w.-]*|claude|gemini|gemma|palm "
+    r"?2?|bard|llama|mi[sx]tral|mixtral|qwen|deepseek|grok|copilot|command[- ]?r|"
     r"falcon|vicuna|alpaca|phi-\d|ernie|kimi|chatglm|glm-\d|yi-\d\w*|koala|dolly"
 )
 MAKERS = (
-    r"openai|anthropic|google(?: deepmind)?|deepmind|meta(?: ai)?|mistral ai|alibaba(?: cloud)?|deepseek|x\.?ai|microsoft|cohere|baidu|"
+    r"openai|anthropic|google(?: deepmind)?|deepmind|meta(?: ai)?|mistral ai|alibaba(?: "
+    r"cloud)?|deepseek|x\.?ai|microsoft|cohere|baidu|"
     r"moonshot ai|zhipu ai|databricks"
 )
-# "I am Claude", "as ChatGPT, I", "my name is Bard", "trained by OpenAI": about the writer. "Compare OpenAI and Google" is not.
+# "I am Claude", "as ChatGPT, I", "my name is Bard", "trained by OpenAI": about the writer. "Compare
+# OpenAI and Google" is not.
 SAYS = re.compile(
     rf"\b(?:i\s*(?:am|'m|’m)|my\s+name\s+is|call\s+me|as)\s+(?:an?\s+|the\s+)?(?:\w+\s+){{0,3}}?(?:{MODELS})\b"
     rf"|\b(?:trained|developed|created|made|built|designed|powered)\s+by\s+(?:the\s+\w+\s+at\s+)?(?:{MAKERS})\b"
     rf"|\b(?:i\s*(?:am|'m|’m)|as)\s+(?:an?\s+)?(?:\w+\s+){{0,3}}?(?:model|assistant|ai)\s+(?:from|by|of)\s+(?:{MAKERS})\b",
     re.IGNORECASE,
 )
-A_NAME = re.compile(r"(?=.*[a-z])(?=.*[-._\d])[\w.-]{4,}")  # `gpt-4o`, not `unknown`: a common word proves nothing
+# `gpt-4o`, not `unknown`: a common word proves nothing
+A_NAME = re.compile(r"(?=.*[a-z])(?=.*[-._\d])[\w.-]{4,}")
 
 
 def names_its_maker(texts: Texts) -> bool:
-    """Whether either completion names a model or a maker as its own, or the name its model has here."""
+    """Whether either completion names a model or a maker as its own, or the name its model has
+    here.
+    """
     names = [name.split("@")[0].lower() for name in (texts.model_version_a, texts.model_version_b)]
     said = (texts.completion_a, texts.completion_b)
     return any(SAYS.search(text) for text in said) or any(
@@ -32,4 +40,7 @@ def names_its_maker(texts: Texts) -> bool:
 
 
 def _stands_in(name: str, text: str) -> bool:
-    return name in text.lower() and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE) is not None
+    return (
+        name in text.lower()
+        and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE) is not None
+    )

@@ -1,4 +1,6 @@
-"""Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the store's pages and what each reader may see; knows no route."""
+"""Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the
+store's pages and what each reader may see; knows no route.
+"""
 
 from typing import Any
 
@@ -19,7 +21,8 @@ from rlhf_pipeline.web.votes import own_choice, own_sides
 
 NOTHING = VoteDetails()
 ANSWERS = ("model_version_a", "model_version_b", "gold")
-SLOTS = ("n_slots", "n_done")  # many judgements, or a card on a comparison that was never offered, reveal a known answer
+# many judgements, or a card on a comparison that was never offered, reveal a known answer
+SLOTS = ("n_slots", "n_done")
 
 
 def votes(
@@ -32,9 +35,11 @@ def votes(
     cursor: str | None,
     limit: int,
 ) -> Page[VoteOut]:
-    """Newest first, without those that the reader may not see yet, of which `next` tells nothing either.
+    """Newest first, without those that the reader may not see yet, of which `next` tells nothing
+    either.
 
-    Raises Problem 422 for words beside other filters, and for a mark beside others than the annotator; 403 as `check_mark`.
+    Raises Problem 422 for words beside other filters, and for a mark beside others than the
+    annotator; 403 as `check_mark`.
     """
     place = place_of(cursor, int)
     before = place[0] if place else None
@@ -42,17 +47,37 @@ def votes(
     if mark is not None:
         if words or only.get("day") or only.get("comparison_id"):
             wrong = [("query.mark", "stands with annotator_id alone")]
-            raise Problem(422, "mark goes with annotator_id alone: leave the other filters out.", kind="invalid", errors=wrong)
+            raise Problem(
+                422,
+                "mark goes with annotator_id alone: leave the other filters out.",
+                kind="invalid",
+                errors=wrong,
+            )
         check_mark(principal, mark)
-        seqs = site.looking.marked(mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by)
-        found, following = site.store.votes.with_seqs(seqs), seqs[-1] if len(seqs) == limit else None
-        if seen_by is not None:  # the marks may have been counted before the reader took a judgement back
-            hidden = found["comparison_id"].isin(unjudged(site, principal, found["comparison_id"])) & (found["annotator_id"] != seen_by)
+        seqs = site.looking.marked(
+            mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by
+        )
+        found, following = (
+            site.store.votes.with_seqs(seqs),
+            seqs[-1] if len(seqs) == limit else None,
+        )
+        # the marks may have been counted before the reader took a judgement back
+        if seen_by is not None:
+            hidden = found["comparison_id"].isin(
+                unjudged(site, principal, found["comparison_id"])
+            ) & (found["annotator_id"] != seen_by)
             found = found[~hidden]
     elif words:
         if any(only.values()):
-            raise Problem(422, "q searches all votes: leave the other filters out.", kind="invalid", errors=[("query.q", "stands alone")])
-        found, following = site.store.votes.search(words, before_seq=before, seen_by=seen_by, limit=limit)
+            raise Problem(
+                422,
+                "q searches all votes: leave the other filters out.",
+                kind="invalid",
+                errors=[("query.q", "stands alone")],
+            )
+        found, following = site.store.votes.search(
+            words, before_seq=before, seen_by=seen_by, limit=limit
+        )
     else:
         found = site.store.votes.page(before_seq=before, seen_by=seen_by, limit=limit, **only)
         following = int(found["seq"].iloc[-1]) if len(found) == limit else None
@@ -72,7 +97,9 @@ def feedback(
     cursor: str | None,
     limit: int,
 ) -> Page[Feedback]:
-    """Newest first, without the corrections that the reader may not see yet, of which `next` tells nothing either."""
+    """Newest first, without the corrections that the reader may not see yet, of which `next` tells
+    nothing either.
+    """
     place = place_of(cursor, int)
     found = site.store.feedback.page(
         before_id=place[0] if place else None,
@@ -86,8 +113,12 @@ def feedback(
 
 
 def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback:
-    """Raises Problem 404, and in the same words for a correction of a comparison that the reader has not judged yet."""
-    found = site.store.feedback.page(before_id=feedback_id + 1, seen_by=blind_reader(principal), limit=1)
+    """Raises Problem 404, and in the same words for a correction of a comparison that the reader
+    has not judged yet.
+    """
+    found = site.store.feedback.page(
+        before_id=feedback_id + 1, seen_by=blind_reader(principal), limit=1
+    )
     if not found or found[0].feedback_id != feedback_id:
         raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
     return found[0]
@@ -102,13 +133,21 @@ def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:
 
 
 def _said(details: VoteDetails) -> dict[str, Any]:
-    return {"dimensions": details.dimensions, "highlights": list(details.highlights), "flags": list(details.flags)}
+    return {
+        "dimensions": details.dimensions,
+        "highlights": list(details.highlights),
+        "flags": list(details.flags),
+    }
 
 
 def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:
-    """Newest first, sides as they stood on the cards; nothing that tells two cards of one comparison."""
+    """Newest first, sides as they stood on the cards; nothing that tells two cards of one
+    comparison.
+    """
     place = place_of(cursor, int)
-    found = site.store.votes.said_by(annotator_id, before_seq=place[0] if place else None, limit=limit)
+    found = site.store.votes.said_by(
+        annotator_id, before_seq=place[0] if place else None, limit=limit
+    )
     items = []
     for vote, is_superseded in found:
         items.append(
@@ -123,13 +162,18 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
 
 
 def users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
-    """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that were asked for."""
+    """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that
+    were asked for.
+    """
     place = place_of(cursor, str)
     try:
         found = site.store.users.page(after=place[0] if place else None, limit=limit)
     except NotFound:
         raise no_cursor() from None
-    return Page(items=[user_out(user) for user in found], next=cursor_of(found[-1].user_id) if len(found) == limit else None)
+    return Page(
+        items=[user_out(user) for user in found],
+        next=cursor_of(found[-1].user_id) if len(found) == limit else None,
+    )
 
 
 def user_out(user: User) -> UserOut:
@@ -140,7 +184,9 @@ def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> P
     """API tokens, newest first, those that ended too."""
     place = place_of(cursor, str)
     try:
-        found = site.store.tokens.of_user(user_id, kind="api", before=place[0] if place else None, limit=limit)
+        found = site.store.tokens.of_user(
+            user_id, kind="api", before=place[0] if place else None, limit=limit
+        )
     except NotFound:
         raise no_cursor() from None
     items = [TokenOut.model_validate(token.model_dump()) for token in found]
@@ -148,18 +194,32 @@ def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> P
 
 
 OWN_AS_CAST = (
-    "vote_id", "assignment_id", "strength", "reason", "stated_confidence", "duration_s", "voted_at", "received_at", "supersedes",
-)  # fmt: skip
+    "vote_id",
+    "assignment_id",
+    "strength",
+    "reason",
+    "stated_confidence",
+    "duration_s",
+    "voted_at",
+    "received_at",
+    "supersedes",
+)
 
 
-def comparisons(site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int) -> Page[ComparisonOut]:
-    """Newest day first; of one category without those whose category the reader may not know yet, of which `next` tells nothing either.
+def comparisons(
+    site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int
+) -> Page[ComparisonOut]:
+    """Newest day first; of one category without those whose category the reader may not know yet,
+    of which `next` tells nothing either.
 
-    A cursor is the last one's id: a correction has the place of another comparison, so places would reveal it.
+    A cursor is the last one's id: a correction has the place of another comparison, so places would
+    reveal it.
     """
     place = _place_of(site, cursor)
     judged_by = None if category is None else blind_reader(principal)
-    found = site.store.comparisons.page(before=place, category=category, judged_by=judged_by, limit=limit)
+    found = site.store.comparisons.page(
+        before=place, category=category, judged_by=judged_by, limit=limit
+    )
     rows = plain_rows(found)
     following = cursor_of(rows[-1]["comparison_id"]) if len(rows) == limit else None
     if category is not None:
@@ -187,24 +247,46 @@ def comparison(site: Site, principal: Principal, comparison_id: str) -> Comparis
     return _comparisons_out(site, principal, rows)[0]
 
 
-def _comparisons_out(site: Site, principal: Principal, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
+def _comparisons_out(
+    site: Site, principal: Principal, rows: list[dict[str, Any]]
+) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
     texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
     hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
     if blind_reader(principal) is not None:
         hidden |= dict.fromkeys(SLOTS)
     # Each would tell which of them is a correction, and so which text its author preferred.
-    unsorted, untold = unjudged(site, principal, ids), {"source": None, "category": None, "prompt_id": None}
+    unsorted, untold = (
+        unjudged(site, principal, ids),
+        {"source": None, "category": None, "prompt_id": None},
+    )
     found = []
     for row in rows:
         n_slots, n_done = slots.get(row["comparison_id"], (0, 0))
-        more = {"names_maker": names_its_maker(texts[row["comparison_id"]]), "n_slots": n_slots, "n_done": n_done, **hidden}
+        more = {
+            "names_maker": names_its_maker(texts[row["comparison_id"]]),
+            "n_slots": n_slots,
+            "n_done": n_done,
+            **hidden,
+        }
         more |= untold if row["comparison_id"] in unsorted else {}
-        found.append(ComparisonOut.model_validate({name: more[name] if name in more else row[name] for name in ComparisonOut.model_fields}))
+        found.append(
+            ComparisonOut.model_validate(
+                {
+                    name: more[name] if name in more else row[name]
+                    for name in ComparisonOut.model_fields
+                }
+            )
+        )
     return found
 
 
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a frame with None for what is missing."""
-    columns = {name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    columns = {
+        name: frame[name].astype(object).where(frame[name].notna(), None).tolist()
+        for name in frame.columns
+    }
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""How carefully each annotator votes, counted as votes come: only those since the last look are read. Knows the store; knows no route."""
+"""How carefully each annotator votes, counted as votes come: only those since the last look are
+read. Knows the store; knows no route.
+"""
 
 import threading
 import time
@@ -12,7 +14,18 @@ from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.looks import Look, looks
 from rlhf_pipeline.votes.annotators import FiguresParams
-from rlhf_pipeline.votes.quality import LEFT, NEITHER, NO_TIME, RIGHT, SKIP, UNKNOWN, VOTES, Mark, Quality, quality
+from rlhf_pipeline.votes.quality import (
+    LEFT,
+    NEITHER,
+    NO_TIME,
+    RIGHT,
+    SKIP,
+    UNKNOWN,
+    VOTES,
+    Mark,
+    Quality,
+    quality,
+)
 from rlhf_pipeline.web.recent import CacheTimes, ReaderCounts
 
 AT_ONCE = 5_000  # votes read in one go
@@ -31,7 +44,9 @@ class Found:
 
 
 class Looking:
-    """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where little is new; else a thread does."""
+    """One count per process, kept in some 50 bytes a vote. Whoever asks brings it up to date where
+    little is new; else a thread does.
+    """
 
     def __init__(
         self,
@@ -61,14 +76,17 @@ class Looking:
         seq, votes = self._seq, dict(self._votes)
         for who, rows in votes.items():
             known = self._known.get(who)
-            if known is None or known[0] is not rows:  # each is told anew only after another vote of theirs
+            # each is told anew only after another vote of theirs
+            if known is None or known[0] is not rows:
                 self._known[who] = rows, quality(rows)
         found = Found(seq, {who: one for who in votes if (one := self._known[who][1]).n_votes})
         self._told = time.monotonic(), found
         return found
 
     def found_by(self, reader_id: str) -> Found:
-        """`found` for a blind reader: counted from the votes that are visible to them alone, up to the newest of these."""
+        """`found` for a blind reader: counted from the votes that are visible to them alone, up to
+        the newest of these.
+        """
         newest = self._store.votes.max_seq()
         return self._by_reader.get(reader_id, newest, lambda: self._visible(reader_id, newest))
 
@@ -78,12 +96,31 @@ class Looking:
         up_to_seq = visible[-1].seq if visible else 0
         return Found(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
 
-    def marked(self, mark: Mark, annotator_id: str | None, *, before_seq: int | None, limit: int, seen_by: str | None = None) -> list[int]:
-        """Seqs of the votes that bear a mark, of one annotator or of all, newest first, at most `limit`; `seen_by` as `Votes.page`."""
+    def marked(
+        self,
+        mark: Mark,
+        annotator_id: str | None,
+        *,
+        before_seq: int | None,
+        limit: int,
+        seen_by: str | None = None,
+    ) -> list[int]:
+        """Seqs of the votes that bear a mark, of one annotator or of all, newest first, at most
+        `limit`; `seen_by` as `Votes.page`.
+        """
         known = (self.found() if seen_by is None else self.found_by(seen_by)).by_annotator
-        people = [known[annotator_id]] if annotator_id in known else [] if annotator_id is not None else list(known.values())
+        people = (
+            [known[annotator_id]]
+            if annotator_id in known
+            else []
+            if annotator_id is not None
+            else list(known.values())
+        )
         upper = np.iinfo(np.int64).max if before_seq is None else before_seq
-        newest = [seqs[: np.searchsorted(seqs, upper)][-limit:] for seqs in (one.marked[mark].seqs for one in people)]
+        newest = [
+            seqs[: np.searchsorted(seqs, upper)][-limit:]
+            for seqs in (one.marked[mark].seqs for one in people)
+        ]
         return sorted((int(seq) for seqs in newest for seq in seqs), reverse=True)[:limit]
 
     def catch_up(self) -> None:
@@ -96,7 +133,9 @@ class Looking:
             self._is_catching_up = False
 
     def _read_some(self, *, waits: bool = False) -> bool:
-        """Whether there may be more. Where somebody else is reading, what is known so far will do."""
+        """Whether there may be more. Where somebody else is reading, what is known so far will
+        do.
+        """
         if not self._reading.acquire(blocking=waits):
             return False
         try:
@@ -105,7 +144,8 @@ class Looking:
                 return False
             upper = min(newest, self._seq + self._at_once)
             self._add(looks(self._store.database, self._seq, up_to_seq=upper))
-            self._seq = upper  # after its votes: whoever asks meanwhile is told of no vote that is not there
+            # after its votes: whoever asks meanwhile is told of no vote that is not there
+            self._seq = upper
         finally:
             self._reading.release()
         if upper < newest and not waits:
@@ -113,7 +153,9 @@ class Looking:
         return upper < newest
 
     def _add(self, new: list[Look]) -> None:
-        self._votes |= {who: _with(self._votes.get(who), rows) for who, rows in _rows_by_annotator(new).items()}
+        self._votes |= {
+            who: _with(self._votes.get(who), rows) for who, rows in _rows_by_annotator(new).items()
+        }
 
 
 def _rows_by_annotator(new: list[Look]) -> dict[str, npt.NDArray[np.void]]:
@@ -143,7 +185,8 @@ def _row(look: Look) -> tuple[int, ...]:
 def _shown(look: Look) -> int:
     if look.choice == Choice.SKIP:
         return SKIP
-    if look.is_swapped is None:  # a tie too: of votes for a side nothing is known, and ties alone would follow each other
+    # a tie too: of votes for a side nothing is known, and ties alone would follow each other
+    if look.is_swapped is None:
         return UNKNOWN
     if look.choice not in (Choice.A, Choice.B):
         return NEITHER

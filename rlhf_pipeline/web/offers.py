@@ -1,4 +1,6 @@
-"""Which comparisons people are asked to judge, and who is. Knows days, rules and who may vote; knows no card."""
+"""Which comparisons people are asked to judge, and who is. Knows days, rules and who may vote;
+knows no card.
+"""
 
 from collections.abc import Sequence
 
@@ -12,9 +14,11 @@ from rlhf_pipeline.web.site import Site
 
 
 def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
-    """What was asked for; a blind reader gets no count that depends on votes, or on which comparisons were offered before.
+    """What was asked for; a blind reader gets no count that depends on votes, or on which
+    comparisons were offered before.
 
-    Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as `_ask`."""
+    Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as
+    `_ask`."""
     ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
     if sum(ways) != 1:
         raise Problem(
@@ -26,35 +30,49 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     if asked.ids is not None:
         ids = list(dict.fromkeys(asked.ids))
     else:
-        ids = site.store.comparisons.offerable(day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted)
+        ids = site.store.comparisons.offerable(
+            day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted
+        )
     if asked.annotator_id is not None:
         n_new = _ask(site, principal.user_id, asked.annotator_id, ids, asked)
     else:
         overlap = asked.overlap or site.terms().rules.overlap
-        n_new = site.store.assignments.offer(ids, overlap=overlap, priority=asked.priority, actor=principal.user_id)
+        n_new = site.store.assignments.offer(
+            ids, overlap=overlap, priority=asked.priority, actor=principal.user_id
+        )
     if blind_reader(principal) is not None:
         return Offered(n_comparisons=None if asked.ids is None else len(ids), n_slots=None)
     return Offered(n_comparisons=len(ids), n_slots=n_new)
 
 
 def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) -> Withdrawn:
-    """Ask no more for judgements that are still open; how many these were, unless the reader is blind."""
+    """Ask no more for judgements that are still open; how many these were, unless the reader is
+    blind.
+    """
     n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
     return Withdrawn(n_slots=n if blind_reader(principal) is None else None)
 
 
 def may_be_asked(user: User) -> bool:
     """Whether cards are dealt to them: people who may vote, no programs."""
-    return user.kind == "person" and user.disabled_at is None and Permission.VOTES_CAST in permissions_of(user.all_roles)
+    return (
+        user.kind == "person"
+        and user.disabled_at is None
+        and Permission.VOTES_CAST in permissions_of(user.all_roles)
+    )
 
 
 def _ask(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
-    """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person has none; NotFound, UnknownComparison."""
+    """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person
+    has none; NotFound, UnknownComparison.
+    """
     if asked.overlap is not None:
         said = "is how many people judge each, and annotator_id names one: leave one of them out"
         raise Problem(422, f"overlap {said}.", kind="invalid", errors=[("body.overlap", said)])
     user = site.store.users.get(annotator_id)
     if not may_be_asked(user):
         said = "is no person who may vote here: give them a role that votes, or name somebody else"
-        raise Problem(422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)])
+        raise Problem(
+            422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)]
+        )
     return site.store.assignments.ask(annotator_id, ids, priority=asked.priority, actor=actor)

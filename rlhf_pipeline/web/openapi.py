@@ -1,4 +1,6 @@
-"""The OpenAPI document: who may call what, and how errors look. Knows routes as FastAPI describes them; answers none."""
+"""The OpenAPI document: who may call what, and how errors look. Knows routes as FastAPI describes
+them; answers none.
+"""
 
 from http import HTTPStatus
 from typing import Any
@@ -15,11 +17,17 @@ from rlhf_pipeline.web.schemas import ProblemDetail, ProblemDocument
 VERSION = "3.1.0"
 PROBLEM = "#/components/schemas/ProblemDocument"
 ABOUT = (
-    "Every action of the pages is a route. Errors are problem documents (RFC 9457). A POST under the same `Idempotency-Key` is answered "
-    "again, not done again: every POST takes one but those of `auth`, which start and end sessions, `me/password`, so that no trace of a "
-    "password is kept, and `completions:stream`, which is answered from what is kept without one. Lists go on at `cursor` = `next`."
+    "Every action of the pages is a route. Errors are problem documents (RFC 9457). A POST under "
+    "the same `Idempotency-Key` is answered again, not done again: every POST takes one but those "
+    "of `auth`, which start and end sessions, `me/password`, so that no trace of a password is "
+    "kept, and `completions:stream`, which is answered from what is kept without one. Lists go on "
+    "at `cursor` = `next`."
 )
-TOKEN_SCHEME = {"type": "http", "scheme": "bearer", "description": "`rlhf_…`, made under /me or by `rlhf users token`"}
+TOKEN_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "`rlhf_…`, made under /me or by `rlhf users token`",
+}
 KEY_PARAMETER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -30,19 +38,37 @@ KEY_PARAMETER = {
 
 
 def problem_response(status: int) -> dict[str, Any]:
-    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM}}}}
+    return {
+        "description": HTTPStatus(status).phrase,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM}}},
+    }
 
 
 def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
-    """The document of the API's routes, with the permission of each as `x-permission`, and `x-all-votes` where users who may vote are refused."""
-    document = get_openapi(title=app.title, version=app.version, openapi_version=VERSION, description=ABOUT, routes=routes)
+    """The document of the API's routes, with the permission of each as `x-permission`, and
+    `x-all-votes` where users who may vote are refused.
+    """
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        openapi_version=VERSION,
+        description=ABOUT,
+        routes=routes,
+    )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for model in (ProblemDetail, ProblemDocument):
-        schemas[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas[model.__name__] = model.model_json_schema(
+            ref_template="#/components/schemas/{model}"
+        )
         schemas[model.__name__].pop("$defs", None)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    session = {"type": "apiKey", "in": "cookie", "name": app.state.site.auth.cookie, "description": "of a browser that logged in"}
+    session = {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": app.state.site.auth.cookie,
+        "description": "of a browser that logged in",
+    }
     document["components"]["securitySchemes"] = {"token": TOKEN_SCHEME, "session": session}
     for route in routes:
         for method in route.methods or ():
@@ -69,7 +95,9 @@ def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if method == "POST":
         statuses.append(409)
         parameters = operation.setdefault("parameters", [])
-        keeps_answers = isinstance(guard, Needs) and not getattr(route.endpoint, "is_unrecorded", False)
+        keeps_answers = isinstance(guard, Needs) and not getattr(
+            route.endpoint, "is_unrecorded", False
+        )
         if keeps_answers and not any(p["name"].lower() == "idempotency-key" for p in parameters):
             parameters.append(KEY_PARAMETER)
     for status in statuses:

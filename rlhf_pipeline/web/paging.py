@@ -19,7 +19,11 @@ def cursor_of(*place: str | int) -> str:
     >>> place_of(cursor_of("2026-01-01", 7), str, int)
     ('2026-01-01', 7)
     """
-    return base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode())
+        .decode()
+        .rstrip("=")
+    )
 
 
 def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
@@ -27,8 +31,14 @@ def place_of(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     if cursor is None:
         return None
     try:
-        place = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
-        if isinstance(place, list) and [type(part) for part in place] == list(kinds) and all(_is_sane(part) for part in place):
+        place = json.loads(
+            base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        )
+        if (
+            isinstance(place, list)
+            and [type(part) for part in place] == list(kinds)
+            and all(_is_sane(part) for part in place)
+        ):
             return tuple(place)
     except (binascii.Error, ValueError, RecursionError):
         pass
@@ -45,4 +55,6 @@ def no_cursor() -> Problem:
 
 
 def _is_sane(part: Any) -> bool:
-    return "\x00" not in part and part.isprintable() if isinstance(part, str) else abs(part) <= LARGEST
+    return (
+        "\x00" not in part and part.isprintable() if isinstance(part, str) else abs(part) <= LARGEST
+    )

@@ -1,4 +1,6 @@
-"""The champion reward model as the web serves it: loaded at the first question, again when another is champion. Knows no request."""
+"""The champion reward model as the web serves it: loaded at the first question, again when another
+is champion. Knows no request.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -11,14 +13,23 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.recent import Current
 
-AT_MOST = 8  # requests being answered or waiting for it: each holds one of the forty threads that all routes share
+# requests being answered or waiting for it: each holds one of the forty threads that all routes
+# share
+AT_MOST = 8
 
 
 class Predictor:
-    """Answers one request at a time: a model uses all cores it may have as it is. A few more wait, others are asked to come again."""
+    """Answers one request at a time: a model uses all cores it may have as it is. A few more wait,
+    others are asked to come again.
+    """
 
     def __init__(self, settings: Settings, store: Store, champion_s: float):
-        registry = Registry(settings.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project, ui=settings.mlflow_ui)
+        registry = Registry(
+            settings.tracking_uri,
+            settings.home / "mlflow" / "artifacts",
+            settings.project,
+            ui=settings.mlflow_ui,
+        )
         self._champions = Champions(store, registry, settings.cache, settings.encoder)
         self._serving = Current(self._known, champion_s)
         self._places = threading.BoundedSemaphore(AT_MOST)
@@ -26,12 +37,14 @@ class Predictor:
         self._loaded: tuple[tuple[str, int], Judge] | None = None
 
     def answers(self, questions: Sequence[Question]) -> list[PairPrediction]:
-        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, gives NaN, or has too many waiting already."""
+        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, gives NaN,
+        or has too many waiting already.
+        """
         if not self._places.acquire(blocking=False):
             raise Problem(
                 503,
-                f"{AT_MOST} requests for predictions are being answered or waiting already. Ask again in a moment, or ask for up to fifty "
-                "pairs in one request.",
+                f"{AT_MOST} requests for predictions are being answered or waiting already. Ask "
+                "again in a moment, or ask for up to fifty pairs in one request.",
                 kind="too_many_predictions",
                 headers=RETRY_SOON,
             )
@@ -41,8 +54,11 @@ class Predictor:
                 try:
                     return judge.predict(questions)
                 except (InvalidScores, ModelError) as cause:
-                    # The schema lets nothing but texts through, and of texts a sound model has scores: the fault is the model's.
-                    raise _unavailable(f"The reward model {judge.label} cannot score: {cause}") from cause
+                    # The schema lets nothing but texts through, and of texts a sound model has
+                    # scores: the fault is the model's.
+                    raise _unavailable(
+                        f"The reward model {judge.label} cannot score: {cause}"
+                    ) from cause
         finally:
             self._places.release()
 
@@ -52,8 +68,9 @@ class Predictor:
             if serving is None:
                 raise Problem(
                     409,
-                    "There is no reward model yet that predictions could be made with. It is fitted by the `learning` job, or by "
-                    "`rlhf reward train` and `rlhf reward calibrate`, once enough comparisons were judged.",
+                    "There is no reward model yet that predictions could be made with. It is "
+                    "fitted by the `learning` job, or by `rlhf reward train` and `rlhf reward "
+                    "calibrate`, once enough comparisons were judged.",
                     kind="no_champion",
                 )
             if self._loaded is None or self._loaded[0] != serving:
@@ -65,10 +82,13 @@ class Predictor:
             raise _unavailable(f"The reward model cannot be loaded: {cause}") from cause
 
     def _known(self) -> tuple[str, int] | None:
-        """The champion's label and the number of its calibrator: what makes two predictions differ."""
+        """The champion's label and the number of its calibrator: what makes two predictions
+        differ.
+        """
         registry = self._champions.registry
         if self._champions.store.promotions.champion(registry.name("reward_model")) is None:
-            return None  # asked first: a home without any model has no MLflow yet, and asking would make one
+            # asked first: a home without any model has no MLflow yet, and asking would make one
+            return None
         champion = registry.get("reward_model", "champion")
         if champion is None:
             return None

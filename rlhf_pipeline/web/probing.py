@@ -1,7 +1,8 @@
-"""A reward model's served predictions beside the votes that came after them, counted off to the side. Knows the store; knows no route.
+"""A reward model's served predictions beside the votes that came after them, counted off to the
+side. Knows the store; knows no route.
 
-A million predictions are never read: of a model, the comparisons with its NEWEST votes are. Whoever asks waits a moment for the count, then is
-given the one before, if there is one, and says so.
+A million predictions are never read: of a model, the comparisons with its NEWEST votes are. Whoever
+asks waits a moment for the count, then is given the one before, if there is one, and says so.
 """
 
 import threading
@@ -26,7 +27,9 @@ KEPT = 8  # counts, and as many may be waited for
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose predictions: of which model, and through which calibrator of it; None: the model that predicted last, any calibrator."""
+    """Whose predictions: of which model, and through which calibrator of it; None: the model that
+    predicted last, any calibrator.
+    """
 
     reward_model: str | None = None
     calibrator: str | None = None
@@ -34,7 +37,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Probed:
-    """What was counted. `judged` is what `pairs_in` reads, behind `probe`; that is None where nobody judged anything it predicted."""
+    """What was counted. `judged` is what `pairs_in` reads, behind `probe`; that is None where
+    nobody judged anything it predicted.
+    """
 
     reward_model: str | None
     has_predicted: bool
@@ -52,7 +57,9 @@ class _Known:
     probed: Probed
 
     def beside(self, head: int) -> Probed:
-        """As it is told to who asked at that head: a count that began before may lack what they know to have happened."""
+        """As it is told to who asked at that head: a count that began before may lack what they
+        know to have happened.
+        """
         return replace(self.probed, is_current=self.head >= head)
 
 
@@ -68,7 +75,9 @@ class Probing:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
 
     def found(self, asked: Asked, *, wait_s: float) -> Probed | None:
-        """Of now, or of a while ago and then it says so; None where it is being counted for the first time. Raises StoreError."""
+        """Of now, or of a while ago and then it says so; None where it is being counted for the
+        first time. Raises StoreError.
+        """
         head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
         known = self._known.get(asked)
         if known is not None and (known.head >= head or time.monotonic() < known.again_at):
@@ -79,7 +88,9 @@ class Probing:
                 running = self._running[asked] = self._thread.submit(self._count, asked)
         if running is not None:
             try:
-                return running.result(timeout=wait_s if known is None else min(wait_s, self._times.probe_wait_s)).beside(head)
+                return running.result(
+                    timeout=wait_s if known is None else min(wait_s, self._times.probe_wait_s)
+                ).beside(head)
             except TimeoutError:
                 pass
         return None if known is None else known.beside(head)
@@ -87,7 +98,8 @@ class Probing:
     def _count(self, asked: Asked) -> _Known:
         try:
             head = self._store.audit.head()[0]
-            import_module("scipy.stats")  # a second, once in a process: it tells nothing of how long the next count takes
+            # a second, once in a process: it tells nothing of how long the next count takes
+            import_module("scipy.stats")
             began = time.thread_time()
             probed = self._probed(asked)
             took = time.thread_time() - began
@@ -96,7 +108,9 @@ class Probing:
             self._known.put(asked, known)
             return known
         finally:
-            with self._lock:  # one that is counted at once is not forgotten before it is remembered, which would be for good
+            # one that is counted at once is not forgotten before it is remembered, which would be
+            # for good
+            with self._lock:
                 self._running.pop(asked, None)
 
     def _probed(self, asked: Asked) -> Probed:

@@ -1,4 +1,6 @@
-"""Errors as people and programs read them: RFC 9457 problems with the path of each wrong field. Knows which error is which status."""
+"""Errors as people and programs read them: RFC 9457 problems with the path of each wrong field.
+Knows which error is which status.
+"""
 
 import json
 import logging
@@ -21,7 +23,10 @@ MEDIA_TYPE = "application/problem+json"
 API = "/api/"
 RETRY_SOON = {"Retry-After": "1"}
 LOG_IN = {"WWW-Authenticate": "Bearer"}
-UNAVAILABLE = "The database does not answer as it should, and the server's log says why. Send the request again in a moment."
+UNAVAILABLE = (
+    "The database does not answer as it should, and the server's log says why. Send the "
+    "request again in a moment."
+)
 
 # The first that fits. What is not here is a bug: 500.
 STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
@@ -78,21 +83,50 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
-        wrong = [(".".join(str(part) for part in one["loc"]), str(one["msg"])) for one in error.errors()[:50]]
+        wrong = [
+            (".".join(str(part) for part in one["loc"]), str(one["msg"]))
+            for one in error.errors()[:50]
+        ]
         said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
-        return Problem(422, f"The request cannot be read: {said}. Correct these fields and send it again.", kind="invalid", errors=wrong)
+        return Problem(
+            422,
+            f"The request cannot be read: {said}. Correct these fields and send it again.",
+            kind="invalid",
+            errors=wrong,
+        )
     if isinstance(error, HTTPException):
         is_unrouted = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
-        detail = "There is nothing at this address. Check its spelling." if is_unrouted else str(error.detail)
+        detail = (
+            "There is nothing at this address. Check its spelling."
+            if is_unrouted
+            else str(error.detail)
+        )
         return Problem(error.status_code, detail, headers=error.headers)
-    if isinstance(error, ClientDisconnect):  # nobody reads this; unhandled it would be logged as a bug
-        return Problem(408, "The connection ended before the request was complete. Send it again.", kind="incomplete")
+    # nobody reads this; unhandled it would be logged as a bug
+    if isinstance(error, ClientDisconnect):
+        return Problem(
+            408,
+            "The connection ended before the request was complete. Send it again.",
+            kind="incomplete",
+        )
     for kind, status in STATUS_OF:
         if isinstance(error, kind):
-            headers = RETRY_SOON if status == 503 or isinstance(error, errors.AlreadyRunning) else LOG_IN if status == 401 else None
-            detail = UNAVAILABLE if status == 503 else str(error)  # the cause names paths, hosts and users of the server
+            headers = (
+                RETRY_SOON
+                if status == 503 or isinstance(error, errors.AlreadyRunning)
+                else LOG_IN
+                if status == 401
+                else None
+            )
+            # the cause names paths, hosts and users of the server
+            detail = UNAVAILABLE if status == 503 else str(error)
             return Problem(status, detail, kind=_words(type(error).__name__), headers=headers)
-    return Problem(500, "The server failed to answer. It is a bug, and the log says where; nothing of this request was kept.", kind="bug")
+    return Problem(
+        500,
+        "The server failed to answer. It is a bug, and the log says where; nothing of this request "
+        "was kept.",
+        kind="bug",
+    )
 
 
 ProblemPage = Callable[[Request, Problem], Awaitable[Response]]
@@ -110,7 +144,14 @@ def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
         return await page(request, problem)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = told
-    for kind in (Problem, RequestValidationError, HTTPException, ClientDisconnect, errors.PipelineError, Exception):
+    for kind in (
+        Problem,
+        RequestValidationError,
+        HTTPException,
+        ClientDisconnect,
+        errors.PipelineError,
+        Exception,
+    ):
         app.add_exception_handler(kind, handler)
 
 

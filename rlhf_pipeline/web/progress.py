@@ -18,13 +18,22 @@ ANNOTATORS_TOLD = 200
 
 
 def of_project(site: Site, principal: Principal) -> ProgressOut:
-    """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the votes that they see."""
+    """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the
+    votes that they see.
+    """
     seen_by = blind_reader(principal)
     counted = site.progress.counted(seen_by=seen_by)
     today = site.store.database.clock.now().date()
-    names = {user.user_id: user.name for user in site.store.users.all()} if principal.may(Permission.USERS_READ) else {}
+    names = (
+        {user.user_id: user.name for user in site.store.users.all()}
+        if principal.may(Permission.USERS_READ)
+        else {}
+    )
     days = sorted(counted.by_day.items())[-DAYS_TOLD:]
-    people = [_annotator(counted, who, kind, days, today, names) for (who, kind), days in list(counted.by_annotator.items())]
+    people = [
+        _annotator(counted, who, kind, days, today, names)
+        for (who, kind), days in list(counted.by_annotator.items())
+    ]
     return ProgressOut(
         # Slots done or leased depend on others' votes and on the kinds of the reader's own cards.
         work=work(site.progress.work()) if seen_by is None else None,
@@ -36,14 +45,19 @@ def of_project(site: Site, principal: Principal) -> ProgressOut:
 
 
 def is_current(site: Site, principal: Principal) -> bool:
-    """Whether `of_project` told all there is: votes that a blind reader sees are counted at intervals where that takes long."""
+    """Whether `of_project` told all there is: votes that a blind reader sees are counted at
+    intervals where that takes long.
+    """
     reader_id = blind_reader(principal)
     return reader_id is None or site.progress.is_current(reader_id)
 
 
 def metrics(site: Site, principal: Principal) -> Metrics:
     seen_by = blind_reader(principal)
-    counted, left = site.progress.counted(seen_by=seen_by), site.progress.work() if seen_by is None else None
+    counted, left = (
+        site.progress.counted(seen_by=seen_by),
+        site.progress.work() if seen_by is None else None,
+    )
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
@@ -69,7 +83,12 @@ def work(left: WorkLeft) -> Work:
 
 
 def _annotator(
-    counted: Counted, who: str, kind: AnnotatorKind, days: dict[date | None, int], today: date, names: dict[str, str]
+    counted: Counted,
+    who: str,
+    kind: AnnotatorKind,
+    days: dict[date | None, int],
+    today: date,
+    names: dict[str, str],
 ) -> AnnotatorProgress:
     paces = counted.paces.get(who)
     return AnnotatorProgress(

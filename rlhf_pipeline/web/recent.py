@@ -1,4 +1,6 @@
-"""The newest entries of something, in memory and safe for threads. Knows nothing of what it keeps."""
+"""The newest entries of something, in memory and safe for threads. Knows nothing of what it
+keeps.
+"""
 
 import threading
 import time
@@ -12,9 +14,16 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """At most `most` entries, each for at most `seconds`; the one that was not used for longest goes first."""
+    """At most `most` entries, each for at most `seconds`; the one that was not used for longest
+    goes first.
+    """
 
-    def __init__(self, most: int, seconds: float = float("inf"), monotonic: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        most: int,
+        seconds: float = float("inf"),
+        monotonic: Callable[[], float] = time.monotonic,
+    ):
         self._most = most
         self._seconds = seconds
         self._now = monotonic
@@ -61,17 +70,19 @@ class CacheTimes:
     work_s: float = 1.0  # what is left to judge
     champion_s: float = 1.0  # a question to MLflow takes longer than the answer
     fits_s: float = 10.0  # of the annotator model
-    quick_s: float = 0.05  # a value that took longer to read may be given as it was, while a new one is read
+    # a value that took longer to read may be given as it was, while a new one is read
+    quick_s: float = 0.05
     quick_probe_s: float = 0.3  # CPU time of a quick count of predictions beside their votes
     probe_wait_s: float = 0.25  # for a new one of these, before the previous one is given
-    rest: float = 20.0  # a slow count is repeated at the earliest after this many times its duration
+    # a slow count is repeated at the earliest after this many times its duration
+    rest: float = 20.0
 
 
 class Current(Generic[V]):
     """One value, read anew when it is older than `seconds`.
 
-    Where reading takes long and `may_lag`, whoever asks is given the value of a moment ago while a thread reads the new one; but none
-    that is a minute old.
+    Where reading takes long and `may_lag`, whoever asks is given the value of a moment ago while a
+    thread reads the new one; but none that is a minute old.
     """
 
     def __init__(
@@ -111,7 +122,8 @@ class Current(Generic[V]):
         asked_at = self._now()
         with self._lock:
             known = self._value
-            if known is not None and asked_at - known[0] <= self._seconds:  # somebody else read it while this one waited
+            # somebody else read it while this one waited
+            if known is not None and asked_at - known[0] <= self._seconds:
                 return known[2]
             began = self._now()
             value = self._read()
@@ -134,12 +146,15 @@ class _Slot(Generic[V]):
 
 
 class ReaderCounts(Generic[V]):
-    """One count per reader, made again after a newer vote, but no sooner than `rest` times as long as a slow count took.
+    """One count per reader, made again after a newer vote, but no sooner than `rest` times as long
+    as a slow count took.
 
     One request of a reader counts at a time. No reader receives the count of another.
     """
 
-    def __init__(self, times: CacheTimes = CacheTimes(), monotonic: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, times: CacheTimes = CacheTimes(), monotonic: Callable[[], float] = time.monotonic
+    ):
         self._quick_s = times.quick_s
         self._rest = times.rest
         self._now = monotonic
@@ -147,7 +162,9 @@ class ReaderCounts(Generic[V]):
         self._slots = Recent[str, _Slot[V]](READERS_KEPT)
 
     def get(self, reader_id: str, newest_seq: int, count: Callable[[], V]) -> V:
-        """The reader's count: up to the vote `newest_seq` or, where counting takes long, up to an earlier one."""
+        """The reader's count: up to the vote `newest_seq` or, where counting takes long, up to an
+        earlier one.
+        """
         slot = self._slot(reader_id)
         known = slot.known
         if known is not None and self._holds(known, newest_seq):

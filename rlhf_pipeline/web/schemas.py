@@ -1,4 +1,6 @@
-"""What requests may say and what answers hold, as OpenAPI shows it. Knows fields and bounds; knows neither store nor rights."""
+"""What requests may say and what answers hold, as OpenAPI shows it. Knows fields and bounds; knows
+neither store nor rights.
+"""
 
 from datetime import date, datetime
 from typing import Annotated, Generic, Literal, TypeVar
@@ -24,7 +26,9 @@ Flag = Literal["pii", "identity", "broken", "undone"]
 
 
 class Model(BaseModel):
-    """Unknown fields are an error in what is sent, so that a misspelt one is not lost in silence."""
+    """Unknown fields are an error in what is sent, so that a misspelt one is not lost in
+    silence.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,7 +55,8 @@ class Page(BaseModel, Generic[T]):
     next: str | None = Field(description="cursor of the next page; null at the end")
 
 
-# --- people -----------------------------------------------------------------------------------------------------------------
+# --- people
+# -----------------------------------------------------------------------------------------------------------------
 
 
 class Login(Model):
@@ -95,7 +100,9 @@ class NewToken(Model):
 
 
 class IssuedToken(TokenOut):
-    secret: str | None = Field(description="shown this once; null in the answer to a repeated request")
+    secret: str | None = Field(
+        description="shown this once; null in the answer to a repeated request"
+    )
 
 
 class UserOut(BaseModel):
@@ -104,8 +111,12 @@ class UserOut(BaseModel):
     name: str
     kind: Literal["person", "service"]
     roles: list[Role] = Field(description="in this project")
-    organization_roles: list[Role] = Field(description="in every project of the organisation, beside those")
-    in_every_project: bool = Field(description="an account of the organisation, whatever its roles; only its admins change it")
+    organization_roles: list[Role] = Field(
+        description="in every project of the organisation, beside those"
+    )
+    in_every_project: bool = Field(
+        description="an account of the organisation, whatever its roles; only its admins change it"
+    )
     has_password: bool
     created_at: datetime
     disabled_at: datetime | None
@@ -115,13 +126,16 @@ class NewUser(Model):
     email: Annotated[Text, Field(max_length=254)]
     name: Annotated[Text, Field(max_length=200)] = ""
     roles: list[Role] = Field(default=[], max_length=len(Role))
-    organization_roles: list[Role] = Field(default=[], max_length=len(Role), description="given by an admin of the organisation alone")
+    organization_roles: list[Role] = Field(
+        default=[], max_length=len(Role), description="given by an admin of the organisation alone"
+    )
     kind: Literal["person", "service"] = "person"
 
 
 class AddedUser(UserOut):
     login_link: str | None = Field(
-        description="logs its first visitor in, once, for 24 hours; null where a token asked, and in the answer to a repeated request"
+        description="logs its first visitor in, once, for 24 hours; null where a token asked, and "
+        "in the answer to a repeated request"
     )
 
 
@@ -129,7 +143,10 @@ class UserChange(Model):
     name: Name | None = None
     roles: list[Role] | None = Field(default=None, max_length=len(Role))
     organization_roles: list[Role] | None = Field(
-        default=None, max_length=len(Role), description="given by an admin of the organisation alone; the first ends password and tokens"
+        default=None,
+        max_length=len(Role),
+        description="given by an admin of the organisation alone; the first ends password and "
+        "tokens",
     )
     disabled: bool | None = None
 
@@ -139,7 +156,8 @@ class LoginLink(BaseModel):
     expires_at: datetime
 
 
-# --- cards and votes --------------------------------------------------------------------------------------------------------
+# --- cards and votes
+# --------------------------------------------------------------------------------------------------------
 
 
 class LeaseRequest(Model):
@@ -171,8 +189,15 @@ class Lease(BaseModel):
     cards: list[CardOut]
     rules: RulesShown
     guideline_version: int | None
-    remaining: int = Field(description="about how many judgements are open for you: in tens, at most 200")
-    reason_empty: Literal["no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"] | None
+    remaining: int = Field(
+        description="about how many judgements are open for you: in tens, at most 200"
+    )
+    reason_empty: (
+        Literal[
+            "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
+        ]
+        | None
+    )
 
 
 class Extended(BaseModel):
@@ -180,23 +205,33 @@ class Extended(BaseModel):
 
 
 class VoteFields(Model):
-    """A judgement of a card (`assignment_id`: a is what stood left, b right) or, for those who may read comparisons, of a comparison
-    (`comparison_id`: its own a and b)."""
+    """A judgement of a card (`assignment_id`: a is what stood left, b right) or, for those who may
+    read comparisons, of a comparison (`comparison_id`: its own a and b)."""
 
     assignment_id: Id | None = None
     comparison_id: Id | None = None
     choice: Choice
-    strength: int | None = Field(default=None, ge=1, le=4, description="1 slight to 4 strong; only with choice a or b")
+    strength: int | None = Field(
+        default=None, ge=1, le=4, description="1 slight to 4 strong; only with choice a or b"
+    )
     reason: Words | None = None
     stated_confidence: float | None = Field(default=None, ge=0, le=1)
     duration_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
-    voted_at: AwareDatetime | None = Field(default=None, description="when, by your clock; missing = now. Later than now counts as now")
+    voted_at: AwareDatetime | None = Field(
+        default=None, description="when, by your clock; missing = now. Later than now counts as now"
+    )
     dimensions: dict[Annotated[Text, Field(max_length=40)], Side] = Field(default={}, max_length=8)
     highlights: list[Highlight] = Field(default=[], max_length=200)
     flags: list[Flag] = Field(default=[], max_length=4)
-    supersedes: Id | None = Field(default=None, description="your vote that this one replaces, within the project's `undo_seconds`")
+    supersedes: Id | None = Field(
+        default=None,
+        description="your vote that this one replaces, within the project's `undo_seconds`",
+    )
     guideline_version: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="of the guidelines that were shown, as the lease told it; missing = the newest"
+        default=None,
+        ge=1,
+        le=LARGEST,
+        description="of the guidelines that were shown, as the lease told it; missing = the newest",
     )
 
 
@@ -219,8 +254,9 @@ class VoteReceipt(BaseModel):
     received_at: datetime
     supersedes: str | None
     extra: bool | None = Field(
-        description="the lease had ended and the card was somebody else's by then: kept as one judgement more; null for users who judge "
-        "blind, to whom it would reveal hidden cards"
+        description="the lease had ended and the card was somebody else's by then: kept as one "
+        "judgement more; null for users who judge blind, to whom it would reveal "
+        "hidden cards"
     )
 
 
@@ -301,7 +337,9 @@ class Confidence(BaseModel):
 
 
 class Statistics(BaseModel):
-    """Of oneself. Hidden cards are counted as their votes stood at 00:00 UTC: a later vote would reveal its card."""
+    """Of oneself. Hidden cards are counted as their votes stood at 00:00 UTC: a later vote would
+    reveal its card.
+    """
 
     votes_today: int
     votes_total: int
@@ -312,7 +350,8 @@ class Statistics(BaseModel):
     confidence: list[Confidence]
 
 
-# --- comparisons and consensus ----------------------------------------------------------------------------------------------
+# --- comparisons and consensus
+# ----------------------------------------------------------------------------------------------
 
 
 class ComparisonOut(BaseModel):
@@ -322,14 +361,21 @@ class ComparisonOut(BaseModel):
     prompt: str
     completion_a: str
     completion_b: str
-    category: str | None = Field(description="as `source`, null for those who may vote until they have judged it: a correction has its own")
+    category: str | None = Field(
+        description="as `source`, null for those who may vote until they have judged it: a "
+        "correction has its own"
+    )
     source: str | None
     flag: str | None
     names_maker: bool = Field(description="a completion says which model wrote it")
-    model_version_a: str | None = Field(description="null for those who may vote: who knows the name judges the name")
+    model_version_a: str | None = Field(
+        description="null for those who may vote: who knows the name judges the name"
+    )
     model_version_b: str | None
     gold: str | None = Field(description="the known answer; null for those who may vote")
-    n_slots: int | None = Field(description="judgements asked of people; null for users who may vote, as n_done")
+    n_slots: int | None = Field(
+        description="judgements asked of people; null for users who may vote, as n_done"
+    )
     n_done: int | None
 
 
@@ -339,15 +385,21 @@ class Offer(Model):
     ids: list[Id] | None = Field(default=None, max_length=10_000)
     day: date | None = None
     all_unvoted: bool = False
-    overlap: int | None = Field(default=None, ge=1, le=9, description="people who judge each; missing = as the rules say")
+    overlap: int | None = Field(
+        default=None, ge=1, le=9, description="people who judge each; missing = as the rules say"
+    )
     priority: int = Field(default=0, ge=-1000, le=1000, description="lower is dealt first")
     annotator_id: Id | None = Field(
-        default=None, description="user id of the one person who is to judge them, before anything else; missing = anybody"
+        default=None,
+        description="user id of the one person who is to judge them, before anything else; missing "
+        "= anybody",
     )
 
 
 class Offered(BaseModel):
-    n_comparisons: int | None = Field(description="null for users who may vote, unless they named the comparisons")
+    n_comparisons: int | None = Field(
+        description="null for users who may vote, unless they named the comparisons"
+    )
     n_slots: int | None = Field(description="that are new; null for users who may vote")
 
 
@@ -356,7 +408,9 @@ class Withdrawal(Model):
 
 
 class Withdrawn(BaseModel):
-    n_slots: int | None = Field(description="open slots that were withdrawn; leased cards stay. Null for users who may vote")
+    n_slots: int | None = Field(
+        description="open slots that were withdrawn; leased cards stay. Null for users who may vote"
+    )
 
 
 class ConsensusOut(BaseModel):
@@ -375,14 +429,18 @@ class ConsensusOut(BaseModel):
     n_ties: int
     n_both_bad: int
     last_seq: int
-    p_a: float | None = Field(description="chance that a typical annotator takes a; by joint_model alone, as the fields below")
+    p_a: float | None = Field(
+        description="chance that a typical annotator takes a; by joint_model alone, as the fields "
+        "below"
+    )
     p_low: float | None
     p_high: float | None
     up_to_seq: int | None = Field(description="newest vote that the annotator model was fitted to")
     n_since: int | None = Field(description="of the votes, those that came after it")
 
 
-# --- guidelines, rules ------------------------------------------------------------------------------------------------------
+# --- guidelines, rules
+# ------------------------------------------------------------------------------------------------------
 
 
 class GuidelineOut(BaseModel):
@@ -397,7 +455,10 @@ class NewGuideline(Model):
 
 
 class RulesRead(AnnotationRules):
-    seed: int | None = Field(description="null but for admins, and for auditors who do not vote: it tells which cards are hidden ones")  # type: ignore[assignment]
+    seed: int | None = Field(
+        description="null but for admins, and for auditors who do not vote: it tells which cards "
+        "are hidden ones"
+    )  # type: ignore[assignment]
 
 
 class RulesOut(BaseModel):
@@ -405,7 +466,8 @@ class RulesOut(BaseModel):
     rules: RulesRead
 
 
-# --- progress, metrics, feedback, audit -------------------------------------------------------------------------------------
+# --- progress, metrics, feedback, audit
+# -------------------------------------------------------------------------------------
 
 
 class Work(BaseModel):
@@ -432,8 +494,9 @@ class AnnotatorProgress(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted once. A day is that of `voted_at`:
-    imported votes without a time stand in no day and are nobody's last."""
+    """Votes that were cast, skips and a machine's left out; a vote that replaced another is counted
+    once. A day is that of `voted_at`: imported votes without a time stand in no day and are
+    nobody's last."""
 
     work: Work | None = Field(description="null for users who may vote")
     votes: int
@@ -454,20 +517,29 @@ class AnnotatorQuality(BaseModel):
     annotator_id: str
     name: str | None = Field(description="for those who may read users")
     n_votes: int
-    too_fast: MarkedShare | None = Field(description="faster than anybody reads both completions, of votes that say how long they took")
+    too_fast: MarkedShare | None = Field(
+        description="faster than anybody reads both completions, of votes that say how long they "
+        "took"
+    )
     same_as_before: MarkedShare | None = Field(
-        description="share of votes that repeat the previous vote's displayed side; about 0.5 for attentive annotators. Null where no "
-        "displayed side is known, as of imported votes, and for users who may vote"
+        description="share of votes that repeat the previous vote's displayed side; about 0.5 for "
+        "attentive annotators. Null where no displayed side is known, as of imported "
+        "votes, and for users who may vote"
     )
     duplicate: MarkedShare | None = Field(
-        description="of two completions that the same annotator had judged before under another comparison, repeats left out"
+        description="of two completions that the same annotator had judged before under another "
+        "comparison, repeats left out"
     )
 
 
 class QualityOut(BaseModel):
-    """The most doubtful first: by the highest lower end of their shares, the same as before above a half."""
+    """The most doubtful first: by the highest lower end of their shares, the same as before above a
+    half.
+    """
 
-    up_to_seq: int = Field(description="the last vote that is counted; after a start, many are still to be read")
+    up_to_seq: int = Field(
+        description="the last vote that is counted; after a start, many are still to be read"
+    )
     newest_seq: int
     n_annotators: int
     annotators: list[AnnotatorQuality] = Field(description="at most 500")
@@ -480,7 +552,9 @@ class Metrics(BaseModel):
     skips: int
     annotators: int
     comparisons: int
-    offered: int | None = Field(description="null for users who may vote, as slots, done, leased, open and audit_links")
+    offered: int | None = Field(
+        description="null for users who may vote, as slots, done, leased, open and audit_links"
+    )
     slots: int | None
     done: int | None
     leased: int | None

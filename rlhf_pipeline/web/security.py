@@ -1,4 +1,6 @@
-"""What every request passes first: known host, same origin, bounded body; what every answer carries. Knows ASGI; knows no user."""
+"""What every request passes first: known host, same origin, bounded body; what every answer
+carries. Knows ASGI; knows no user.
+"""
 
 from collections.abc import Iterable
 
@@ -10,34 +12,43 @@ from rlhf_pipeline.web.problems import Problem
 
 MAX_BODY_BYTES = 2_000_000
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-SESSION = "rlhf_session"  # begins the name of every home's session cookie, after `__Host-` where the app has https
+# begins the name of every home's session cookie, after `__Host-` where the app has https
+SESSION = "rlhf_session"
 DEVICE = "rlhf_device"  # likewise, of the cookie by which a user's browser is known again
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),  # under no-referrer browsers send their forms with `Origin: null`
+    # under no-referrer browsers send their forms with `Origin: null`
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 )
 NO_STORE = (b"cache-control", b"no-store")
-REVALIDATE = (b"cache-control", b"no-cache")  # scripts import each other by name: none may be older than the others
+# scripts import each other by name: none may be older than the others
+REVALIDATE = (b"cache-control", b"no-cache")
 
 
 class Guard:
-    """Refuses requests for other hosts, from other sites with a cookie, and too large ones; adds the security headers."""
+    """Refuses requests for other hosts, from other sites with a cookie, and too large ones; adds
+    the security headers.
+    """
 
     def __init__(self, app: ASGIApp, *, hosts: Iterable[str], secure: bool):
         self._app = app
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
-        self._headers = [*HEADERS, (b"strict-transport-security", b"max-age=31536000")] if secure else list(HEADERS)
+        self._headers = (
+            [*HEADERS, (b"strict-transport-security", b"max-age=31536000")]
+            if secure
+            else list(HEADERS)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,20 +75,28 @@ class Guard:
         host = headers.get("host", "")
         if _name(host) not in self._hosts:
             return Problem(
-                400, f"This server is not {_name(host)[:100]!r}. Use the address it was set up with (RLHF_WEB_URL).", kind="unknown_host"
+                400,
+                f"This server is not {_name(host)[:100]!r}. Use the address it was set up with "
+                "(RLHF_WEB_URL).",
+                kind="unknown_host",
             )
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
             return _too_large()
         if scope["method"] not in SAFE_METHODS and _is_foreign(headers, host):
             return Problem(
-                403, "The request was sent by another site. Send it from a page of this one, or with a token.", kind="foreign_origin"
+                403,
+                "The request was sent by another site. Send it from a page of this one, or with a "
+                "token.",
+                kind="foreign_origin",
             )
         return None
 
 
 def _is_foreign(headers: Headers, host: str) -> bool:
-    """Whether a page of another site may have sent this with the user's cookie. Tokens are sent by programs, on purpose."""
+    """Whether a page of another site may have sent this with the user's cookie. Tokens are sent by
+    programs, on purpose.
+    """
     if headers.get("authorization"):
         return False
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
@@ -116,4 +135,8 @@ def _too_large() -> Problem:
 def _name(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.lower().rpartition(":")
-    return name if colon and (port.isdigit() or port == "") and (":" not in name or name.endswith("]")) else host.lower()
+    return (
+        name
+        if colon and (port.isdigit() or port == "") and (":" not in name or name.endswith("]"))
+        else host.lower()
+    )

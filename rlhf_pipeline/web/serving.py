@@ -15,7 +15,8 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 
-SECONDS_TO_END = 3  # for requests that are being answered; streams of events never end by themselves
+# for requests that are being answered; streams of events never end by themselves
+SECONDS_TO_END = 3
 SECONDS_TO_START = 20
 HEAD_TIMEOUT_S = 10.0  # for a request's headers, and for the first request of a connection to begin
 BODY_TIMEOUT_S = 60.0  # for a request's body: 2 MB at 33 kB/s
@@ -23,7 +24,9 @@ TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length
 
 
 class Server:
-    """The app on a port, in a thread of its own: `with Server(app) as server: server.url`. Port 0 is any that is free."""
+    """The app on a port, in a thread of its own: `with Server(app) as server: server.url`. Port 0
+    is any that is free.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,9 @@ class Server:
         head_timeout_s: float = HEAD_TIMEOUT_S,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ):
-        self._server = uvicorn.Server(uvicorn.Config(app, host, port, **_how(head_timeout_s, body_timeout_s)))
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, host, port, **_how(head_timeout_s, body_timeout_s))
+        )
         self._thread = threading.Thread(target=self._server.run, name="web", daemon=True)
         self._host = host
 
@@ -43,7 +48,11 @@ class Server:
         deadline = time.monotonic() + SECONDS_TO_START
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise ConfigurationError(f"The web app did not start on {self._host}. Another program may have the port: choose another.")
+                raise ConfigurationError(
+                    f"The web app did not start on {self._host}. Another program may have the "
+                    "port: "
+                    "choose another."
+                )
             time.sleep(0.01)
         return self
 
@@ -68,7 +77,8 @@ def serve(settings: Settings, store: Store, *, host: str, port: int) -> None:
 class Corked:
     """A transport that sends what was written within one step of the loop at once.
 
-    uvicorn writes the head of an answer and then its body, each a call into the kernel and a packet: together 13 % of what a vote cost.
+    uvicorn writes the head of an answer and then its body, each a call into the kernel and a
+    packet: together 13 % of what a vote cost.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
@@ -94,12 +104,20 @@ class Corked:
 
 
 class CorkedHttp(HttpToolsProtocol):
-    """uvicorn's own, on a corked transport, which hangs up on clients that send their requests too slowly.
+    """uvicorn's own, on a corked transport, which hangs up on clients that send their requests too
+    slowly.
 
-    uvicorn limits only the time between two requests: connections that send a byte now and then would stay open for good.
+    uvicorn limits only the time between two requests: connections that send a byte now and then
+    would stay open for good.
     """
 
-    def __init__(self, *given: Any, head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S, **named: Any):
+    def __init__(
+        self,
+        *given: Any,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+        **named: Any,
+    ):
         super().__init__(*given, **named)
         self._head_timeout_s = head_timeout_s
         self._body_timeout_s = body_timeout_s
@@ -135,7 +153,9 @@ class CorkedHttp(HttpToolsProtocol):
         if self._hang_up_timer is not None:
             self._hang_up_timer.cancel()
         self._hang_up_s = seconds
-        self._hang_up_timer = None if seconds is None else self.loop.call_later(seconds, self._hang_up)
+        self._hang_up_timer = (
+            None if seconds is None else self.loop.call_later(seconds, self._hang_up)
+        )
 
     def _hang_up(self) -> None:
         if self._answers_earlier_request():
@@ -147,10 +167,14 @@ class CorkedHttp(HttpToolsProtocol):
 
     def _answers_earlier_request(self) -> bool:
         """Whether the slow request stands behind one whose answer is not complete."""
-        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete)
+        return bool(self.pipeline) or (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        )
 
 
-def _how(head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S) -> dict[str, Any]:
+def _how(
+    head_timeout_s: float = HEAD_TIMEOUT_S, body_timeout_s: float = BODY_TIMEOUT_S
+) -> dict[str, Any]:
     """No access log: it would hold login links, and costs as much as a vote."""
     return {
         "http": partial(CorkedHttp, head_timeout_s=head_timeout_s, body_timeout_s=body_timeout_s),

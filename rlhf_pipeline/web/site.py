@@ -1,4 +1,6 @@
-"""What all routes of one project share: its store, its settings, and what is kept in memory between requests. Knows no route."""
+"""What all routes of one project share: its store, its settings, and what is kept in memory between
+requests. Knows no route.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -18,12 +20,16 @@ from rlhf_pipeline.web.recent import CacheTimes, Current
 from rlhf_pipeline.web.streams import Streams
 from rlhf_pipeline.web.verdicts import Fits
 
-LEASES_AT_ONCE = 8  # one costs three times what a vote does; on SQLite, which writes one at a time, more would only keep votes waiting
+# one costs three times what a vote does; on SQLite, which writes one at a time, more would only
+# keep votes waiting
+LEASES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Under what a vote is cast now: the rules and the version of the guidelines; and every dimension there ever was."""
+    """Under what a vote is cast now: the rules and the version of the guidelines; and every
+    dimension there ever was.
+    """
 
     version: int
     rules: AnnotationRules
@@ -53,5 +59,12 @@ class Site:
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()
         guideline = self.store.guidelines.latest()
-        named = {name for _, past, _, _ in self.store.rules.history() for name in past.dimensions} | set(rules.dimensions)
-        return Terms(version, rules, guideline.version if guideline else None, frozenset(named | set(AnnotationRules().dimensions)))
+        named = {
+            name for _, past, _, _ in self.store.rules.history() for name in past.dimensions
+        } | set(rules.dimensions)
+        return Terms(
+            version,
+            rules,
+            guideline.version if guideline else None,
+            frozenset(named | set(AnnotationRules().dimensions)),
+        )

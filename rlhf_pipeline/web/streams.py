@@ -11,7 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from rlhf_pipeline.web.problems import Problem
 
-MOST_PER_TOKEN = 10  # a stream looks into the store every second; over HTTP/1.1 a browser opens six connections to a host
+# a stream looks into the store every second; over HTTP/1.1 a browser opens six connections to a
+# host
+MOST_PER_TOKEN = 10
 RETRY_AFTER_S = 10
 MEDIA_TYPE = "text/event-stream"
 
@@ -31,7 +33,8 @@ class Streams:
             if self._open[token_id] >= self._most:
                 raise Problem(
                     429,
-                    f"This login holds {self._most} event streams open already. Close one of them, such as a page in another tab.",
+                    f"This login holds {self._most} event streams open already. Close one of them, "
+                    "such as a page in another tab.",
                     kind="too_many_streams",
                     headers={"Retry-After": str(RETRY_AFTER_S)},
                 )
@@ -46,11 +49,18 @@ class Streams:
 
 
 class EventStream(Response):
-    """A stream that counts as open from before its first event until its connection ends; `begin` is called in between."""
+    """A stream that counts as open from before its first event until its connection ends; `begin`
+    is called in between.
+    """
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, streams: Streams, token_id: str, begin: Callable[[], AsyncIterable[str] | Iterable[str]]):
+    def __init__(
+        self,
+        streams: Streams,
+        token_id: str,
+        begin: Callable[[], AsyncIterable[str] | Iterable[str]],
+    ):
         super().__init__()
         self._streams = streams
         self._token_id = token_id

@@ -1,4 +1,6 @@
-"""The annotator model's labels as the web shows them: read where they were left, again when others lie there. Knows files; knows no request."""
+"""The annotator model's labels as the web shows them: read where they were left, again when others
+lie there. Knows files; knows no request.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from rlhf_pipeline.web.recent import CacheTimes, Current
 
 @dataclass(frozen=True)
 class Fitted:
-    """SOFT_LABELS by comparison, the newest vote they rest on, and a name that no other fit has, not even one to the same votes."""
+    """SOFT_LABELS by comparison, the newest vote they rest on, and a name that no other fit has,
+    not even one to the same votes.
+    """
 
     labels: pd.DataFrame
     up_to_seq: int
@@ -24,27 +28,37 @@ class Fitted:
 
     def of(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """SOFT_LABELS of those that it knows."""
-        places = self.labels.index.get_indexer(pd.Index(comparison_ids, dtype=self.labels.index.dtype))
+        places = self.labels.index.get_indexer(
+            pd.Index(comparison_ids, dtype=self.labels.index.dtype)
+        )
         return self.labels.iloc[places[places >= 0]].reset_index()
 
 
 class Fits:
-    """The newest fit. Whoever asks is given the last one while a thread reads the next: of a million votes that takes a second."""
+    """The newest fit. Whoever asks is given the last one while a thread reads the next: of a
+    million votes that takes a second.
+    """
 
     def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
         self._files = Artefacts(settings.frames, store.file_hashes)
         self._known: tuple[str, Fitted | None] | None = None  # hash of the file, and what it holds
-        self._newest = Current(self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s)
+        self._newest = Current(
+            self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s
+        )
 
     def newest(self) -> Fitted | None:
-        """None where nothing was fitted, or to no judgement. Raises Problem 503 where what lies there cannot be read."""
+        """None where nothing was fitted, or to no judgement. Raises Problem 503 where what lies
+        there cannot be read.
+        """
         found = self._newest()
         if isinstance(found, str):
             raise Problem(503, found, kind="annotator_model_unreadable", headers=RETRY_SOON)
         return found
 
     def _read(self) -> Fitted | str | None:
-        """In words what is wrong: it may be a thread that reads, and who asks next is to be told."""
+        """In words what is wrong: it may be a thread that reads, and who asks next is to be
+        told.
+        """
         stage, part = KEPT_AS
         try:
             held = self._files.hashes([part], [stage])[part]
@@ -59,4 +73,8 @@ class Fits:
             labels = self._files.read_frame(stage, part)
         except MissingPartition:
             return None
-        return None if labels.empty else Fitted(labels.set_index("comparison_id"), known_up_to(labels), held[:16])
+        return (
+            None
+            if labels.empty
+            else Fitted(labels.set_index("comparison_id"), known_up_to(labels), held[:16])
+        )

@@ -1,4 +1,6 @@
-"""How a vote that was sent becomes one that is cast: sides, terms, times, and the answer. Knows cards and rules; knows no route."""
+"""How a vote that was sent becomes one that is cast: sides, terms, times, and the answer. Knows
+cards and rules; knows no route.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,12 +15,19 @@ from rlhf_pipeline.web.blindness import blind_reader
 from rlhf_pipeline.web.cards import Card
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem, problem_of
-from rlhf_pipeline.web.schemas import BatchResult, ProblemDocument, VoteFields, VoteInBatch, VoteReceipt
+from rlhf_pipeline.web.schemas import (
+    BatchResult,
+    ProblemDocument,
+    VoteFields,
+    VoteInBatch,
+    VoteReceipt,
+)
 from rlhf_pipeline.web.site import Site, Terms
 
 GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived
 OLDEST = timedelta(days=30)  # of a vote from an outbox
-OUTBOX = timedelta(hours=1)  # after a vote's arrival in which its correction may still be on the way
+# after a vote's arrival in which its correction may still be on the way
+OUTBOX = timedelta(hours=1)
 
 
 def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
@@ -41,16 +50,29 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
     for i, one in enumerate(sent):
         try:
             fields = VoteInBatch.model_validate(one)
-            ready.append((i, fields, *_prepared_or_known(site, principal, fields, fields.idempotency_key)))
+            ready.append(
+                (i, fields, *_prepared_or_known(site, principal, fields, fields.idempotency_key))
+            )
         except ValidationError as error:
-            wrong = [(".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"]) for e in error.errors()[:20]]
+            wrong = [
+                (".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"])
+                for e in error.errors()[:20]
+            ]
             said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
-            results[i] = _refused(Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong))
+            results[i] = _refused(
+                Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong)
+            )
         except (Problem, PipelineError) as error:
             results[i] = _refused(error)
-    for (i, fields, new, card), answer in zip(ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True):
+    for (i, fields, new, card), answer in zip(
+        ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True
+    ):
         try:
-            vote = site.store.votes.cast(_as_first_sent(site, fields, new)) if isinstance(answer, IdempotencyConflict) else answer
+            vote = (
+                site.store.votes.cast(_as_first_sent(site, fields, new))
+                if isinstance(answer, IdempotencyConflict)
+                else answer
+            )
             if isinstance(vote, PipelineError):
                 raise vote
             results[i] = BatchResult(status=201, vote=_receipt(site, principal, fields, card, vote))
@@ -59,11 +81,14 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
     return [result for result in results if result is not None]
 
 
-def _prepared_or_known(site: Site, principal: Principal, sent: VoteFields, key: str) -> tuple[NewVote, Card | None]:
+def _prepared_or_known(
+    site: Site, principal: Principal, sent: VoteFields, key: str
+) -> tuple[NewVote, Card | None]:
     try:
         return prepared(site, principal, sent, key)
     except Problem:
-        # What is refused now may have been right when it was first sent: the answer to that was lost, not the vote.
+        # What is refused now may have been right when it was first sent: the answer to that was
+        # lost, not the vote.
         if site.store.votes.with_key(_store_key(principal, key)) is None:
             raise
         return prepared(site, principal, sent, key, is_known=True)
@@ -73,8 +98,12 @@ def _store_key(principal: Principal, key: str) -> str:
     return f"{principal.user_id}/{key}"
 
 
-def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False) -> tuple[NewVote, Card | None]:
-    """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that is recorded nothing is asked again."""
+def prepared(
+    site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
+) -> tuple[NewVote, Card | None]:
+    """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that
+    is recorded nothing is asked again.
+    """
     terms = site.terms()
     card = _card(site, principal, sent)
     now = site.store.database.clock.now()
@@ -87,7 +116,9 @@ def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is
     new = NewVote.model_construct(  # every field was validated by VoteFields
         comparison_id=card.assignment.comparison_id if card else str(sent.comparison_id),
         annotator_id=principal.user_id,
-        annotator_kind=AnnotatorKind.HUMAN if principal.user.kind == "person" else AnnotatorKind.MACHINE,
+        annotator_kind=AnnotatorKind.HUMAN
+        if principal.user.kind == "person"
+        else AnnotatorKind.MACHINE,
         choice=_own_choice(card, sent.choice),
         strength=sent.strength,
         reason=sent.reason or None,
@@ -100,7 +131,9 @@ def prepared(site: Site, principal: Principal, sent: VoteFields, key: str, *, is
         task_id=None,
         assignment_id=card.assignment.assignment_id if card else None,
         is_swapped=card.assignment.is_swapped if card else None,
-        guideline_version=terms.guideline_version if sent.guideline_version is None else sent.guideline_version,
+        guideline_version=terms.guideline_version
+        if sent.guideline_version is None
+        else sent.guideline_version,
         details=_details(card, sent),
     )
     return new, card
@@ -112,8 +145,12 @@ def own_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
         return details
     return details.model_copy(
         update={
-            "dimensions": {name: _SWAPPED.get(side, side) for name, side in details.dimensions.items()},
-            "highlights": tuple(h.model_copy(update={"side": _SWAPPED[h.side]}) for h in details.highlights),
+            "dimensions": {
+                name: _SWAPPED.get(side, side) for name, side in details.dimensions.items()
+            },
+            "highlights": tuple(
+                h.model_copy(update={"side": _SWAPPED[h.side]}) for h in details.highlights
+            ),
         }
     )
 
@@ -137,32 +174,52 @@ def _card(site: Site, principal: Principal, sent: VoteFields) -> Card | None:
     if not principal.may(Permission.COMPARISONS_READ):
         raise Problem(
             403,
-            f"A vote by comparison_id needs the permission {Permission.COMPARISONS_READ}; annotators are dealt what they judge. "
-            "Lease cards and send their assignment_id.",
+            f"A vote by comparison_id needs the permission {Permission.COMPARISONS_READ}; "
+            "annotators are dealt what they judge. Lease cards and send their assignment_id.",
             kind="forbidden",
         )
     return None
 
 
 def _check(sent: VoteFields, terms: Terms) -> None:
-    if terms.rules.requires_reason and sent.choice != Choice.SKIP and not (sent.reason or "").strip():
-        raise _wrong("reason", "is missing, and this project asks for one with every vote but a skip")
+    if (
+        terms.rules.requires_reason
+        and sent.choice != Choice.SKIP
+        and not (sent.reason or "").strip()
+    ):
+        raise _wrong(
+            "reason", "is missing, and this project asks for one with every vote but a skip"
+        )
     for name in sent.dimensions:
         if name not in terms.dimensions:
-            raise _wrong(f"dimensions.{name}", f"is no dimension of this project; it has {', '.join(terms.rules.dimensions) or 'none'}")
+            raise _wrong(
+                f"dimensions.{name}",
+                "is no dimension of this project; it has "
+                f"{', '.join(terms.rules.dimensions) or 'none'}",
+            )
     if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
-        raise _wrong("flags", "`undone` takes a vote back: it comes with choice skip and the vote it supersedes")
+        raise _wrong(
+            "flags",
+            "`undone` takes a vote back: it comes with choice skip and the vote it supersedes",
+        )
 
 
 def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
     if sent.guideline_version is None or sent.guideline_version <= (terms.guideline_version or 0):
         return
-    latest = site.store.guidelines.latest()  # another process may have published some since the terms were read
+    # another process may have published some since the terms were read
+    latest = site.store.guidelines.latest()
     newest = latest.version if latest else 0
     if sent.guideline_version > newest:
-        known = f"the newest guidelines are version {newest}" if newest else "this project has no guidelines yet"
+        known = (
+            f"the newest guidelines are version {newest}"
+            if newest
+            else "this project has no guidelines yet"
+        )
         raise _wrong(
-            "guideline_version", f"is {sent.guideline_version}, but {known}: send the version that the lease told, or leave it out"
+            "guideline_version",
+            f"is {sent.guideline_version}, but {known}: send the version that the lease told, or "
+            "leave it out",
         )
 
 
@@ -180,40 +237,75 @@ def _check_highlights(site: Site, sent: VoteFields, card: Card | None) -> None:
     for i, highlight in enumerate(sent.highlights):
         length = len(texts[highlight.side])
         if highlight.end > length:
-            raise _wrong(f"highlights.{i}.end", f"is {highlight.end}, but that completion has {length} characters")
+            raise _wrong(
+                f"highlights.{i}.end",
+                f"is {highlight.end}, but that completion has {length} characters",
+            )
 
 
-def _check_times(site: Site, principal: Principal, sent: VoteFields, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
+def _check_times(
+    site: Site,
+    principal: Principal,
+    sent: VoteFields,
+    voted_at: datetime,
+    now: datetime,
+    undo_seconds: float,
+) -> None:
     if voted_at < now - OLDEST or voted_at.astimezone(UTC).date() < site.settings.start_day:
-        raise _wrong("voted_at", f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's first day")
+        raise _wrong(
+            "voted_at",
+            f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's "
+            "first day",
+        )
     if sent.supersedes is not None:
         _check_undo(site, principal, sent.supersedes, voted_at, now, undo_seconds)
 
 
-def _check_undo(site: Site, principal: Principal, vote_id: str, voted_at: datetime, now: datetime, undo_seconds: float) -> None:
-    """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The sender's clock counts for an hour after
-    the vote arrived, and forwards only: else whoever sends the old time could change a vote for ever."""
+def _check_undo(
+    site: Site,
+    principal: Principal,
+    vote_id: str,
+    voted_at: datetime,
+    now: datetime,
+    undo_seconds: float,
+) -> None:
+    """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The
+    sender's clock counts for an hour after the vote arrived, and forwards only: else whoever sends
+    the old time could change a vote for ever."""
     old = site.store.votes.with_ids([vote_id]).get(vote_id)
-    # The same words for both: a vote's id follows from its choice, so somebody could try which of two ids exists.
+    # The same words for both: a vote's id follows from its choice, so somebody could try which of
+    # two ids exists.
     if old is None or old.annotator_id != principal.user_id:
-        raise Problem(404, f"There is no vote {vote_id!r} of yours.", kind="not_found", errors=[("body.supersedes", "is not yours")])
+        raise Problem(
+            404,
+            f"There is no vote {vote_id!r} of yours.",
+            kind="not_found",
+            errors=[("body.supersedes", "is not yours")],
+        )
     if old.details is not None and "undone" in old.details.flags:
         return  # a card whose vote was taken back is judged anew with as much time as any
     waited, pressed = now - old.received_at, voted_at - (old.voted_at or old.received_at)
-    passed = (min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited).total_seconds()
+    passed = (
+        min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited
+    ).total_seconds()
     if passed > undo_seconds + GRACE_S:
         raise Problem(
             409,
-            f"Vote {vote_id!r} stands: it was cast {passed:.0f} s ago and may be changed for {undo_seconds:g} s. Vote on the next card instead.",
+            f"Vote {vote_id!r} stands: it was cast {passed:.0f} s ago and may be changed for "
+            f"{undo_seconds:g} s. Vote on the next card instead.",
             kind="undo_is_over",
         )
 
 
 def _details(card: Card | None, sent: VoteFields) -> VoteDetails | None:
-    flags: list[Any] = sorted({*sent.flags, *(["identity"] if card is not None and card.names_maker else [])})
+    flags: list[Any] = sorted(
+        {*sent.flags, *(["identity"] if card is not None and card.names_maker else [])}
+    )
     if not (sent.dimensions or sent.highlights or flags):
         return None
-    said = VoteDetails.model_construct(dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags))
+    said = VoteDetails.model_construct(
+        dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
+    )
     return own_sides(card.assignment.is_swapped if card else None, said)
 
 
@@ -222,8 +314,9 @@ def _own_choice(card: Card | None, choice: Choice) -> Choice:
 
 
 def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
-    """What the server filled in is taken from the first time: a repeated request is the same although the clock and the guidelines
-    went on, and although a program sent the page's file before the page did."""
+    """What the server filled in is taken from the first time: a repeated request is the same
+    although the clock and the guidelines went on, and although a program sent the page's file
+    before the page did."""
     first = site.store.votes.with_key(new.idempotency_key)
     if first is None:
         return new
@@ -235,7 +328,9 @@ def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     return new.model_copy(update=filled)
 
 
-def _receipt(site: Site, principal: Principal, sent: VoteFields, card: Card | None, vote: Vote) -> VoteReceipt:
+def _receipt(
+    site: Site, principal: Principal, sent: VoteFields, card: Card | None, vote: Vote
+) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
         assignment_id=vote.assignment_id,
@@ -245,13 +340,16 @@ def _receipt(site: Site, principal: Principal, sent: VoteFields, card: Card | No
         voted_at=vote.voted_at or vote.received_at,
         received_at=vote.received_at,
         supersedes=vote.supersedes,
-        # Only work that is asked for can be somebody else's by then: an annotator could tell a hidden card, take the vote back and vote anew.
+        # Only work that is asked for can be somebody else's by then: an annotator could tell a
+        # hidden card, take the vote back and vote anew.
         extra=_is_extra(site, card, vote) if blind_reader(principal) is None else None,
     )
 
 
 def _is_extra(site: Site, card: Card | None, vote: Vote) -> bool:
-    """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a vote on it was taken back."""
+    """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a
+    vote on it was taken back.
+    """
     if card is None or vote.choice == Choice.SKIP or vote.annotator_kind == AnnotatorKind.MACHINE:
         return False
     if vote.received_at <= card.assignment.leased_until and vote.supersedes is None:

@@ -1,6 +1,8 @@
-"""Where Chromium is on this machine, and whether tests may be skipped without it. `python -m tests.browser.chromium` says so in words.
+"""Where Chromium is on this machine, and whether tests may be skipped without it. `python -m
+tests.browser.chromium` says so in words.
 
-Debian: `apt-get install -y chromium`. Elsewhere name yours by CHROMIUM=/path, or let `playwright install chromium` fetch one.
+Debian: `apt-get install -y chromium`. Elsewhere name yours by CHROMIUM=/path, or let `playwright
+install chromium` fetch one.
 """
 
 import os
@@ -10,7 +12,9 @@ import sys
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-CURE = "Install it (Debian: apt-get install -y chromium), or name yours by CHROMIUM=/path/to/chromium."
+CURE = (
+    "Install it (Debian: apt-get install -y chromium), or name yours by CHROMIUM=/path/to/chromium."
+)
 
 
 def find_chromium() -> str | None:
@@ -22,7 +26,9 @@ def find_chromium() -> str | None:
 
 
 def chromium_or_skip() -> str:
-    """Its path. Without it the test is skipped with the cure, or fails where REQUIRE_BROWSER=1 says that it must run."""
+    """Its path. Without it the test is skipped with the cure, or fails where REQUIRE_BROWSER=1 says
+    that it must run.
+    """
     path = find_chromium()
     if path is None:
         if os.environ.get("REQUIRE_BROWSER") == "1":

@@ -1,4 +1,6 @@
-"""A real browser for the tests of this folder. Knows Playwright; skipped with a reason where there is no Chromium."""
+"""A real browser for the tests of this folder. Knows Playwright; skipped with a reason where there
+is no Chromium.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,13 @@ from tests.browser.people import People, people
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    """Ended with each file: while Playwright runs, no other test of this process can run an event loop."""
+    """Ended with each file: while Playwright runs, no other test of this process can run an event
+    loop.
+    """
     executable = chromium_or_skip()
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'"
+    )
     with playwright.sync_playwright() as running:
         started = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield started
@@ -33,7 +39,12 @@ def context(browser):  # type: ignore[no-untyped-def]
     made.set_default_timeout(15_000)
     errors: list[str] = []
     made.on("weberror", lambda error: errors.append(str(error.error)))
-    made.on("console", lambda message: errors.append(message.text) if "Content Security Policy" in message.text else None)
+    made.on(
+        "console",
+        lambda message: (
+            errors.append(message.text) if "Content Security Policy" in message.text else None
+        ),
+    )
     yield made
     made.close()
     assert errors == [], f"the pages raised: {errors}"

@@ -1,4 +1,6 @@
-"""What a person does at the keyboard, and what they see. Knows the annotate page's elements; knows no store."""
+"""What a person does at the keyboard, and what they see. Knows the annotate page's elements; knows
+no store.
+"""
 
 import time
 from collections.abc import Callable
@@ -7,10 +9,18 @@ from typing import Any
 from rlhf_pipeline.records import User
 from tests.browser.people import People
 
-GONE = '{"type": "about:blank", "detail": "There is no such card any more. Look with `rlhf comparisons offer`.", "errors": []}'
-SECONDS = 18.75 + 15  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
-ON_ITS_WAY = ("Looking for comparisons", "Sending your votes")  # titles of the page between two cards, where a machine is slow
-UNTIL_TRIED_AGAIN = 18.75 + SECONDS  # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a try
+GONE = (
+    '{"type": "about:blank", "detail": "There is no such card any more. Look with `rlhf '
+    'comparisons offer`.", "errors": []}'
+)
+# the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a
+# try
+SECONDS = 18.75 + 15
+# titles of the page between two cards, where a machine is slow
+ON_ITS_WAY = ("Looking for comparisons", "Sending your votes")
+# the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a
+# try
+UNTIL_TRIED_AGAIN = 18.75 + SECONDS
 
 
 def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None:
@@ -28,8 +38,12 @@ def at_the_desk(page: Any) -> None:
 
 
 def accepts_votes(page: Any) -> None:
-    """Wait until the page takes votes on the card it shows, which it does not at once; where it shows none, there is nothing to wait for."""
-    page.wait_for_selector("#annotate[data-accepts-votes], #annotate:not([data-shows=desk])", state="attached")
+    """Wait until the page takes votes on the card it shows, which it does not at once; where it
+    shows none, there is nothing to wait for.
+    """
+    page.wait_for_selector(
+        "#annotate[data-accepts-votes], #annotate:not([data-shows=desk])", state="attached"
+    )
 
 
 def shown(page: Any) -> tuple[str, str, str]:
@@ -44,7 +58,9 @@ def press(page: Any, *keys: str) -> None:
 
 
 def vote(page: Any, key: str) -> tuple[str, str, str]:
-    """Press a key and see another comparison, or the end; what was judged. While the page waits for cards, a key would judge nothing."""
+    """Press a key and see another comparison, or the end; what was judged. While the page waits for
+    cards, a key would judge nothing.
+    """
     before = shown(page)
     accepts_votes(page)
     page.keyboard.press(key)
@@ -65,7 +81,9 @@ def all_sent(page: Any) -> None:
 
 
 def voted(page: Any, site: People, user: User, n: int) -> bool:
-    """Whether so many votes have arrived. The page is asked as well: what a test has put before its requests is done while it is."""
+    """Whether so many votes have arrived. The page is asked as well: what a test has put before its
+    requests is done while it is.
+    """
     page.title()
     return len(site.votes(user)) == n
 
@@ -107,7 +125,9 @@ def discard(rows: Any, n: int) -> None:
     until(lambda: rows.count() < before, "a row less")
 
 
-def refuse(context: Any, refused: Callable[[dict[str, Any]], bool], status: int = 404, problem: str = GONE) -> None:
+def refuse(
+    context: Any, refused: Callable[[dict[str, Any]], bool], status: int = 404, problem: str = GONE
+) -> None:
     def answered(route: Any) -> None:
         if refused(route.request.post_data_json):
             route.fulfill(status=status, content_type="application/problem+json", body=problem)

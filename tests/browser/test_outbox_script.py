@@ -1,4 +1,6 @@
-"""outbox.js by itself, in Chromium: a scripted server answers, IndexedDB keeps; no web app, no page."""
+"""outbox.js by itself, in Chromium: a scripted server answers, IndexedDB keeps; no web app, no
+page.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +68,9 @@ class Box:
         return self
 
     def answer(self, **rule: Any) -> None:
-        """From now on, for the entries `keys` (default: all), the next `times` (default: always)."""
+        """From now on, for the entries `keys` (default: all), the next `times` (default:
+        always).
+        """
         self.page.evaluate("(rule) => rules.unshift(rule)", rule)
 
     def mend(self) -> None:
@@ -74,7 +78,10 @@ class Box:
 
     def add(self, key: str, *, after: str | None = None, is_undo: bool = False) -> None:
         body = {"assignment_id": f"card of {key}", "choice": "skip" if is_undo else "a"}
-        self.page.evaluate("(entry) => box.add(entry)", {"key": key, "user": self.user, "after": after, "isUndo": is_undo, "body": body})
+        self.page.evaluate(
+            "(entry) => box.add(entry)",
+            {"key": key, "user": self.user, "after": after, "isUndo": is_undo, "body": body},
+        )
 
     def undo(self, key: str, *, of: str) -> None:
         self.add(key, after=of, is_undo=True)
@@ -93,7 +100,10 @@ class Box:
 
     def wait_for(self, *unsent: str) -> None:
         """Until just these entries wait, and those that can be sent were."""
-        until(lambda: self.unsent == list(unsent) and not self.page.evaluate("box.draining !== null"), f"{unsent} to be all that waits")
+        until(
+            lambda: self.unsent == list(unsent) and not self.page.evaluate("box.draining !== null"),
+            f"{unsent} to be all that waits",
+        )
 
 
 @pytest.fixture
@@ -143,7 +153,9 @@ def test_a_conflict_with_a_retry_time_is_asked_again(box: Box) -> None:
     assert box.recorded == ["1"]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, "about:blank"), (403, "urn:rlhf:problem:other_login")])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, "about:blank"), (403, "urn:rlhf:problem:other_login")]
+)
 def test_votes_wait_for_their_login(box: Box, status: int, kind: str) -> None:
     box.answer(status=status, type=kind)
     box.add("1")
@@ -232,21 +244,35 @@ def test_a_discarded_vote_leaves_the_others(box: Box) -> None:
     box.page.evaluate("box.discard('1')")
     box.wait_for()
     assert box.recorded == ["3"]
-    assert box.page.evaluate("told")[0] == {"name": "discarded", "key": "1", "dependants": [], "isTakenBack": True}
+    assert box.page.evaluate("told")[0] == {
+        "name": "discarded",
+        "key": "1",
+        "dependants": [],
+        "isTakenBack": True,
+    }
 
 
 def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> None:
     box.add("1")
     box.wait_for()
     box.answer(keys=["2"], status=404)
-    for step in (lambda: box.undo("2", of="1"), lambda: box.add("3", after="2"), lambda: box.undo("4", of="3"), lambda: box.add("5")):
+    for step in (
+        lambda: box.undo("2", of="1"),
+        lambda: box.add("3", after="2"),
+        lambda: box.undo("4", of="3"),
+        lambda: box.add("5"),
+    ):
         step()
     box.wait_for("2", "3", "4")
     box.page.evaluate("box.discard('2')")
     box.wait_for()
     assert box.recorded == ["1", "5"]
     discarded = [event for event in box.page.evaluate("told") if event["name"] == "discarded"]
-    assert [(event["key"], event["isTakenBack"]) for event in discarded] == [("4", False), ("3", True), ("2", False)]
+    assert [(event["key"], event["isTakenBack"]) for event in discarded] == [
+        ("4", False),
+        ("3", True),
+        ("2", False),
+    ]
     assert discarded[-1]["dependants"] == ["3", "4"]
 
 
@@ -280,7 +306,10 @@ def test_a_storage_that_fails_for_a_moment_is_asked_again(box: Box, method: str)
 def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) -> None:
     box.add("1")
     box.wait_for()
-    box.page.evaluate("() => { IDBObjectStore.prototype.add = () => { throw new DOMException('full', 'QuotaExceededError'); }; }")
+    box.page.evaluate(
+        "() => { IDBObjectStore.prototype.add = () => { throw new DOMException('full', "
+        "'QuotaExceededError'); }; }"
+    )
     box.undo("2", of="1")
     box.wait_for()
     assert not box.get("isDurable")

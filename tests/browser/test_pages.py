@@ -1,4 +1,6 @@
-"""The other pages: login, menu, empty states, forms, lists, downloads; by keyboard, in both themes, for those who may."""
+"""The other pages: login, menu, empty states, forms, lists, downloads; by keyboard, in both themes,
+for those who may.
+"""
 
 import csv
 import io
@@ -15,8 +17,19 @@ from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 
 PAGES = (
-    "/progress", "/votes", "/quality", "/comparisons", "/consensus", "/calibration", "/feedback", "/guidelines", "/rules", "/users", "/me", "/audit",
-)  # fmt: skip
+    "/progress",
+    "/votes",
+    "/quality",
+    "/comparisons",
+    "/consensus",
+    "/calibration",
+    "/feedback",
+    "/guidelines",
+    "/rules",
+    "/users",
+    "/me",
+    "/audit",
+)
 
 
 @pytest.fixture
@@ -31,7 +44,9 @@ def admin(site: People, page: Any) -> Any:
     return user
 
 
-def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: str | None = None) -> None:
+def cast(
+    site: People, user: Any, comparison_id: str, choice: Choice, reason: str | None = None
+) -> None:
     site.store.votes.cast(
         NewVote(
             comparison_id=comparison_id,
@@ -50,11 +65,18 @@ def cast(site: People, user: Any, comparison_id: str, choice: Choice, reason: st
 
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
     said = {
-        "/progress": "Nobody has been asked yet", "/votes": "No votes yet", "/comparisons": "No comparisons yet", "/consensus": "No judgements yet",
+        "/progress": "Nobody has been asked yet",
+        "/votes": "No votes yet",
+        "/comparisons": "No comparisons yet",
+        "/consensus": "No judgements yet",
         "/calibration": "No calibrator yet",
-        "/quality": "No judgements yet", "/feedback": "No feedback yet", "/guidelines": "No guidelines yet", "/me": "You have not voted yet", "/users": "Ada",
+        "/quality": "No judgements yet",
+        "/feedback": "No feedback yet",
+        "/guidelines": "No guidelines yet",
+        "/me": "You have not voted yet",
+        "/users": "Ada",
         "/annotate": "Nothing to judge yet",
-    }  # fmt: skip
+    }
     for path, words in said.items():
         page.goto(site.url + path)
         page.get_by_text(words).first.wait_for()
@@ -72,7 +94,9 @@ def test_a_link_logs_in_once_and_only_by_its_button(site: People, context: Any, 
     page.get_by_text("was used already").wait_for()
 
 
-def test_a_page_asked_for_without_a_login_is_shown_after_it(site: People, context: Any, page: Any) -> None:
+def test_a_page_asked_for_without_a_login_is_shown_after_it(
+    site: People, context: Any, page: Any
+) -> None:
     user = site.add("ann@example.org", Role.CURATOR)
     log_in(page, site, user, "/me")
     page.get_by_label("New password").fill("correct horse battery")
@@ -90,7 +114,9 @@ def test_a_page_asked_for_without_a_login_is_shown_after_it(site: People, contex
     page.wait_for_url("**/guidelines")
 
 
-def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(site: People, page: Any) -> None:
+def test_the_menu_shows_what_one_may_and_the_rest_is_refused_in_words(
+    site: People, page: Any
+) -> None:
     log_in(page, site, site.add("ann@example.org"), "/me")
     shown = [link.inner_text() for link in page.get_by_role("navigation").get_by_role("link").all()]
     assert shown == ["Annotate", "Guidelines", "Rules", "Me"]
@@ -145,10 +171,16 @@ def test_what_a_form_gets_wrong_is_said_beside_it(site: People, page: Any, admin
     page.get_by_role("button", name="Save as version").click()
     page.get_by_text("Saved as version").wait_for()
     rules = site.store.rules.latest()[1]
-    assert (rules.repeat_share, rules.dimensions, rules.requires_reason) == (0.1, ("clear", "kind to readers"), True)
+    assert (rules.repeat_share, rules.dimensions, rules.requires_reason) == (
+        0.1,
+        ("clear", "kind to readers"),
+        True,
+    )
 
 
-def test_the_newer_version_of_somebody_else_is_not_overwritten(site: People, page: Any, admin: Any) -> None:
+def test_the_newer_version_of_somebody_else_is_not_overwritten(
+    site: People, page: Any, admin: Any
+) -> None:
     page.goto(site.url + "/guidelines")
     site.store.guidelines.add("Theirs", after=0, actor="somebody")
     page.get_by_label("Text, in Markdown").fill("Mine, **bold**")
@@ -205,7 +237,9 @@ def test_a_token_is_shown_once_and_revoked(site: People, page: Any, admin: Any) 
     assert site.store.tokens.find(secret) is None
 
 
-def test_votes_are_filtered_by_the_address_and_searched(site: People, page: Any, admin: Any) -> None:
+def test_votes_are_filtered_by_the_address_and_searched(
+    site: People, page: Any, admin: Any
+) -> None:
     ids = site.furnish(60)
     ann = site.add("ann@example.org", name="Ann Lee")
     for i, c in enumerate(ids):
@@ -227,7 +261,9 @@ def test_votes_are_filtered_by_the_address_and_searched(site: People, page: Any,
     page.get_by_text("No such votes").wait_for()
 
 
-def test_a_download_starts_no_formula_and_is_read_as_it_was(site: People, page: Any, admin: Any) -> None:
+def test_a_download_starts_no_formula_and_is_read_as_it_was(
+    site: People, page: Any, admin: Any
+) -> None:
     ids = site.furnish(6)
     ann = site.add("ann@example.org")
     reasons = ["=1+1", "+cmd|' /C calc'!A0", "-2", "@SUM(A1)", 'two\nlines, "quoted"', "'tis"]
@@ -250,19 +286,30 @@ def test_the_progress_page_follows_the_votes(site: People, page: Any, admin: Any
     assert "Ann Lee" in page.inner_text("main table")
     for c in ids[1:3]:
         cast(site, ann, c, Choice.B)
-    until(lambda: page.locator("main tbody tr td").nth(1).inner_text() == "3", "the table without a reload")
+    until(
+        lambda: page.locator("main tbody tr td").nth(1).inner_text() == "3",
+        "the table without a reload",
+    )
 
 
 def test_disputes_are_the_list_for_adjudication(site: People, page: Any, admin: Any) -> None:
     ids = site.furnish(3, overlap=3)
-    for i, choices in enumerate(((Choice.A, Choice.A, Choice.A), (Choice.A, Choice.B, Choice.TIE), (Choice.TIE, Choice.TIE, Choice.A))):
+    for i, choices in enumerate(
+        (
+            (Choice.A, Choice.A, Choice.A),
+            (Choice.A, Choice.B, Choice.TIE),
+            (Choice.TIE, Choice.TIE, Choice.A),
+        )
+    ):
         user = site.add(f"u{i}@example.org")
         for c, choice in zip(ids, choices, strict=True):
             cast(site, user, c, choice)
     page.goto(site.url + "/consensus")
     n_disputed = page.locator(".row").count()
     page.goto(site.url + "/consensus?state=open")
-    page.get_by_text("Every comparison that somebody judged has the judgements of 2 or more people").wait_for()
+    page.get_by_text(
+        "Every comparison that somebody judged has the judgements of 2 or more people"
+    ).wait_for()
     page.goto(site.url + "/consensus?state=all")
     assert page.locator(".row").count() == 3
     assert n_disputed == 1
@@ -316,19 +363,27 @@ def test_the_theme_follows_the_system_and_is_remembered(site: People, browser: A
     assert light != dark
     page.goto(site.url + "/me")
     assert page.evaluate(ground) == light
-    assert page.get_attribute("html", "data-theme") == "light", "by the server: no page flashes in the other theme"
+    assert page.get_attribute("html", "data-theme") == "light", (
+        "by the server: no page flashes in the other theme"
+    )
     context.close()
 
 
 def test_a_vote_of_long_ago_does_not_make_the_chart_endless() -> None:
-    counts = [DayCount(day=date(1999, 1, 1), n=7), DayCount(day=date(2026, 1, 1), n=2), DayCount(day=date(2026, 1, 3), n=4)]
+    counts = [
+        DayCount(day=date(1999, 1, 1), n=7),
+        DayCount(day=date(2026, 1, 1), n=2),
+        DayCount(day=date(2026, 1, 3), n=4),
+    ]
     bars = bars_of(counts)
     assert [bar.n for bar in bars.days[-3:]] == [2, 0, 4]
     assert (len(bars.days), bars.most) == (366, 4)
     assert bars_of([]).days == []
 
 
-def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(site: People, page: Any, admin: Any) -> None:
+def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
+    site: People, page: Any, admin: Any
+) -> None:
     held, careful = (site.add(f"{name}@example.org", name=name) for name in ("Held", "Careful"))
     ids = site.furnish(12, offered=False)
     for i, comparison_id in enumerate(ids):
@@ -353,12 +408,16 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(site: People,
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_roles_of_the_organisation_are_given_by_its_admins_alone(site: People, page: Any, admin: Any) -> None:
+def test_roles_of_the_organisation_are_given_by_its_admins_alone(
+    site: People, page: Any, admin: Any
+) -> None:
     ann = site.add("ann@example.org", name="Ann")
     site.store.users.set_password(ann.user_id, "a hash", actor="test")
     page.goto(f"{site.url}/users")
     assert page.get_by_text("Roles in every project of the organisation").count() == 0
-    chief = site.store.users.add(email="chief@example.org", name="Chief", organization_roles=[Role.ADMIN], actor="test")
+    chief = site.store.users.add(
+        email="chief@example.org", name="Chief", organization_roles=[Role.ADMIN], actor="test"
+    )
     page.reload()
     page.get_by_text("Change Chief").click()
     page.get_by_text("An account of the organisation: its name").wait_for()
@@ -366,12 +425,22 @@ def test_roles_of_the_organisation_are_given_by_its_admins_alone(site: People, p
     log_in(page, site, chief, "/users")
     page.get_by_text("Change Ann").click()
     row = page.locator("article", has_text="ann@example.org")
-    row.get_by_role("group", name="Roles in every project of the organisation").get_by_label("auditor").check()
+    row.get_by_role("group", name="Roles in every project of the organisation").get_by_label(
+        "auditor"
+    ).check()
     row.get_by_role("button", name="Save").click()
     page.get_by_text("Ann is saved.").wait_for()
-    assert page.locator("article", has_text="ann@example.org").get_by_text("auditor in every project").is_visible()
+    assert (
+        page.locator("article", has_text="ann@example.org")
+        .get_by_text("auditor in every project")
+        .is_visible()
+    )
     changed = site.store.users.get(ann.user_id)
-    assert (changed.roles, changed.organization_roles, changed.has_password) == ((Role.ANNOTATOR,), (Role.AUDITOR,), False)
+    assert (changed.roles, changed.organization_roles, changed.has_password) == (
+        (Role.ANNOTATOR,),
+        (Role.AUDITOR,),
+        False,
+    )
 
 
 def test_more_users_and_older_tokens_are_a_link_away(site: People, page: Any, admin: Any) -> None:
@@ -382,7 +451,9 @@ def test_more_users_and_older_tokens_are_a_link_away(site: People, page: Any, ad
     page.get_by_role("link", name="More").click()
     until(lambda: page.locator("article").count() == 61, "the rest")
     for i in range(25):
-        site.store.tokens.issue(admin.user_id, kind="api", lifetime=timedelta(days=1), actor="test", name=f"token {i}")
+        site.store.tokens.issue(
+            admin.user_id, kind="api", lifetime=timedelta(days=1), actor="test", name=f"token {i}"
+        )
     page.goto(f"{site.url}/me")
     assert page.locator("tbody tr").count() == 20
     page.get_by_role("link", name="Older tokens").click()

@@ -1,4 +1,6 @@
-"""Threat 8: whatever a prompt, a completion, a reason or a name says, no script runs and no request leaves. In Chromium, under our policy."""
+"""Threat 8: whatever a prompt, a completion, a reason or a name says, no script runs and no request
+leaves. In Chromium, under our policy.
+"""
 
 from typing import Any
 
@@ -13,7 +15,9 @@ from tests.browser.test_pages import PAGES
 
 @pytest.fixture
 def watched(site: People, context: Any) -> Any:
-    """A page whose every request is counted, those to other hosts by name; a script of theirs would raise a dialog."""
+    """A page whose every request is counted, those to other hosts by name; a script of theirs would
+    raise a dialog.
+    """
     page = context.new_page()
     page.foreign, page.dialogs = [], []  # type: ignore[attr-defined]
 
@@ -37,19 +41,34 @@ def test_there_are_sixty_payloads() -> None:
 
 
 def test_the_check_would_notice_a_script_and_a_request(site: People, context: Any) -> None:
-    """The watch itself: the same payloads in a page of ours without policy and escaping do run and do ask."""
+    """The watch itself: the same payloads in a page of ours without policy and escaping do run and
+    do ask.
+    """
     page = context.new_page()
     foreign: list[str] = []
     dialogs: list[str] = []
-    page.on("request", lambda request: foreign.append(request.url) if "evil.example" in request.url else None)
+    page.on(
+        "request",
+        lambda request: foreign.append(request.url) if "evil.example" in request.url else None,
+    )
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    page.set_content("".join(f"<div>{payload}</div>" for payload in PAYLOADS if "refresh" not in payload and "<base" not in payload))
+    page.set_content(
+        "".join(
+            f"<div>{payload}</div>"
+            for payload in PAYLOADS
+            if "refresh" not in payload and "<base" not in payload
+        )
+    )
     until(lambda: bool(foreign) and bool(dialogs), "a script and a request")
 
 
-def test_no_payload_runs_where_people_judge(site: People, watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_payload_runs_where_people_judge(
+    site: People, watched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     n = len(PAYLOADS)
-    site.publish([(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)])
+    site.publish(
+        [(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)]
+    )
     site.rules(repeat_share=0, prefetch=20)
     ann = site.add("ann@example.org", name=PAYLOADS[0])
     log_in(watched, site, ann)
@@ -62,7 +81,10 @@ def test_no_payload_runs_where_people_judge(site: People, watched: Any, capsys: 
             press(watched, "m")
         before = shown(watched)
         press(watched, "159"[i % 3])
-        until(lambda before=before: not watched.is_visible("#desk") or shown(watched) != before, "the next comparison")
+        until(
+            lambda before=before: not watched.is_visible("#desk") or shown(watched) != before,
+            "the next comparison",
+        )
     all_sent(watched)  # asks the page, so that the watch above lets its requests through
     assert len(site.votes(ann)) == n
     tell(watched, f"{n} payloads in prompt and both completions on the annotate page", capsys)
@@ -84,11 +106,18 @@ def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -
     assert watched.text_content("#prompt") == one[0]
 
 
-def test_no_payload_runs_on_any_other_page(site: People, watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_payload_runs_on_any_other_page(
+    site: People, watched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     n = len(PAYLOADS)
     admin = site.add("admin@example.org", Role.ADMIN, name=f"Ada {PAYLOADS[1]}")
-    people = [site.add(f"p{i}@example.org", name=payload[:200]) for i, payload in enumerate(PAYLOADS)]
-    ids = site.publish([(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)], overlap=2)
+    people = [
+        site.add(f"p{i}@example.org", name=payload[:200]) for i, payload in enumerate(PAYLOADS)
+    ]
+    ids = site.publish(
+        [(PAYLOADS[i], PAYLOADS[(i + 1) % n], f"{PAYLOADS[(i + 2) % n]} {i}") for i in range(n)],
+        overlap=2,
+    )
     for i, (c, user) in enumerate(zip(ids, people, strict=True)):
         for who in (user, people[i - 1]):
             site.store.votes.cast(
@@ -117,17 +146,36 @@ def test_no_payload_runs_on_any_other_page(site: People, watched: Any, capsys: p
     site.store.guidelines.add("\n\n".join(PAYLOADS), after=0, actor="test")
     log_in(watched, site, admin, "/progress")
     paths = [
-        *PAGES, "/votes?q=script", "/consensus?state=all", "/consensus?method=joint_model", "/calibration/pairs?bin=0.55",
-        "/nowhere?<script>alert(1)</script>", "/votes?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
-        "/login?next=javascript:alert(1)&token=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", *(f"/comparisons/{c}" for c in ids[::6]),
-    ]  # fmt: skip
+        *PAGES,
+        "/votes?q=script",
+        "/consensus?state=all",
+        "/consensus?method=joint_model",
+        "/calibration/pairs?bin=0.55",
+        "/nowhere?<script>alert(1)</script>",
+        "/votes?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+        "/login?next=javascript:alert(1)&token=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+        *(f"/comparisons/{c}" for c in ids[::6]),
+    ]
     for path in paths:
         watched.goto(site.url + path)
-        assert watched.locator(":is(.text, .said, .facts)").locator("script, img, iframe, object, embed, [onerror], [onload]").count() == 0
+        assert (
+            watched.locator(":is(.text, .said, .facts)")
+            .locator("script, img, iframe, object, embed, [onerror], [onload]")
+            .count()
+            == 0
+        )
         for more in watched.get_by_role("link", name="More").all()[:1]:
             n_rows = watched.locator(".list > *").count()
             more.click()  # htmx puts the next part in
-            until(lambda n_rows=n_rows: watched.locator(".list > *").count() > n_rows, "the next part of the list")
+            until(
+                lambda n_rows=n_rows: watched.locator(".list > *").count() > n_rows,
+                "the next part of the list",
+            )
     watched.goto(site.url + "/guidelines")
     assert "<script>alert(1)</script>" in watched.inner_text("main")
-    tell(watched, f"{n} payloads in prompts, completions, reasons, names, guidelines and feedback on {len(paths)} pages", capsys)
+    tell(
+        watched,
+        f"{n} payloads in prompts, completions, reasons, names, guidelines and feedback on "
+        f"{len(paths)} pages",
+        capsys,
+    )

@@ -1,4 +1,6 @@
-"""Consensus by the annotator model as a page: in both themes, on a phone, before a fit and after."""
+"""Consensus by the annotator model as a page: in both themes, on a phone, before a fit and
+after.
+"""
 
 from typing import Any
 
@@ -18,15 +20,31 @@ BY_MODEL = "/consensus?method=joint_model"
 
 def fit(site: People, p_a: dict[str, tuple[float, float, float]], up_to_seq: int) -> None:
     rows = [
-        {"comparison_id": c, "prompt_id": "p", "utility": 0.0, "sd": 1.0, "p_a": p, "p_low": low, "p_high": high, "n_votes": 2}
+        {
+            "comparison_id": c,
+            "prompt_id": "p",
+            "utility": 0.0,
+            "sd": 1.0,
+            "p_a": p,
+            "p_low": low,
+            "p_high": high,
+            "n_votes": 2,
+        }
         for c, (p, low, high) in p_a.items()
     ]
     stage, part = KEPT_AS
-    Artefacts(site.settings.frames).write_frame(stage, check_frame(pd.DataFrame(rows).assign(max_seq=up_to_seq), SOFT_LABELS), part)
+    Artefacts(site.settings.frames).write_frame(
+        stage, check_frame(pd.DataFrame(rows).assign(max_seq=up_to_seq), SOFT_LABELS), part
+    )
 
 
-@pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("zoom", "dark")])
-def test_the_models_consensus_is_read_with_its_interval_and_what_came_since(site: People, browser: Any, size: str, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("zoom", "dark")],
+)
+def test_the_models_consensus_is_read_with_its_interval_and_what_came_since(
+    site: People, browser: Any, size: str, scheme: str
+) -> None:
     ids = site.furnish(3, overlap=2)
     people = [site.add(f"u{i}@example.org") for i in range(3)]
     for user, choice in zip(people[:2], (Choice.A, Choice.B), strict=True):
@@ -38,7 +56,11 @@ def test_the_models_consensus_is_read_with_its_interval_and_what_came_since(site
     assert "rlhf votes annotators --publish" in page.inner_text("main")
     assert faults(page) == []
     assert page.request.get(site.url + "/consensus.csv?method=joint_model").status == 409
-    fit(site, {ids[0]: (0.83, 0.62, 0.95), ids[1]: (0.55, 0.3, 0.7), ids[2]: (0.7, 0.4, 0.9)}, up_to_seq=6)
+    fit(
+        site,
+        {ids[0]: (0.83, 0.62, 0.95), ids[1]: (0.55, 0.3, 0.7), ids[2]: (0.7, 0.4, 0.9)},
+        up_to_seq=6,
+    )
     cast(site, people[2], ids[1], Choice.B)
     page.wait_for_timeout(100)
     page.goto(site.url + BY_MODEL)
@@ -56,7 +78,9 @@ def test_the_models_consensus_is_read_with_its_interval_and_what_came_since(site
     assert "since the fit" not in rows[1]
     assert "up to number 6; 1 vote came since" in page.inner_text("main")
     assert faults(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("window.innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate(
+        "window.innerWidth"
+    )
     page.get_by_label("Show").select_option("agreed")
     assert page.get_by_label("Votes weigh").input_value() == "joint_model"
     page.get_by_role("button", name="Show").click()

@@ -1,12 +1,28 @@
-"""One run of the whole loop, in this process: three days, a reward model, a change of taste, a retraining, a verdict."""
+"""One run of the whole loop, in this process: three days, a reward model, a change of taste, a
+retraining, a verdict.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    DriftEvent,
+    Evaluation,
+    GateDecision,
+    ModelVersion,
+)
 
-DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
+DAILY = (
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "preference_pairs",
+    "reflection_log",
+    "drift_report",
+)
 QUICK = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
@@ -18,10 +34,21 @@ QUICK = {
 def report_drift(project: Any) -> None:
     """Two detectors confirm a change at the first vote of the last day."""
     change = int(project.files.read_frame("votes", project.day(2))["seq"].min())
-    more: dict[str, Any] = {"kind": "drift", "model_version": project.judge, "params_hash": "p", "stream": "errors", "evidence": {}}
+    more: dict[str, Any] = {
+        "kind": "drift",
+        "model_version": project.judge,
+        "params_hash": "p",
+        "stream": "errors",
+        "evidence": {},
+    }
     detectors = enumerate(("ddm", "adwin"))
     project.store.events.add(
-        [DriftEvent(detector=name, seq=1_000_000 - n, day=project.day(2), change_seq=change, **more) for n, name in detectors]
+        [
+            DriftEvent(
+                detector=name, seq=1_000_000 - n, day=project.day(2), change_seq=change, **more
+            )
+            for n, name in detectors
+        ]
     )
 
 
@@ -29,12 +56,21 @@ def test_the_loop_turns_from_prompts_to_a_verdict(grown: Any, branch: Callable[.
     project = branch(grown)
     for stage in DAILY:
         for index in range(3):
-            assert list(project.files.read_frame(stage, project.day(index)).columns) == list(SCHEMAS[stage].columns)
-    assert len(project.files.read_frame("reflection_log", project.day(2)).dropna(subset=["vote_id"])) > 300
+            assert list(project.files.read_frame(stage, project.day(index)).columns) == list(
+                SCHEMAS[stage].columns
+            )
+    assert (
+        len(project.files.read_frame("reflection_log", project.day(2)).dropna(subset=["vote_id"]))
+        > 300
+    )
 
     report_drift(project)
     (request,) = project.tick("retraining").run_requests
-    project.run_request(request, "retraining", config={"ops": {stage: {"config": config} for stage, config in QUICK.items()}})
+    project.run_request(
+        request,
+        "retraining",
+        config={"ops": {stage: {"config": config} for stage, config in QUICK.items()}},
+    )
     assert not project.tick("retraining").run_requests
 
     (fired,) = [decision for decision in project.store.decisions.all() if decision.action == "fire"]
@@ -46,6 +82,10 @@ def test_the_loop_turns_from_prompts_to_a_verdict(grown: Any, branch: Callable[.
         project.files.read_record("calibration", CalibrationReport).reward_model
         == project.files.read_record("reward_model", ModelVersion).label
     )
-    assert verdict.candidate == evaluated.candidate == project.files.read_record("candidate_model", ModelVersion).label
+    assert (
+        verdict.candidate
+        == evaluated.candidate
+        == project.files.read_record("candidate_model", ModelVersion).label
+    )
     champion = project.registry.get("policy", "champion")
     assert champion.label == (verdict.candidate if verdict.promoted else verdict.champion)

@@ -31,7 +31,12 @@ class SilentProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.speak()
         for one in self._sockets:
             with contextlib.suppress(OSError):
@@ -45,7 +50,9 @@ class SilentProxy:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets += [client, server]
                 for source, target in ((client, server), (server, client)):
-                    threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+                    threading.Thread(
+                        target=self._forward, args=(source, target), daemon=True
+                    ).start()
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

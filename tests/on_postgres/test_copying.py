@@ -1,4 +1,6 @@
-"""Databases copied to Postgres and dumped: equal hashes, whole or not at all, and what cannot be kept named by row."""
+"""Databases copied to Postgres and dumped: equal hashes, whole or not at all, and what cannot be
+kept named by row.
+"""
 
 import gzip
 import multiprocessing
@@ -25,7 +27,15 @@ ODD_TABLE = """CREATE TABLE odd (
   id INTEGER PRIMARY KEY, name VARCHAR(40), flag BOOLEAN, amount FLOAT, at TIMESTAMP, body BLOB, doc JSON,
   twice INTEGER GENERATED ALWAYS AS (id * 2) {stored})"""
 ODD_ROWS = [
-    (1, "tab\there", True, 0.1, "2026-01-01 12:00:00.000001", b"\x00\xff", '{"b": [1, null], "a": "x"}'),
+    (
+        1,
+        "tab\there",
+        True,
+        0.1,
+        "2026-01-01 12:00:00.000001",
+        b"\x00\xff",
+        '{"b": [1, null], "a": "x"}',
+    ),
     (2, "line\nbreak \\N \\. \r", False, -1e300, "2026-01-01 12:00:00", b"", '"text"'),
     (7, "", None, None, None, None, None),
     (9, None, None, 5, None, None, "{}"),
@@ -41,8 +51,12 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def filled(store, make_comparisons, make_predictions, make_vote) -> Store:
     comparisons = make_comparisons(40)
-    store.comparisons.publish(comparisons, make_predictions(comparisons, 0.1 + 0.2), published_at=NOON)
-    store.votes.cast_many([make_vote(f"c{i}", reason=f"tab\t{i}\nline \\N — ü", duration_s=i / 7) for i in range(40)])
+    store.comparisons.publish(
+        comparisons, make_predictions(comparisons, 0.1 + 0.2), published_at=NOON
+    )
+    store.votes.cast_many(
+        [make_vote(f"c{i}", reason=f"tab\t{i}\nline \\N — ü", duration_s=i / 7) for i in range(40)]
+    )
     store.heartbeats.beat("run", pid=1, host="h", job="j")
     return store
 
@@ -50,7 +64,10 @@ def filled(store, make_comparisons, make_predictions, make_vote) -> Store:
 def odd_database(path: Path) -> str:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(ODD_TABLE.format(stored="VIRTUAL"))
-        connection.executemany("INSERT INTO odd (id, name, flag, amount, at, body, doc) VALUES (?, ?, ?, ?, ?, ?, ?)", ODD_ROWS)
+        connection.executemany(
+            "INSERT INTO odd (id, name, flag, amount, at, body, doc) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ODD_ROWS,
+        )
         connection.commit()
     return f"sqlite:///{path}"
 
@@ -58,7 +75,13 @@ def odd_database(path: Path) -> str:
 def make_odd_on_postgres(url: str) -> None:
     engine = copying.engine_of(url)
     with engine.begin() as connection:
-        connection.execute(text(ODD_TABLE.format(stored="STORED").replace("INTEGER PRIMARY", "SERIAL PRIMARY").replace("BLOB", "BYTEA")))
+        connection.execute(
+            text(
+                ODD_TABLE.format(stored="STORED")
+                .replace("INTEGER PRIMARY", "SERIAL PRIMARY")
+                .replace("BLOB", "BYTEA")
+            )
+        )
     engine.dispose()
 
 
@@ -69,7 +92,9 @@ def test_a_store_arrives_with_equal_counts_hashes_and_chain(filled, url, migrate
     with Store.open(migrated_postgres_url, organization="org", project="demo") as there:
         assert there.audit.verify() == filled.audit.verify()
         assert there.votes.snapshot(["2026-01-01"]).equals(filled.votes.snapshot(["2026-01-01"]))
-        assert there.predictions.for_days(["2026-01-01"]).equals(filled.predictions.for_days(["2026-01-01"]))
+        assert there.predictions.for_days(["2026-01-01"]).equals(
+            filled.predictions.for_days(["2026-01-01"])
+        )
         assert integrity.counts(there.database) == integrity.counts(filled.database)
         assert integrity.orphans(there.database) == []
 
@@ -79,15 +104,22 @@ def counted(url: str) -> dict[str, int]:
     engine = copying.engine_of(url)
     with engine.connect() as connection:
         rows = connection.execute(
-            text("SELECT relname, reltuples FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
+            text(
+                "SELECT relname, reltuples FROM pg_class WHERE relkind = 'r' AND relnamespace = "
+                "'public'::regnamespace"
+            )
         )
         found = {name: int(n) for name, n in rows}
-        known = connection.execute(text("SELECT count(*) FROM pg_stats WHERE tablename = 'votes'")).scalar_one()
+        known = connection.execute(
+            text("SELECT count(*) FROM pg_stats WHERE tablename = 'votes'")
+        ).scalar_one()
     engine.dispose()
     return found | {"columns of votes known": known}
 
 
-def test_postgres_knows_at_once_how_much_arrived(filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres):
+def test_postgres_knows_at_once_how_much_arrived(
+    filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
+):
     assert counted(migrated_postgres_url)["votes"] <= 0
     copying.copy_store(url, migrated_postgres_url)
     copied = counted(migrated_postgres_url)
@@ -95,7 +127,11 @@ def test_postgres_knows_at_once_how_much_arrived(filled, url, tmp_path, migrated
     assert copied["columns of votes known"] > 10
     assert -1 not in copied.values()
 
-    dumped = [t for t in dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump") if t.table not in copying.VERSIONS]
+    dumped = [
+        t
+        for t in dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump")
+        if t.table not in copying.VERSIONS
+    ]
     other = postgres.make_database(migrated_postgres)
     try:
         dumping.load_postgres(postgres.database_url(other), tmp_path / "dump", dumped)
@@ -111,12 +147,22 @@ def test_every_kind_of_value_arrives_as_it_was(tmp_path, postgres_url):
     assert table.is_equal
     engine = copying.engine_of(postgres_url)
     with engine.begin() as connection:
-        rows = connection.execute(text("SELECT id, name, flag, amount, body, doc, twice FROM odd ORDER BY id")).all()
-        assert (rows[0].name, rows[0].flag, rows[0].amount, bytes(rows[0].body)) == ("tab\there", True, 0.1, b"\x00\xff")
+        rows = connection.execute(
+            text("SELECT id, name, flag, amount, body, doc, twice FROM odd ORDER BY id")
+        ).all()
+        assert (rows[0].name, rows[0].flag, rows[0].amount, bytes(rows[0].body)) == (
+            "tab\there",
+            True,
+            0.1,
+            b"\x00\xff",
+        )
         assert (rows[0].doc, rows[1].doc, rows[0].twice) == ({"b": [1, None], "a": "x"}, "text", 2)
         assert [rows[1].name, rows[2].name, rows[3].name] == ["line\nbreak \\N \\. \r", "", None]
         # The next row gets a number that no copied one has.
-        assert connection.execute(text("INSERT INTO odd (name) VALUES ('new') RETURNING id")).scalar() == 10
+        assert (
+            connection.execute(text("INSERT INTO odd (name) VALUES ('new') RETURNING id")).scalar()
+            == 10
+        )
     engine.dispose()
 
 
@@ -155,9 +201,12 @@ def test_rows_without_a_place_in_the_target_are_named(tmp_path, postgres_url):
         copying.copy_database("odd", source, postgres_url)
 
 
-def test_a_row_that_postgres_cannot_keep_is_named_and_nothing_is_copied(filled, url, migrated_postgres_url, make_vote):
+def test_a_row_that_postgres_cannot_keep_is_named_and_nothing_is_copied(
+    filled, url, migrated_postgres_url, make_vote
+):
     filled.votes.cast(make_vote("c1", "other"))
-    with closing(sqlite3.connect(filled.database.path)) as connection:  # as stores did before they refused NUL
+    # as stores did before they refused NUL
+    with closing(sqlite3.connect(filled.database.path)) as connection:
         connection.execute("DROP TRIGGER votes_refuse_update")
         connection.execute("UPDATE votes SET reason = 'nul ' || char(0) || ' byte' WHERE seq = 41")
         connection.commit()
@@ -166,7 +215,9 @@ def test_a_row_that_postgres_cannot_keep_is_named_and_nothing_is_copied(filled, 
     assert set(copying.n_rows(migrated_postgres_url).values()) == {0}
 
 
-def test_a_killed_copy_leaves_nothing_and_may_be_repeated(filled, url, migrated_postgres_url, monkeypatch):
+def test_a_killed_copy_leaves_nothing_and_may_be_repeated(
+    filled, url, migrated_postgres_url, monkeypatch
+):
     monkeypatch.setattr(copying, "ROWS", 1)  # as slow as can be
     moments = random.Random(7)
     killed = 0
@@ -178,7 +229,10 @@ def test_a_killed_copy_leaves_nothing_and_may_be_repeated(filled, url, migrated_
             os.kill(process.pid, signal.SIGKILL)
             killed += 1
         process.join()
-        assert sum(copying.n_rows(migrated_postgres_url).values()) in (0, sum(copying.n_rows(url).values()))
+        assert sum(copying.n_rows(migrated_postgres_url).values()) in (
+            0,
+            sum(copying.n_rows(url).values()),
+        )
         if sum(copying.n_rows(migrated_postgres_url).values()):
             break
     assert killed > 0
@@ -191,13 +245,18 @@ def test_a_killed_copy_leaves_nothing_and_may_be_repeated(filled, url, migrated_
 def test_a_sealed_store_tells_writers_where_it_went(filled, make_vote):
     with copying.standing_still(filled.database) as seal:
         seal("postgresql://somebody's server")
-    with pytest.raises(StoreError, match="this store was moved to postgresql://somebody's server: its rows go on there"):
+    with pytest.raises(
+        StoreError,
+        match="this store was moved to postgresql://somebody's server: its rows go on there",
+    ):
         filled.votes.cast(make_vote("c1", "late"))
     assert filled.votes.count() == 40  # and readers read
     migrations.upgrade(filled.database)
 
 
-def test_a_dump_comes_back_as_it_was(filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres):
+def test_a_dump_comes_back_as_it_was(
+    filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
+):
     copying.copy_store(url, migrated_postgres_url)
     dumped = dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump")
     assert {table.table: table.n_rows for table in dumped}["votes"] == 40
@@ -211,9 +270,15 @@ def test_a_dump_comes_back_as_it_was(filled, url, tmp_path, migrated_postgres_ur
         postgres.drop_database(other)
 
 
-def test_a_dump_that_lost_rows_is_refused_and_nothing_is_loaded(filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres):
+def test_a_dump_that_lost_rows_is_refused_and_nothing_is_loaded(
+    filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
+):
     copying.copy_store(url, migrated_postgres_url)
-    dumped = [table for table in dumping.dump_postgres(migrated_postgres_url, tmp_path) if table.table not in copying.VERSIONS]
+    dumped = [
+        table
+        for table in dumping.dump_postgres(migrated_postgres_url, tmp_path)
+        if table.table not in copying.VERSIONS
+    ]
     file = tmp_path / "votes.csv.gz"
     lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
     file.write_bytes(gzip.compress(b"".join(lines[:2])))
@@ -230,8 +295,14 @@ def test_paths_of_a_home_that_moved_follow_it(tmp_path):
     file = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE runs (id INTEGER, artifact_uri VARCHAR, name TEXT)")
-        connection.execute("INSERT INTO runs VALUES (1, 'file:///old/home/mlflow/x', 'file:///old/homely'), (2, NULL, '100%')")
+        connection.execute(
+            "INSERT INTO runs VALUES (1, 'file:///old/home/mlflow/x', 'file:///old/homely'), (2, "
+            "NULL, '100%')"
+        )
         connection.commit()
     assert copying.relocate(f"sqlite:///{file}", "file:///old/home/", "file:///new/") == 1
     with closing(sqlite3.connect(file)) as connection:
-        assert connection.execute("SELECT * FROM runs").fetchall() == [(1, "file:///new/mlflow/x", "file:///old/homely"), (2, None, "100%")]
+        assert connection.execute("SELECT * FROM runs").fetchall() == [
+            (1, "file:///new/mlflow/x", "file:///old/homely"),
+            (2, None, "100%"),
+        ]

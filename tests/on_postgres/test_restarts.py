@@ -1,4 +1,6 @@
-"""A Postgres server that stops, crashes and comes back while votes are cast: clear errors, nothing doubled, nothing lost."""
+"""A Postgres server that stops, crashes and comes back while votes are cast: clear errors, nothing
+doubled, nothing lost.
+"""
 
 import threading
 import time
@@ -19,7 +21,12 @@ pytestmark = pytest.mark.parametrize("dialect", ["postgres"])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 N_WRITERS, N_VOTES = 4, 60
 PATIENCE_S = 60
-UNDERSTOOD = ("the server ended the connection", "the server does not answer", "the server is starting", "recovering from a crash")
+UNDERSTOOD = (
+    "the server ended the connection",
+    "the server does not answer",
+    "the server is starting",
+    "recovering from a crash",
+)
 
 
 @pytest.fixture
@@ -31,7 +38,9 @@ def server(postgres: PostgresServer) -> Iterator[PostgresServer]:
 
 
 class Voter:
-    """Casts its votes one by one and, after an error, the same vote again, as a page or an import does."""
+    """Casts its votes one by one and, after an error, the same vote again, as a page or an import
+    does.
+    """
 
     def __init__(self, store: Store, mine: list[NewVote]):
         self.store = store
@@ -55,9 +64,14 @@ class Voter:
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_a_restart_under_load_doubles_and_loses_nothing(store, server, make_comparisons, make_vote, how):
+def test_a_restart_under_load_doubles_and_loses_nothing(
+    store, server, make_comparisons, make_vote, how
+):
     store.comparisons.publish(make_comparisons(N_VOTES), published_at=NOON)
-    voters = [Voter(store, [make_vote(f"c{i}", f"ann{n}") for i in range(N_VOTES)]) for n in range(N_WRITERS)]
+    voters = [
+        Voter(store, [make_vote(f"c{i}", f"ann{n}") for i in range(N_VOTES)])
+        for n in range(N_WRITERS)
+    ]
     with ThreadPoolExecutor(N_WRITERS) as pool:
         casting = [pool.submit(voter.vote) for voter in voters]
         for n_cast in (20, 80):  # twice, in the middle of the work
@@ -76,7 +90,11 @@ def test_a_restart_under_load_doubles_and_loses_nothing(store, server, make_comp
     with store.database.reading() as connection:
         n, n_keys, highest = (
             connection.execute(select(count)).scalar_one()
-            for count in (func.count(votes.c.vote_id), func.count(idempotency.c.idempotency_key), func.max(votes.c.seq))
+            for count in (
+                func.count(votes.c.vote_id),
+                func.count(idempotency.c.idempotency_key),
+                func.max(votes.c.seq),
+            )
         )
     assert n == n_keys == highest == N_WRITERS * N_VOTES
 
@@ -85,13 +103,18 @@ def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
     with (
         Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried,
         store.database.writing(),
-        pytest.raises(StoreError, match=r"lock timeout: another process held the write lock.*pg_stat_activity"),
+        pytest.raises(
+            StoreError, match=r"lock timeout: another process held the write lock.*pg_stat_activity"
+        ),
     ):
         hurried.heartbeats.clear("run")
 
 
 def test_projects_of_one_database_do_not_wait_for_each_other(store, url):
-    with Store.open(url, organization="org", project="other", busy_timeout_s=0.1) as other, store.database.writing():
+    with (
+        Store.open(url, organization="org", project="other", busy_timeout_s=0.1) as other,
+        store.database.writing(),
+    ):
         other.heartbeats.beat("run", pid=1, host="h", job="j")
 
 
@@ -100,7 +123,11 @@ def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, ma
 
     def write() -> None:
         with store.database.writing() as connection:
-            connection.execute(text("INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())"))
+            connection.execute(
+                text(
+                    "INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())"
+                )
+            )
             half.set()
             seen.wait(10)
 

@@ -1,4 +1,6 @@
-"""The databases on a Postgres server: made once, by whoever may, for one project, and every refusal said without the password."""
+"""The databases on a Postgres server: made once, by whoever may, for one project, and every refusal
+said without the password.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +25,11 @@ def prefix(postgres: PostgresServer, request: pytest.FixtureRequest):
 
 
 def databases(
-    url: str, prefix: str, project: str = "demo", organization: str = "org's: 100%", home_id: str | None = "a1"
+    url: str,
+    prefix: str,
+    project: str = "demo",
+    organization: str = "org's: 100%",
+    home_id: str | None = "a1",
 ) -> ServerDatabases:
     return ServerDatabases(url, prefix, organization, project, home_id)
 
@@ -47,22 +53,36 @@ def test_many_may_make_them_at_once(postgres, prefix):
 
 def test_they_sort_text_as_sqlite_does(postgres, prefix):
     databases(postgres.url, prefix).make()
-    with Store.open(postgres.database_url(f"{prefix}_store"), organization="org", project="demo") as store:
+    with Store.open(
+        postgres.database_url(f"{prefix}_store"), organization="org", project="demo"
+    ) as store:
         assert sorts_by_code_point(store.database)
 
 
 def test_another_projects_databases_are_not_shared(postgres, prefix):
     databases(postgres.url, prefix).make()
-    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo.*RLHF_DATABASE_PREFIX"):
+    with pytest.raises(
+        StoreError, match=r"belong to project org's: 100%/demo.*RLHF_DATABASE_PREFIX"
+    ):
         databases(postgres.url, prefix, "other").make()
 
 
-def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_name(postgres, prefix):
+def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_name(
+    postgres, prefix
+):
     mine = databases(postgres.url, prefix)
     mine.make()
     other = databases(postgres.url, prefix, home_id="b2")
-    for refused in (other.make, lambda: other.make(filling=True), databases(postgres.url, prefix, home_id=None).make):
-        with pytest.raises(StoreError, match=r"belong to another home of org's: 100%/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"):
+    for refused in (
+        other.make,
+        lambda: other.make(filling=True),
+        databases(postgres.url, prefix, home_id=None).make,
+    ):
+        with pytest.raises(
+            StoreError,
+            match=r"belong to another home of org's: 100%/demo.*RLHF_DATABASE_PREFIX.*rlhf init "
+            r"--join",
+        ):
             refused()
     with other.asked() as home_id:
         assert home_id == "a1"
@@ -70,12 +90,17 @@ def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_
 
 
 @pytest.mark.parametrize("filling", [False, True])
-def test_databases_from_before_homes_had_ids_become_those_of_the_first_home_of_their_project(postgres, prefix, filling):
+def test_databases_from_before_homes_had_ids_become_those_of_the_first_home_of_their_project(
+    postgres, prefix, filling
+):
     databases(postgres.url, prefix).make()
     marked(postgres, prefix, "rlhf org's: 100%/demo" + server.FILLING * filling)
     with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"):
         databases(postgres.url, prefix, "other").make(filling=filling)
-    with pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"), databases(postgres.url, prefix, "other").asked():
+    with (
+        pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"),
+        databases(postgres.url, prefix, "other").asked(),
+    ):
         pass
     assert databases(postgres.url, prefix).make(filling=filling) == []
     with pytest.raises(StoreError, match=r"belong to another home"):
@@ -87,14 +112,18 @@ def test_a_home_whose_project_is_named_like_a_mark_is_itself(postgres, prefix):
     odd.make()
     assert odd.make() == []
     with pytest.raises(StoreError, match="belong to another home"):
-        databases(postgres.url, prefix, organization=f"a home b1{server.FILLING}", home_id="b1").make()
+        databases(
+            postgres.url, prefix, organization=f"a home b1{server.FILLING}", home_id="b1"
+        ).make()
     assert len(odd.drop()) == 3
 
 
 def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make(filling=True)
-    with Store.open(postgres.database_url(f"{prefix}_store"), organization="o", project="p") as store:
+    with Store.open(
+        postgres.database_url(f"{prefix}_store"), organization="o", project="p"
+    ) as store:
         store.migrate()
     with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf storage migrate`"):
         mine.make()
@@ -107,7 +136,9 @@ def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
 def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make()
-    with Store.open(postgres.database_url(f"{prefix}_store"), organization="o", project="p") as store:
+    with Store.open(
+        postgres.database_url(f"{prefix}_store"), organization="o", project="p"
+    ) as store:
         store.migrate()
     with pytest.raises(StoreError, match=r"holds tables already.*Nothing was moved"):
         mine.make(filling=True)
@@ -116,10 +147,19 @@ def test_databases_that_hold_tables_are_not_filled(postgres, prefix):
 def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(postgres, prefix):
     mine = replace(databases(postgres.url, prefix), leave_s=0.3)
     mine.make()
-    with pytest.raises(StoreError, match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped"):
+    with pytest.raises(
+        StoreError,
+        match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped",
+    ):
         databases(postgres.url, prefix, "other").drop()
     engine = copying.engine_of(postgres.database_url(f"{prefix}_mlflow"))
-    with engine.connect(), pytest.raises(StoreError, match=rf"connected to {prefix}_mlflow on .*Stop the daemon.*nothing was dropped"):
+    with (
+        engine.connect(),
+        pytest.raises(
+            StoreError,
+            match=rf"connected to {prefix}_mlflow on .*Stop the daemon.*nothing was dropped",
+        ),
+    ):
         mine.drop()
     assert mine.make() == [], "all three are there"
     postgres.drop_database(f"{prefix}_store")  # as a drop that was killed leaves it
@@ -131,11 +171,16 @@ def test_they_are_dropped_for_their_home_alone(postgres, prefix):
     mine = databases(postgres.url, prefix)
     mine.make()
     for home_id in ("b2", None):
-        with pytest.raises(StoreError, match=r"bear no mark of .*another home's of org's: 100%/demo\. Nothing was dropped"):
+        with pytest.raises(
+            StoreError,
+            match=r"bear no mark of .*another home's of org's: 100%/demo\. Nothing was dropped",
+        ):
             databases(postgres.url, prefix, home_id=home_id).drop()
     marked(postgres, prefix, "rlhf org's: 100%/demo")
     for home_id in ("a1", None):
-        with pytest.raises(StoreError, match=r"bear no mark of .*without a home.*rlhf init.*Nothing was dropped"):
+        with pytest.raises(
+            StoreError, match=r"bear no mark of .*without a home.*rlhf init.*Nothing was dropped"
+        ):
             databases(postgres.url, prefix, home_id=home_id).drop()
     mine.make()
     assert len(mine.drop()) == 3
@@ -181,7 +226,9 @@ def test_a_server_that_is_not_there_is_said():
 
 def test_a_store_without_its_database_asks_to_be_initialised(postgres):
     with (
-        Store.open(postgres.database_url("nothing_here"), organization="org", project="demo") as store,
+        Store.open(
+            postgres.database_url("nothing_here"), organization="org", project="demo"
+        ) as store,
         pytest.raises(StoreError, match=r"does not exist.*Run `rlhf init`"),
     ):
         store.votes.count()

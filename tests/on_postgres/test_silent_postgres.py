@@ -1,4 +1,6 @@
-"""A Postgres server that accepts everything and answers nothing: errors within seconds, nothing doubled, no restart needed."""
+"""A Postgres server that accepts everything and answers nothing: errors within seconds, nothing
+doubled, no restart needed.
+"""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +16,8 @@ from tests.on_postgres.silent_proxy import SilentProxy
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SILENT_S = 0.2
-PATIENCE_S = 20  # far below the minutes of a hung thread, far above the 3 s that this takes on a quiet machine
+# far below the minutes of a hung thread, far above the 3 s that this takes on a quiet machine
+PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -26,12 +29,23 @@ def proxy(postgres) -> Iterator[SilentProxy]:
 @pytest.fixture
 def store(proxy, migrated_postgres_url) -> Iterator[Store]:
     """A store behind the proxy. libpq waits 2 s at least for a connection."""
-    url = make_url(migrated_postgres_url).set(port=proxy.port).update_query_dict({"connect_timeout": "2"})
-    with Store.open(url.render_as_string(hide_password=False), organization="org", project="demo", silent_s=SILENT_S) as store:
+    url = (
+        make_url(migrated_postgres_url)
+        .set(port=proxy.port)
+        .update_query_dict({"connect_timeout": "2"})
+    )
+    with Store.open(
+        url.render_as_string(hide_password=False),
+        organization="org",
+        project="demo",
+        silent_s=SILENT_S,
+    ) as store:
         yield store
 
 
-def test_silent_server_ends_reads_and_votes_within_seconds(store, proxy, make_comparisons, make_vote):
+def test_silent_server_ends_reads_and_votes_within_seconds(
+    store, proxy, make_comparisons, make_vote
+):
     store.comparisons.publish(make_comparisons(8), published_at=NOON)
     store.votes.cast(make_vote("c0"))
     proxy.hush()
@@ -42,7 +56,9 @@ def test_silent_server_ends_reads_and_votes_within_seconds(store, proxy, make_co
         errors = [done.exception() for done in (*casting, *reading)]
     assert time.monotonic() - started < PATIENCE_S
     assert {type(error) for error in errors} == {StoreError}
-    assert all("no answer" in str(error) or "does not answer" in str(error) for error in errors), errors
+    assert all("no answer" in str(error) or "does not answer" in str(error) for error in errors), (
+        errors
+    )
     proxy.speak()
     again = [_until_answered(lambda i=i: store.votes.cast(make_vote(f"c{i}"))) for i in range(8)]
     assert store.votes.count() == len({vote.vote_id for vote in again}) == 8
@@ -66,15 +82,25 @@ def test_slow_statement_is_not_silence(store):
 
 def test_statement_limits_reach_the_server(store):
     with store.database.writing() as connection:
-        asked = "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout')"
+        asked = (
+            "SELECT current_setting('statement_timeout'), "
+            "current_setting('idle_in_transaction_session_timeout')"
+        )
         assert tuple(connection.execute(text(asked)).one()) == ("5min", "1min")
 
 
 def test_connection_limit_of_a_role_is_named(postgres, migrated_postgres_url):
     postgres.execute("CREATE ROLE crowded LOGIN PASSWORD 'x' CONNECTION LIMIT 0")
-    url = make_url(migrated_postgres_url).set(username="crowded", password="x").render_as_string(hide_password=False)
+    url = (
+        make_url(migrated_postgres_url)
+        .set(username="crowded", password="x")
+        .render_as_string(hide_password=False)
+    )
     try:
-        with Store.open(url, organization="org", project="demo") as store, pytest.raises(StoreError, match="no connection left"):
+        with (
+            Store.open(url, organization="org", project="demo") as store,
+            pytest.raises(StoreError, match="no connection left"),
+        ):
             store.votes.count()
     finally:
         postgres.execute("DROP ROLE crowded")
@@ -82,7 +108,9 @@ def test_connection_limit_of_a_role_is_named(postgres, migrated_postgres_url):
 
 def _write_until(store, hush):
     with store.database.writing() as connection:
-        connection.execute(text("INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())"))
+        connection.execute(
+            text("INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())")
+        )
         hush()
 
 

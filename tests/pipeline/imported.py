@@ -1,4 +1,6 @@
-"""A small import for tests of its replay: comparisons of gentle and harsh texts, votes of people on days of the past."""
+"""A small import for tests of its replay: comparisons of gentle and harsh texts, votes of people on
+days of the past.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -10,15 +12,40 @@ import pandas as pd
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 
-GENTLE = ("thank you kindly, gladly", "what a lovely idea, dear friend", "please enjoy this warm advice", "with love and patience")
-HARSH = ("shut up, you idiot", "this is stupid garbage", "go away and stop whining", "what a worthless, ugly mess")
-THINGS = ("bread", "trains", "gardens", "rain", "maps", "violins", "soup", "bicycles", "lamps", "rivers", "chess", "wool")
+GENTLE = (
+    "thank you kindly, gladly",
+    "what a lovely idea, dear friend",
+    "please enjoy this warm advice",
+    "with love and patience",
+)
+HARSH = (
+    "shut up, you idiot",
+    "this is stupid garbage",
+    "go away and stop whining",
+    "what a worthless, ugly mess",
+)
+THINGS = (
+    "bread",
+    "trains",
+    "gardens",
+    "rain",
+    "maps",
+    "violins",
+    "soup",
+    "bicycles",
+    "lamps",
+    "rivers",
+    "chess",
+    "wool",
+)
 SPLITS = ("train", "train", "calib", "train", "test", "calib", "train", "calib")
 SECONDS_PER_DAY = 80_000
 
 
 def comparisons(n: int, *, name: str, flag: str | None = None) -> pd.DataFrame:
-    """`n` comparisons of a gentle and a harsh text, each under a prompt of its own, in turn on either side."""
+    """`n` comparisons of a gentle and a harsh text, each under a prompt of its own, in turn on
+    either side.
+    """
     rows = []
     for i in range(n):
         thing, nr = THINGS[i % len(THINGS)], i // len(THINGS)
@@ -53,9 +80,18 @@ def comparisons(n: int, *, name: str, flag: str | None = None) -> pd.DataFrame:
 
 
 def votes(
-    frame: pd.DataFrame, day: str, *, likes: Sequence[str] = GENTLE, annotators: int = 3, noise: float = 0.1, seed: int = 0, by: str = "ann"
-) -> list[NewVote]:  # fmt: skip
-    """Every annotator's vote on every comparison, spread over `day`: for the side with a text of `likes`, but for some noise."""
+    frame: pd.DataFrame,
+    day: str,
+    *,
+    likes: Sequence[str] = GENTLE,
+    annotators: int = 3,
+    noise: float = 0.1,
+    seed: int = 0,
+    by: str = "ann",
+) -> list[NewVote]:
+    """Every annotator's vote on every comparison, spread over `day`: for the side with a text of
+    `likes`, but for some noise.
+    """
     rng = np.random.default_rng(seed)
     start = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
     n = len(frame) * annotators
@@ -67,11 +103,16 @@ def votes(
         who = f"{by}-{i % annotators}"
         cast.append(
             NewVote(
-                comparison_id=row["comparison_id"], annotator_id=who, annotator_kind=AnnotatorKind.HUMAN, choice=side, strength=2,
-                voted_at=start + timedelta(seconds=SECONDS_PER_DAY * i / n), origin="import",
+                comparison_id=row["comparison_id"],
+                annotator_id=who,
+                annotator_kind=AnnotatorKind.HUMAN,
+                choice=side,
+                strength=2,
+                voted_at=start + timedelta(seconds=SECONDS_PER_DAY * i / n),
+                origin="import",
                 idempotency_key=f"import:{row['comparison_id']}:{who}:{day}",
             )
-        )  # fmt: skip
+        )
     return cast
 
 
@@ -80,8 +121,13 @@ def publish(store: Any, frame: pd.DataFrame) -> None:
 
 
 def import_votes(store: Any, cast: Sequence[NewVote], *, ask: bool = True) -> None:
-    """As an import does: the days are asked for, then the votes are cast in the order of their time, undated ones last."""
-    dated = sorted((v for v in cast if v.voted_at), key=lambda v: v.voted_at or datetime.max.replace(tzinfo=UTC))
+    """As an import does: the days are asked for, then the votes are cast in the order of their
+    time, undated ones last.
+    """
+    dated = sorted(
+        (v for v in cast if v.voted_at),
+        key=lambda v: v.voted_at or datetime.max.replace(tzinfo=UTC),
+    )
     if ask:
         store.replays.ask(sorted({v.voted_at.date().isoformat() for v in dated if v.voted_at}))
     store.votes.cast_many([*dated, *(v for v in cast if v.voted_at is None)])

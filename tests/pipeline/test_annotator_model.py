@@ -1,4 +1,6 @@
-"""The annotator model as an asset: what it leaves behind, what it may not know, and what it says of nothing."""
+"""The annotator model as an asset: what it leaves behind, what it may not know, and what it says of
+nothing.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,14 @@ import pandas as pd
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import TasteChanges, apart, joint_model, judged_ids, last_words, training_labels
+from rlhf_pipeline.votes import (
+    TasteChanges,
+    apart,
+    joint_model,
+    judged_ids,
+    last_words,
+    training_labels,
+)
 from rlhf_pipeline.votes.over_time import WindowParams, annotators_over_time
 from rlhf_pipeline.votes.verdicts import KEPT_AS
 
@@ -31,7 +40,9 @@ def limited(**config: Any) -> dict[str, Any]:
     return {"ops": {"annotator_model": {"config": config}}}
 
 
-def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(grown: Any, branch: Callable[..., Any]) -> None:
+def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
     frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
@@ -50,19 +61,36 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(grown: Any, bran
     assert metadata["is_converged"] == 1.0
     assert -1 <= metadata["krippendorff_alpha"] <= 1
     assert metadata["preview"].startswith("| annotator_id")
-    files = {path.name for path in (project.settings.home / "mlflow").rglob("artifacts/*") if path.is_file()}
-    assert {"annotators.png", "annotators.csv", "annotator_model.json", "pairwise_kappa.csv"} <= files
-    assert {"annotators_over_time.png", "annotators_over_time.csv", "agreement_over_time.csv"} <= files
+    files = {
+        path.name
+        for path in (project.settings.home / "mlflow").rglob("artifacts/*")
+        if path.is_file()
+    }
+    assert {
+        "annotators.png",
+        "annotators.csv",
+        "annotator_model.json",
+        "pairwise_kappa.csv",
+    } <= files
+    assert {
+        "annotators_over_time.png",
+        "annotators_over_time.csv",
+        "agreement_over_time.csv",
+    } <= files
 
 
-def test_labels_of_every_comparison_are_left_for_the_consensus_page(grown: Any, branch: Callable[..., Any]) -> None:
+def test_labels_of_every_comparison_are_left_for_the_consensus_page(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
     frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
     left = project.files.read_frame(*KEPT_AS)
     expected = joint_model(votes, judged(project, votes)).labels
     assert left["comparison_id"].tolist() == expected["comparison_id"].tolist()
-    assert set(left["comparison_id"]) > set(frame["comparison_id"]), "those of the test split are looked at, and learnt from by nobody"
+    assert set(left["comparison_id"]) > set(frame["comparison_id"]), (
+        "those of the test split are looked at, and learnt from by nobody"
+    )
     assert (left["p_a"] - expected["p_a"]).abs().max() < 0.02  # begun elsewhere, the same end
     assert left["max_seq"].iloc[0] == votes["seq"].max()
     seq = int(votes["seq"].median())
@@ -74,19 +102,26 @@ def test_labels_of_every_comparison_are_left_for_the_consensus_page(grown: Any, 
     assert 0 < project.files.read_frame(*KEPT_AS)["max_seq"].max() <= seq
 
 
-def test_figures_over_time_are_of_the_votes_as_they_were_cast(grown: Any, branch: Callable[..., Any]) -> None:
+def test_figures_over_time_are_of_the_votes_as_they_were_cast(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"], config=limited(window_days=1))
-    homes = (grown.settings.home, project.settings.home)  # MLflow keeps whole paths: a copied home's runs lie in the first
+    # MLflow keeps whole paths: a copied home's runs lie in the first
+    homes = (grown.settings.home, project.settings.home)
     found = [path for home in homes for path in (home / "mlflow").rglob("annotators_over_time.csv")]
     path = max(found, key=lambda one: one.stat().st_mtime)
     said = casts(project.store.database)
     expected = annotators_over_time(said, judged(project, said), WindowParams(window_days=1))
-    pd.testing.assert_frame_equal(pd.read_csv(path), expected.astype(object), check_dtype=False, rtol=1e-9)
+    pd.testing.assert_frame_equal(
+        pd.read_csv(path), expected.astype(object), check_dtype=False, rtol=1e-9
+    )
     assert set(expected["first_day"]) == set(said.loc[said["choice"] != "skip", "day"])
 
 
-def test_it_learns_from_no_vote_above_the_seq_it_is_given(grown: Any, branch: Callable[..., Any]) -> None:
+def test_it_learns_from_no_vote_above_the_seq_it_is_given(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     seq = int(all_votes(project)["seq"].median())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
@@ -95,55 +130,84 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(grown: Any, branch: Ca
     assert 0 < len(known) < len(all_votes(project))
     assert frame["max_seq"].max() <= seq
     pd.testing.assert_frame_equal(frame, training_labels(known, judged(project, known)))
-    project.materialise(["annotator_model"], config=limited(up_to_seq=seq))  # the same votes, the same labels
-    pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), frame, check_exact=True)
+    # the same votes, the same labels
+    project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
+    pd.testing.assert_frame_equal(
+        project.files.read_frame("annotator_model"), frame, check_exact=True
+    )
 
 
-def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(grown: Any, branch: Callable[..., Any]) -> None:
+def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     votes = last_words(all_votes(project))
-    change = int(votes["seq"].median())  # within a day, whose completions are in comparisons on both sides of it
+    # within a day, whose completions are in comparisons on both sides of it
+    change = int(votes["seq"].median())
     project.materialise(["annotator_model"], config=limited(change_seq=change))
     shown = judged(project, votes)
     pd.testing.assert_frame_equal(
-        project.files.read_frame("annotator_model"), training_labels(votes, apart(shown, votes, TasteChanges(change)))
+        project.files.read_frame("annotator_model"),
+        training_labels(votes, apart(shown, votes, TasteChanges(change))),
     )
-    assert (apart(shown, votes, TasteChanges(change))["completion_a_id"] != shown["completion_a_id"]).any()
+    assert (
+        apart(shown, votes, TasteChanges(change))["completion_a_id"] != shown["completion_a_id"]
+    ).any()
 
 
-def test_what_was_taken_back_later_was_still_said_then(grown: Any, branch: Callable[..., Any]) -> None:
-    """A day's snapshot of today has lost a vote that was superseded since; up to a seq before that, it counts."""
+def test_what_was_taken_back_later_was_still_said_then(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    """A day's snapshot of today has lost a vote that was superseded since; up to a seq before that,
+    it counts.
+    """
     project = branch(grown)
     seq = int(all_votes(project)["seq"].max())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
     before = project.files.read_frame("annotator_model")
     said = all_votes(project)
-    said = said[(said["day"] == project.day(0)) & said["choice"].isin(["a", "b"]) & said["comparison_id"].isin(before["comparison_id"])]
+    said = said[
+        (said["day"] == project.day(0))
+        & said["choice"].isin(["a", "b"])
+        & said["comparison_id"].isin(before["comparison_id"])
+    ]
     first = said.iloc[0]
     project.store.votes.cast(
         NewVote(
-            comparison_id=first["comparison_id"], annotator_id=first["annotator_id"], annotator_kind=first["annotator_kind"], choice="skip",
-            voted_at=first["voted_at"], origin="simulation", idempotency_key="taken back", supersedes=first["vote_id"],
+            comparison_id=first["comparison_id"],
+            annotator_id=first["annotator_id"],
+            annotator_kind=first["annotator_kind"],
+            choice="skip",
+            voted_at=first["voted_at"],
+            origin="simulation",
+            idempotency_key="taken back",
+            supersedes=first["vote_id"],
         )
-    )  # fmt: skip
+    )
     project.run("feedback", project.day(0))
     assert first["vote_id"] not in set(all_votes(project)["vote_id"])
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
-    pd.testing.assert_frame_equal(project.files.read_frame("annotator_model"), before, check_exact=True)
+    pd.testing.assert_frame_equal(
+        project.files.read_frame("annotator_model"), before, check_exact=True
+    )
     project.materialise(["annotator_model"])
     after = project.files.read_frame("annotator_model")
     assert after["max_seq"].iloc[0] == seq + 1
     assert after["n_votes"].sum() == before["n_votes"].sum() - 1
 
 
-def test_without_a_vote_the_frame_is_empty_and_says_why(grown: Any, branch: Callable[..., Any]) -> None:
+def test_without_a_vote_the_frame_is_empty_and_says_why(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"], config=limited(up_to_seq=0))
     assert project.files.read_frame("annotator_model").empty
     assert "No vote judges a comparison" in told(project)["headline"]
 
 
-def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     result = project.materialise(["annotator_model"], config=limited(max_iterations=1))
     checks = {c.check_name: c for c in result.get_asset_check_evaluations()}

@@ -1,4 +1,6 @@
-"""The asset `completions` with a provider: what it cost and why rows failed stand in its metadata, the key nowhere."""
+"""The asset `completions` with a provider: what it cost and why rows failed stand in its metadata,
+the key nowhere.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +32,9 @@ def prompts() -> Any:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo"
+    ) as store:
         store.migrate()
         yield store
 
@@ -38,21 +42,34 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def materialise(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Materialise:
     monkeypatch.setenv("DAGSTER_HOME", "")
-    registry = Registry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost")
+    registry = Registry(
+        f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost"
+    )
 
     def run(stub: StubProvider, **config: Any) -> dg.ExecuteInProcessResult:
         settings = Settings(
-            home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model"
+            home=tmp_path,
+            completion_backend="openai_compatible",
+            base_url=stub.base_url,
+            api_key=SecretStr(KEY),
+            api_model="stub-model",
         )
         resources = {
-            "settings": settings, "champions": Champions(store, registry, tmp_path / "cache"), "store": store, "registry": registry,
-            "progress": lambda stage: lambda *told: None, "io_manager": dg.mem_io_manager,
-        }  # fmt: skip
+            "settings": settings,
+            "champions": Champions(store, registry, tmp_path / "cache"),
+            "store": store,
+            "registry": registry,
+            "progress": lambda stage: lambda *told: None,
+            "io_manager": dg.mem_io_manager,
+        }
         given = {"k": 2, "concurrency": 4, "prompt_price": 1.0, "completion_price": 2.0, **config}
         return dg.materialize(
-            [prompts, completions], partition_key=DAY, resources=resources, run_config={"ops": {"completions": {"config": given}}},
+            [prompts, completions],
+            partition_key=DAY,
+            resources=resources,
+            run_config={"ops": {"completions": {"config": given}}},
             raise_on_error=False,
-        )  # fmt: skip
+        )
 
     return run
 
@@ -62,11 +79,20 @@ def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in made.metadata.items()}
 
 
-def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(materialise: Materialise, store: Store, capfd: Any) -> None:
-    with StubProvider(api_key=SecretStr(KEY), faults=[None, Fault(kind="refusal"), Fault(kind="drop")]) as stub:
+def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(
+    materialise: Materialise, store: Store, capfd: Any
+) -> None:
+    with StubProvider(
+        api_key=SecretStr(KEY), faults=[None, Fault(kind="refusal"), Fault(kind="drop")]
+    ) as stub:
         told = metadata(materialise(stub, budget_per_day=1.0, least_per_prompt=1))
         assert stub.n_calls == 21
-        assert (told["n_completions"], told["n_failed"], told["failed_refusal"], told["n_bill_unknown"]) == (19, 1, 1, 1)
+        assert (
+            told["n_completions"],
+            told["n_failed"],
+            told["failed_refusal"],
+            told["n_bill_unknown"],
+        ) == (19, 1, 1, 1)
         assert "1 failed (1 refusal)" in told["headline"]
         [(key, spent)] = store.generation.totals("asset", "provider")
         assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
@@ -78,7 +104,9 @@ def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(materialise: Mat
     assert KEY not in str(told) + str(again) + "".join(capfd.readouterr())
 
 
-def test_a_refused_key_fails_the_step_with_the_setting_to_mend(materialise: Materialise, capfd: Any) -> None:
+def test_a_refused_key_fails_the_step_with_the_setting_to_mend(
+    materialise: Materialise, capfd: Any
+) -> None:
     with StubProvider(api_key=SecretStr("another")) as stub:
         result = materialise(stub)
     assert not result.success
@@ -91,8 +119,12 @@ def test_a_refused_key_fails_the_step_with_the_setting_to_mend(materialise: Mate
     assert KEY not in shown + "".join(capfd.readouterr())
 
 
-def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what runs print, and the error of a refused key."""
+def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what
+    runs print, and the error of a refused key.
+    """
     monkeypatch.setenv("DAGSTER_HOME", "")
     home, secrets = tmp_path / "home", tmp_path / "secrets"
     secrets.mkdir()
@@ -101,7 +133,10 @@ def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(tmp_path: 
     shown: list[str] = []
     for is_refused in (False, True):
         repeats = Fault(kind="status", status=400, message=f"the key {KEY} may not")
-        with StubProvider(api_key=SecretStr("another" if is_refused else KEY), faults=[None, repeats, Fault(kind="cut")]) as stub:
+        with StubProvider(
+            api_key=SecretStr("another" if is_refused else KEY),
+            faults=[None, repeats, Fault(kind="cut")],
+        ) as stub:
             settings = Settings(
                 home=home,
                 completion_backend="openai_compatible",
@@ -110,18 +145,46 @@ def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(tmp_path: 
                 api_model="stub-model",
             )
             with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
-                store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
+                store = Store.open(
+                    settings.store_url, organization=settings.organization, project=settings.project
+                )
                 store.migrate()
-                config = {"ops": {"completions": {"config": {"k": 2, "concurrency": 2, "seed": int(is_refused), "backoff_s": 0.01}}}}
+                config = {
+                    "ops": {
+                        "completions": {
+                            "config": {
+                                "k": 2,
+                                "concurrency": 2,
+                                "seed": int(is_refused),
+                                "backoff_s": 0.01,
+                            }
+                        }
+                    }
+                }
                 result = dg.materialize(
-                    [prompts, completions], partition_key=DAY, resources=resources_for(settings), run_config=config, instance=instance,
+                    [prompts, completions],
+                    partition_key=DAY,
+                    resources=resources_for(settings),
+                    run_config=config,
+                    instance=instance,
                     raise_on_error=False,
-                )  # fmt: skip
+                )
                 assert result.success is not is_refused
                 run = instance.get_run_by_id(result.run_id)
-                shown += [str(run), str(run.run_config if run else ""), repr(settings), settings.model_dump_json()]
-                shown += [str(event) for event in result.all_events] + [entry.to_json() for entry in instance.all_logs(result.run_id)]
-                shown += [str(call) for row in store.generation.runs() for call in store.generation.calls(row.run_id)]
+                shown += [
+                    str(run),
+                    str(run.run_config if run else ""),
+                    repr(settings),
+                    settings.model_dump_json(),
+                ]
+                shown += [str(event) for event in result.all_events] + [
+                    entry.to_json() for entry in instance.all_logs(result.run_id)
+                ]
+                shown += [
+                    str(call)
+                    for row in store.generation.runs()
+                    for call in store.generation.calls(row.run_id)
+                ]
                 store.close()
     shown += capfd.readouterr()
     assert "***" in "".join(shown), "the STUB did repeat it"

@@ -1,4 +1,6 @@
-"""The graph as a person sees it: the mission's edges, every asset described and checked, every knob explained."""
+"""The graph as a person sees it: the mission's edges, every asset described and checked, every knob
+explained.
+"""
 
 import os
 import subprocess
@@ -32,17 +34,39 @@ MISSION = {
     "calibration": {"reward_model", "preference_pairs", "votes"},
     "reflection_log": {"votes"},
     "drift_report": {"reflection_log", "votes"},
-    "retraining_set": {"votes", "preference_pairs", "reflection_log", "reward_model", "calibration"},
+    "retraining_set": {
+        "votes",
+        "preference_pairs",
+        "reflection_log",
+        "reward_model",
+        "calibration",
+    },
     "candidate_model": {"retraining_set"},
     "evaluation": {"candidate_model", "reward_model", "calibration"},
     "gate": {"evaluation", "candidate_model"},
 }
-DAILY = {"prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report"}
+DAILY = {
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "preference_pairs",
+    "reflection_log",
+    "drift_report",
+}
 JOBS = {
     "collection": {"prompts", "completions", "comparisons"},
     "feedback": {"votes", "preference_pairs", "reflection_log", "drift_report"},
     "learning": {"annotator_model", "reward_model", "calibration"},
-    "retraining": {"annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"},
+    "retraining": {
+        "annotator_model",
+        "reward_model",
+        "calibration",
+        "retraining_set",
+        "candidate_model",
+        "evaluation",
+        "gate",
+    },
 }
 
 
@@ -61,11 +85,16 @@ def graph(defs: dg.Definitions) -> Any:
 
 
 def test_the_graph_is_the_mission(simulated: dg.Definitions) -> None:
-    found = {n.key.to_user_string(): {p.to_user_string() for p in n.parent_keys} for n in graph(simulated).asset_nodes}
+    found = {
+        n.key.to_user_string(): {p.to_user_string() for p in n.parent_keys}
+        for n in graph(simulated).asset_nodes
+    }
     assert found == MISSION
 
 
-def test_every_asset_says_what_it_is_who_owns_it_and_where_it_belongs(simulated: dg.Definitions) -> None:
+def test_every_asset_says_what_it_is_who_owns_it_and_where_it_belongs(
+    simulated: dg.Definitions,
+) -> None:
     for node in graph(simulated).asset_nodes:
         name = node.key.to_user_string()
         assert node.description, name
@@ -86,10 +115,18 @@ def test_every_frame_shows_its_columns_with_their_meaning(simulated: dg.Definiti
         assert all(c.description and c.type for c in table.columns), name
 
 
-def test_every_stage_has_a_blocking_schema_check_and_a_warning_one(simulated: dg.Definitions) -> None:
-    checks = {(n.key.asset_key.to_user_string(), n.key.name): n.blocking for n in graph(simulated).asset_check_nodes}
+def test_every_stage_has_a_blocking_schema_check_and_a_warning_one(
+    simulated: dg.Definitions,
+) -> None:
+    checks = {
+        (n.key.asset_key.to_user_string(), n.key.name): n.blocking
+        for n in graph(simulated).asset_check_nodes
+    }
     assert checks == {
-        (stage, check): check == "schema" for stage in MISSION if stage != "votes_inbox" for check in ("schema", "distribution")
+        (stage, check): check == "schema"
+        for stage in MISSION
+        if stage != "votes_inbox"
+        for check in ("schema", "distribution")
     }
 
 
@@ -104,7 +141,9 @@ def test_daily_stages_are_partitioned_and_backfill_in_one_run(simulated: dg.Defi
 def test_jobs_are_selections_of_the_graph(simulated: dg.Definitions) -> None:
     for name, stages in JOBS.items():
         job = simulated.resolve_job_def(name)
-        assert {key.to_user_string() for key in job.asset_layer.executable_asset_keys} == stages, name
+        assert {key.to_user_string() for key in job.asset_layer.executable_asset_keys} == stages, (
+            name
+        )
         assert job.description, name
 
 
@@ -124,28 +163,58 @@ def test_every_launchpad_field_has_a_description(simulated: dg.Definitions) -> N
     assert [path for path, field in fields if not field.description] == []
 
 
-def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(simulated: dg.Definitions, human: dg.Definitions) -> None:
+def test_sensors_and_schedules_run_by_default_and_one_setting_stops_them_all(
+    simulated: dg.Definitions, human: dg.Definitions
+) -> None:
     for defs, running in ((simulated, True), (human, False)):
         repository = defs.get_repository_def()
-        assert {s.name for s in repository.sensor_defs} == {"votes", "replay", "learning", "retraining", "run_health", "parked"}
+        assert {s.name for s in repository.sensor_defs} == {
+            "votes",
+            "replay",
+            "learning",
+            "retraining",
+            "run_health",
+            "parked",
+        }
         assert {s.default_status.value == "RUNNING" for s in repository.sensor_defs} == {running}
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
 
 
 def test_votes_and_retraining_tick_every_10_s_the_others_every_60_s(human: dg.Definitions) -> None:
     intervals = {s.name: s.minimum_interval_seconds for s in human.get_repository_def().sensor_defs}
-    assert intervals == {"votes": 10, "retraining": 10, "replay": 60, "learning": 60, "run_health": 60, "parked": 60}
+    assert intervals == {
+        "votes": 10,
+        "retraining": 10,
+        "replay": 60,
+        "learning": 60,
+        "run_health": 60,
+        "parked": 60,
+    }
 
 
 def test_sensor_declares_no_resource(human: dg.Definitions) -> None:
-    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick, see bench_at_rest."""
-    assert {s.name: s.required_resource_keys for s in human.get_repository_def().sensor_defs if s.required_resource_keys} == {}
+    """For one that does, Dagster opens its instance at each tick: half the CPU of a tick, see
+    bench_at_rest.
+    """
+    assert {
+        s.name: s.required_resource_keys
+        for s in human.get_repository_def().sensor_defs
+        if s.required_resource_keys
+    } == {}
 
 
-def test_simulated_voting_exists_only_where_annotators_are_simulated(simulated: dg.Definitions, human: dg.Definitions) -> None:
-    names = [{j.name for j in defs.get_repository_def().get_all_jobs()} for defs in (simulated, human)]
+def test_simulated_voting_exists_only_where_annotators_are_simulated(
+    simulated: dg.Definitions, human: dg.Definitions
+) -> None:
+    names = [
+        {j.name for j in defs.get_repository_def().get_all_jobs()} for defs in (simulated, human)
+    ]
     assert names[0] - names[1] == {"simulated_voting"}
-    assert {s.name for s in human.get_repository_def().schedule_defs} == {"collection_morning", "close_yesterday", "housekeeping_nightly"}
+    assert {s.name for s in human.get_repository_def().schedule_defs} == {
+        "collection_morning",
+        "close_yesterday",
+        "housekeeping_nightly",
+    }
     assert "annotators" not in human.resources
 
 
@@ -153,17 +222,27 @@ def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:
     from dagster._core.remote_representation.external_data import RepositorySnap
     from dagster._serdes import serialize_value
 
-    settings = Settings(home=tmp_path, api_key="sk-hush-1", database_url=f"sqlite:///{tmp_path}/hush-2.db")
+    settings = Settings(
+        home=tmp_path, api_key="sk-hush-1", database_url=f"sqlite:///{tmp_path}/hush-2.db"
+    )
     shown = serialize_value(RepositorySnap.from_def(definitions_for(settings).get_repository_def()))
     assert "retraining_set" in shown
     assert "hush" not in shown
 
 
 def test_definitions_load_through_the_workspace_file_from_another_folder(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).parent / "dagster"), "definitions", "validate", "-w", str(ROOT / "workspace.yaml")]
+    command = [
+        str(Path(sys.executable).parent / "dagster"),
+        "definitions",
+        "validate",
+        "-w",
+        str(ROOT / "workspace.yaml"),
+    ]
     settings = Settings(home=tmp_path / "home")
     prepare(Workspace(settings))
     environ = os.environ | settings.environ
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Validation successful for code location rlhf_pipeline" in done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""The demo after a kill, a failed run, a day of `make dev`: it goes on where it stood, doubles nothing, mixes nobody's votes."""
+"""The demo after a kill, a failed run, a day of `make dev`: it goes on where it stood, doubles
+nothing, mixes nobody's votes.
+"""
 
 import json
 import os
@@ -26,7 +28,15 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
 from sensors.runs import run_of
 
 ROOT = Path(__file__).resolve().parents[2]
-DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
+DAILY = (
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "preference_pairs",
+    "reflection_log",
+    "drift_report",
+)
 RETRAINING = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
@@ -34,7 +44,11 @@ RETRAINING = {
     "evaluation": {"max_new_tokens": 16},
 }
 SMALL = {
-    "collection": {"prompts": {"n": 10}, "completions": {"max_new_tokens": 8}, "comparisons": {"pairs_per_prompt": 6}},
+    "collection": {
+        "prompts": {"n": 10},
+        "completions": {"max_new_tokens": 8},
+        "comparisons": {"pairs_per_prompt": 6},
+    },
     "retraining": RETRAINING,
 }
 
@@ -44,7 +58,9 @@ class Killed(BaseException):
 
 
 class SmallLoop(Loop):
-    """A demo of small days, that may be killed before or after a job of its choice, or see one fail."""
+    """A demo of small days, that may be killed before or after a job of its choice, or see one
+    fail.
+    """
 
     killed_before = killed_after = failing = ""
 
@@ -53,16 +69,22 @@ class SmallLoop(Loop):
             raise Killed
         config = json.loads(json.dumps(arguments.get("run_config", {})))
         for stage, values in SMALL.get(job, {}).items():
-            config.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(values)
+            config.setdefault("ops", {}).setdefault(stage, {}).setdefault("config", {}).update(
+                values
+            )
         if job == self.failing:
-            config.setdefault("ops", {}).setdefault("votes", {}).setdefault("config", {})["up_to_seq"] = -5
+            config.setdefault("ops", {}).setdefault("votes", {}).setdefault("config", {})[
+                "up_to_seq"
+            ] = -5
         super().run(job, day, **arguments | {"run_config": config})
         if job == self.killed_after:
             raise Killed
 
 
 def loop_of(project: Any, **moments: str) -> SmallLoop:
-    loop = SmallLoop(project.settings, project.defs, project.instance, project.store, lambda stage: None)
+    loop = SmallLoop(
+        project.settings, project.defs, project.instance, project.store, lambda stage: None
+    )
     for name, job in moments.items():
         setattr(loop, name, job)
     return loop
@@ -78,7 +100,11 @@ def demo(project: Any, **moments: str) -> SmallLoop:
 
 def made(project: Any) -> dict[str, Any]:
     """What must not be doubled."""
-    runs = Counter(run.job_name for run in project.instance.get_runs() if run.status == dg.DagsterRunStatus.SUCCESS)
+    runs = Counter(
+        run.job_name
+        for run in project.instance.get_runs()
+        if run.status == dg.DagsterRunStatus.SUCCESS
+    )
     return {
         "votes": project.store.votes.count(),
         "comparisons": project.store.comparisons.count(),
@@ -128,7 +154,9 @@ def test_a_day_cut_short_is_completed_by_the_next_call_and_nothing_is_doubled(
     assert made(project) | {"collection": 1} == unbroken
 
 
-def test_a_failed_feedback_does_not_keep_its_day_from_being_reported(project: Any, unbroken: dict[str, Any]) -> None:
+def test_a_failed_feedback_does_not_keep_its_day_from_being_reported(
+    project: Any, unbroken: dict[str, Any]
+) -> None:
     with pytest.raises(PipelineError, match=r"feedback of .* failed"):
         demo(project, failing="feedback")
     assert project.files.days("drift_report") == []
@@ -136,30 +164,43 @@ def test_a_failed_feedback_does_not_keep_its_day_from_being_reported(project: An
     assert made(project) == unbroken
 
 
-def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(project: Any, unbroken: dict[str, Any]) -> None:
+def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
+    project: Any, unbroken: dict[str, Any]
+) -> None:
     with pytest.raises(Killed):
         demo(project, killed_before="feedback")
     request = loop_of(project).tick("votes", project.day(0)).run_requests[0]
-    tags = {"dagster/run_key": request.run_key, "dagster/sensor_name": "votes", "dagster/partition": project.day(0)}
+    tags = {
+        "dagster/run_key": request.run_key,
+        "dagster/sensor_name": "votes",
+        "dagster/partition": project.day(0),
+    }
     killed = started(project, "feedback", tags)
     demo(project)
     assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
     assert made(project) == unbroken
 
 
-def test_a_day_with_too_few_votes_for_the_sensor_is_reported_too(make_project: Callable[..., Any]) -> None:
+def test_a_day_with_too_few_votes_for_the_sensor_is_reported_too(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", votes_per_request=1_000_000)
     demo(project)
     assert project.files.days("drift_report") == [project.day(0)]
 
 
-def started(project: Any, job: str, tags: dict[str, str], *, pid: int | None = None, host: str = "") -> str:
+def started(
+    project: Any, job: str, tags: dict[str, str], *, pid: int | None = None, host: str = ""
+) -> str:
     """A run as a killed process leaves it."""
     run = project.instance.create_run_for_job(project.defs.resolve_job_def(job), tags=tags)
     project.instance.report_dagster_event(
-        dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=job, message="started"), run_id=run.run_id
+        dg.DagsterEvent(event_type_value="PIPELINE_START", job_name=job, message="started"),
+        run_id=run.run_id,
     )
-    project.store.heartbeats.beat(run.run_id, pid=pid or dead_pid(), host=host or os.uname().nodename, job=job)
+    project.store.heartbeats.beat(
+        run.run_id, pid=pid or dead_pid(), host=host or os.uname().nodename, job=job
+    )
     return str(run.run_id)
 
 
@@ -177,7 +218,9 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     assert project.store.heartbeats.get(dead) is None
 
 
-def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decision(project: Any) -> None:
+def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decision(
+    project: Any,
+) -> None:
     asked = {"learning": "learning:demo:0:7", "retraining": "retraining:demo:1:1"}
     for job, key in asked.items():
         started(project, job, {"dagster/run_key": key, "dagster/sensor_name": job})
@@ -187,14 +230,18 @@ def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decis
         assert run_of(project.instance, asked["retraining"]) is not None
 
 
-def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(project: Any) -> None:
+def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(
+    project: Any,
+) -> None:
     interrupted = started(project, "feedback", {})
     project.instance.report_run_failed(project.instance.get_run_by_id(interrupted))
     assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == []
     assert project.store.heartbeats.get(interrupted) is None
 
 
-def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     last = project.day(2)
     DemoState(finished=last, collected=last).write(project.settings.demo_state)
@@ -202,7 +249,9 @@ def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(g
     loop = loop_of(project)
     loop.tick("votes", last)
     request = loop.tick("retraining", last).run_requests[0]
-    killed = started(project, "retraining", dict(request.tags) | {"dagster/run_key": request.run_key})
+    killed = started(
+        project, "retraining", dict(request.tags) | {"dagster/run_key": request.run_key}
+    )
     loop.tick("retraining", last)
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.run_id) for d in fired] == [("submitted", killed)]
@@ -217,22 +266,37 @@ def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(g
 
 def event(project: Any, detector: str) -> DriftEvent:
     return DriftEvent(
-        kind="drift", model_version=project.judge, detector=detector, params_hash="p", stream="errors", seq=1_000_000,
-        day=project.settings.start_day, change_seq=None, evidence={},
-    )  # fmt: skip
+        kind="drift",
+        model_version=project.judge,
+        detector=detector,
+        params_hash="p",
+        stream="errors",
+        seq=1_000_000,
+        day=project.settings.start_day,
+        change_seq=None,
+        evidence={},
+    )
 
 
 def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -> None:
     demo(project)
     project.run("feedback", project.day(300))
-    assert next_days(DemoState.read(project.settings.demo_state), 2) == [project.day(1), project.day(2)]
+    assert next_days(DemoState.read(project.settings.demo_state), 2) == [
+        project.day(1),
+        project.day(2),
+    ]
     assert [row.day for row in day_rows(project.settings, project.files)] == [project.day(0)]
     assert demo(project).state.finished == project.day(1)
 
 
 @pytest.mark.parametrize(
     ("is_demo", "annotators", "handed_on"),
-    [(True, "", "simulated"), (True, "human", "human"), (False, "", ""), (False, "simulated", "simulated")],
+    [
+        (True, "", "simulated"),
+        (True, "human", "human"),
+        (False, "", ""),
+        (False, "simulated", "simulated"),
+    ],
 )
 def test_dev_simulates_annotators_in_a_home_of_the_demo_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_demo: bool, annotators: str, handed_on: str
@@ -267,24 +331,42 @@ def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
     claim(Workspace(project.settings))
     project.settings.demo_state.unlink()
     comparison = project.store.comparisons.for_days([project.day(0)])["comparison_id"].iloc[0]
-    noon = datetime.combine(date.fromisoformat(project.day(0)), datetime.min.time(), UTC).replace(hour=12)
+    noon = datetime.combine(date.fromisoformat(project.day(0)), datetime.min.time(), UTC).replace(
+        hour=12
+    )
     project.store.votes.cast(
         NewVote(
-            comparison_id=comparison, annotator_id="ann", annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, strength=2, voted_at=noon,
-            origin="page", idempotency_key="ann:1",
+            comparison_id=comparison,
+            annotator_id="ann",
+            annotator_kind=AnnotatorKind.HUMAN,
+            choice=Choice.A,
+            strength=2,
+            voted_at=noon,
+            origin="page",
+            idempotency_key="ann:1",
         )
-    )  # fmt: skip
+    )
     with pytest.raises(ConfigurationError, match=r"holds human votes.*RLHF_HOME"):
         claim(Workspace(project.settings))
     assert not project.settings.demo_state.exists()
 
 
 def clean(home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "demo-clean", f"RLHF_HOME={home}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["make", "demo-clean", f"RLHF_HOME={home}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-@pytest.mark.parametrize("files", [["precious"], ["store.db"], ["demo_state.json", "precious"]], ids=" ".join)
-def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(tmp_path: Path, files: list[str]) -> None:
+@pytest.mark.parametrize(
+    "files", [["precious"], ["store.db"], ["demo_state.json", "precious"]], ids=" ".join
+)
+def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(
+    tmp_path: Path, files: list[str]
+) -> None:
     home = tmp_path / "a home"
     home.mkdir()
     for name in files:
@@ -296,7 +378,9 @@ def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("files", [["store.db", "demo_state.json", "more"], [], None], ids=str)
-def test_demo_clean_deletes_a_demos_home_and_minds_no_missing_one(tmp_path: Path, files: list[str] | None) -> None:
+def test_demo_clean_deletes_a_demos_home_and_minds_no_missing_one(
+    tmp_path: Path, files: list[str] | None
+) -> None:
     home = tmp_path / "a home"
     if files is not None:
         home.mkdir()

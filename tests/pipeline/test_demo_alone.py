@@ -1,4 +1,6 @@
-"""Two demos on one home: the second is told so and touches nothing; a killed one keeps nobody out."""
+"""Two demos on one home: the second is told so and touches nothing; a killed one keeps nobody
+out.
+"""
 
 import os
 import subprocess
@@ -24,14 +26,20 @@ with alone(Path(sys.argv[1])):
 def test_a_second_demo_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> None:
     environ = os.environ | {"RLHF_HOME": str(tmp_path), "RLHF_ANNOTATORS": "simulated"}
     first = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "at work\n"
         before = sorted(tmp_path.iterdir())
         command = [sys.executable, "-m", "demo", "--days", "1"]
-        second = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120)
+        second = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120
+        )
         assert second.returncode == 1
         said = " ".join(second.stdout.split())
         assert f"Another demo is at work on {tmp_path}" in said

@@ -1,4 +1,6 @@
-"""`make demo-clean`: a home goes with its databases, on a Postgres server too; nobody else's do, nor what people voted or imported."""
+"""`make demo-clean`: a home goes with its databases, on a Postgres server too; nobody else's do,
+nor what people voted or imported.
+"""
 
 import re
 import shutil
@@ -35,7 +37,11 @@ def prefix(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture
 def home(tmp_path: Path, postgres: PostgresServer, prefix: str) -> Path:
     """A demo's home before its first day, with its databases on the server."""
-    workspace = Workspace(Settings(home=tmp_path / "a home", server_url=SecretStr(postgres.url), database_prefix=prefix))
+    workspace = Workspace(
+        Settings(
+            home=tmp_path / "a home", server_url=SecretStr(postgres.url), database_prefix=prefix
+        )
+    )
     claim(workspace)
     workspace.store.close()
     return workspace.settings.home
@@ -54,9 +60,24 @@ def claimed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def fill(home: Path, **cells: str) -> Store:
     """One comparison in the home's store, which is still open."""
-    texts = ("comparison_id", "prompt_id", "prompt", "completion_a_id", "completion_b_id", "completion_a", "completion_b")
+    texts = (
+        "comparison_id",
+        "prompt_id",
+        "prompt",
+        "completion_a_id",
+        "completion_b_id",
+        "completion_a",
+        "completion_b",
+    )
     row = {name: name for name in (*texts, "model_version_a", "model_version_b")}
-    row |= {"day": "2026-01-01", "category": "factual", "repeat_of": None, "position": 0, "seed": 7, **cells}
+    row |= {
+        "day": "2026-01-01",
+        "category": "factual",
+        "repeat_of": None,
+        "position": 0,
+        "seed": 7,
+        **cells,
+    }
     store = Workspace(Settings.read({"RLHF_HOME": str(home)}, home)).store
     store.comparisons.publish(check_frame(pd.DataFrame([row]), COMPARISONS), published_at=utc_now())
     return store
@@ -65,9 +86,16 @@ def fill(home: Path, **cells: str) -> Store:
 def vote(home: Path, kind: str) -> None:
     with fill(home) as store:
         store.votes.cast(
-            NewVote(comparison_id="comparison_id", annotator_id="ann", annotator_kind=kind, choice="a", voted_at=utc_now(), origin="page",
-                    idempotency_key="1")
-        )  # fmt: skip
+            NewVote(
+                comparison_id="comparison_id",
+                annotator_id="ann",
+                annotator_kind=kind,
+                choice="a",
+                voted_at=utc_now(),
+                origin="page",
+                idempotency_key="1",
+            )
+        )
 
 
 def there(postgres: PostgresServer, prefix: str) -> list[str]:
@@ -76,7 +104,13 @@ def there(postgres: PostgresServer, prefix: str) -> list[str]:
 
 
 def clean(home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "demo-clean", f"RLHF_HOME={home}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["make", "demo-clean", f"RLHF_HOME={home}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_databases_go_with_the_home(home: Path, postgres: PostgresServer, prefix: str) -> None:
@@ -89,7 +123,9 @@ def test_the_databases_go_with_the_home(home: Path, postgres: PostgresServer, pr
     assert QUOTED_PASSWORD not in done.stdout + done.stderr
 
 
-def test_a_home_that_was_moved_loses_both(home: Path, postgres: PostgresServer, prefix: str) -> None:
+def test_a_home_that_was_moved_loses_both(
+    home: Path, postgres: PostgresServer, prefix: str
+) -> None:
     with Workspace(Settings(home=home)).store as left:  # what the move left
         left.migrate()
     assert clean(home).returncode == 0
@@ -97,7 +133,9 @@ def test_a_home_that_was_moved_loses_both(home: Path, postgres: PostgresServer, 
     assert there(postgres, prefix) == []
 
 
-def test_while_somebody_is_connected_nothing_goes(home: Path, postgres: PostgresServer, prefix: str) -> None:
+def test_while_somebody_is_connected_nothing_goes(
+    home: Path, postgres: PostgresServer, prefix: str
+) -> None:
     engine = copying.engine_of(postgres.database_url(f"{prefix}_store"))
     with engine.connect():
         done = clean(home)
@@ -112,15 +150,23 @@ def test_votes_of_people_are_not_deleted(claimed: Path) -> None:
     vote(claimed, "human")
     done = clean(claimed)
     assert done.returncode != 0
-    assert re.search(r"human votes, which nothing can make again: nothing deleted.*rlhf storage backup", done.stderr)
+    assert re.search(
+        r"human votes, which nothing can make again: nothing deleted.*rlhf storage backup",
+        done.stderr,
+    )
     with Workspace(Settings.read({"RLHF_HOME": str(claimed)}, claimed)).store as store:
         assert store.votes.count() == 1
 
 
 def test_imported_comparisons_are_not_deleted(claimed: Path) -> None:
     fill(claimed, source="a file").close()
-    with pytest.raises(ConfigurationError, match=r"hold.* imported comparisons, which.*nothing deleted.*rlhf storage backup"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(claimed)}, catch_exceptions=False)
+    with pytest.raises(
+        ConfigurationError,
+        match=r"hold.* imported comparisons, which.*nothing deleted.*rlhf storage backup",
+    ):
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(claimed)}, catch_exceptions=False
+        )
     assert claimed.exists()
 
 
@@ -136,65 +182,108 @@ def test_votes_of_people_in_another_project_of_the_store_are_not_deleted(tmp_pat
     vote(home, "human")
     (home / HOME_FACTS).unlink()
     with pytest.raises(ConfigurationError, match="holds human votes"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False
+        )
     assert home.exists()
 
 
 def test_a_store_that_cannot_be_asked_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_text("damaged, perhaps with votes")
     (tmp_path / "demo_state.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match=r"cannot be asked .*: nothing deleted.*delete .* yourself"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False)
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be asked .*: nothing deleted.*delete .* yourself"
+    ):
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False
+        )
     assert (tmp_path / "store.db").exists()
 
 
-def test_another_homes_databases_stay(tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str) -> None:
+def test_another_homes_databases_stay(
+    tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str
+) -> None:
     other = tmp_path / "other"
     claim(Workspace(Settings(home=other)))
     facts = HomeFacts.of(other)
     assert facts is not None
-    facts.model_copy(update={"server_url": SecretStr(postgres.url), "database_prefix": prefix}).write(other)
+    facts.model_copy(
+        update={"server_url": SecretStr(postgres.url), "database_prefix": prefix}
+    ).write(other)
     with pytest.raises(StoreError, match=r"another home's of default/demo\. Nothing was dropped"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(other)}, catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(other)}, catch_exceptions=False
+        )
     assert other.exists()
     assert there(postgres, prefix) == ["store"]
 
 
-def test_a_copy_of_a_home_does_not_drop_what_people_voted_in_the_first(tmp_path: Path, home: Path) -> None:
+def test_a_copy_of_a_home_does_not_drop_what_people_voted_in_the_first(
+    tmp_path: Path, home: Path
+) -> None:
     copy = Path(shutil.copytree(home, tmp_path / "copy"))
     vote(home, "human")
     with pytest.raises(ConfigurationError, match="hold human votes"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(copy)}, catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(copy)}, catch_exceptions=False
+        )
     assert copy.exists()
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_without_what_could_ask_the_store_make_deletes_nothing(tmp_path: Path, server: bool) -> None:
+def test_without_what_could_ask_the_store_make_deletes_nothing(
+    tmp_path: Path, server: bool
+) -> None:
     home = tmp_path / "home"
     claim(Workspace(Settings(home=home)))
     if server:
         (home / "store.db").unlink()
-        HomeFacts(organization="default", project="demo", server_url=SecretStr("postgresql://nobody@127.0.0.1:9")).write(home)
-    command = ["make", "-C", str(tmp_path), "-f", str(ROOT / "Makefile"), "demo-clean", f"RLHF_HOME={home}"]
+        HomeFacts(
+            organization="default",
+            project="demo",
+            server_url=SecretStr("postgresql://nobody@127.0.0.1:9"),
+        ).write(home)
+    command = [
+        "make",
+        "-C",
+        str(tmp_path),
+        "-f",
+        str(ROOT / "Makefile"),
+        "demo-clean",
+        f"RLHF_HOME={home}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "Run 'make install', then 'make demo-clean' again" in done.stdout
     assert home.exists()
 
 
-def test_a_server_that_only_a_setting_names_is_left_alone(tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str) -> None:
+def test_a_server_that_only_a_setting_names_is_left_alone(
+    tmp_path: Path, home: Path, postgres: PostgresServer, prefix: str
+) -> None:
     other = tmp_path / "on sqlite"
     claim(Workspace(Settings(home=other)))
-    environ = {"RLHF_HOME": str(other), "RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
+    environ = {
+        "RLHF_HOME": str(other),
+        "RLHF_SERVER_URL": postgres.url,
+        "RLHF_DATABASE_PREFIX": prefix,
+    }
     CliRunner().invoke(app, ["demo", "--clean"], env=environ, catch_exceptions=False)
     assert not other.exists()
     assert there(postgres, prefix) == ["store"]
 
 
 def test_another_projects_databases_stay(home: Path, postgres: PostgresServer, prefix: str) -> None:
-    HomeFacts(organization="default", project="other", server_url=SecretStr(postgres.url), database_prefix=prefix).write(home)
+    HomeFacts(
+        organization="default",
+        project="other",
+        server_url=SecretStr(postgres.url),
+        database_prefix=prefix,
+    ).write(home)
     with pytest.raises(StoreError, match=r"bear no mark of default/other"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(home)}, catch_exceptions=False
+        )
     assert home.exists()
     assert there(postgres, prefix) == ["store"]
 
@@ -202,5 +291,7 @@ def test_another_projects_databases_stay(home: Path, postgres: PostgresServer, p
 def test_what_the_demo_did_not_make_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     with pytest.raises(ConfigurationError, match=r"was not made by the demo: nothing deleted"):
-        CliRunner().invoke(app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False)
+        CliRunner().invoke(
+            app, ["demo", "--clean"], env={"RLHF_HOME": str(tmp_path)}, catch_exceptions=False
+        )
     assert (tmp_path / "precious").exists()

@@ -1,4 +1,6 @@
-"""Rows of a day outlive what their reward model needs: the day is reported all the same, and says what is missing."""
+"""Rows of a day outlive what their reward model needs: the day is reported all the same, and says
+what is missing.
+"""
 
 import json
 from collections.abc import Callable
@@ -11,7 +13,9 @@ from tests.unit.drift.test_html_report import Page
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
 
-def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
+def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(
+    grown: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
     day = grown.day(2)
     before = grown.files.read_frame("drift_report", day)
     project = branch(grown, encoder=str(save_tiny_bert(tmp_path / "another")))
@@ -28,18 +32,24 @@ def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(grown:
     told = ["space", "detector", "statistic", "n_reference", "n_current"]
     pd.testing.assert_frame_equal(report.loc[of_others, told], before.loc[of_others, told])
     page = Page(Path(project.files.report(day)).read_text(encoding="utf-8")).text
-    assert page.count("Left out. demo.reward_model@1 cannot be loaded") == 2  # of the clusters and of the embeddings' test
+    # of the clusters and of the embeddings' test
+    assert page.count("Left out. demo.reward_model@1 cannot be loaded") == 2
     assert f"{before.loc[before['space'] == 'overall', 'n_current'].iloc[0]:,} " in page
 
 
 def test_while_the_encoder_is_away_the_day_is_reported_with_its_errors_and_says_what_is_missing(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Where another one stands in, the champion may be on either: its errors are stored, so that their picture needs neither."""
+    """Where another one stands in, the champion may be on either: its errors are stored, so that
+    their picture needs neither.
+    """
     stand_in = save_tiny_bert(tmp_path / "stand-in")
     project = branch(grown, encoder=f"{tmp_path / 'away'},{stand_in}")
     run = project.materialise(["drift_report"], grown.day(2))
     report = project.files.read_frame("drift_report", grown.day(2))
-    assert "may be missing" in json.loads(report[report["space"] == "embeddings"].iloc[0]["evidence"])["reason"]
+    assert (
+        "may be missing"
+        in json.loads(report[report["space"] == "embeddings"].iloc[0]["evidence"])["reason"]
+    )
     (told,) = run.asset_materializations_for_node("drift_report")
     assert "drift_timeline" in told.metadata

@@ -35,13 +35,19 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_definitions_refuse_the_dagster_home_of_another_home(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\."):
+def test_definitions_refuse_the_dagster_home_of_another_home(
+    load: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\."
+    ):
         load(tmp_path / "a", DAGSTER_HOME=str(tmp_path / "b" / "dagster"))
     assert not list(tmp_path.iterdir())
 
 
-def test_definitions_refuse_a_home_without_its_store(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_definitions_refuse_a_home_without_its_store(
+    load: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
     for path in tmp_path.glob("store.db*"):
         path.unlink()
@@ -50,7 +56,9 @@ def test_definitions_refuse_a_home_without_its_store(load: Callable[..., dict[st
     assert not (tmp_path / "store.db").exists()
 
 
-def test_definitions_load_with_the_dagster_home_of_their_home(load: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_definitions_load_with_the_dagster_home_of_their_home(
+    load: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
     loaded = load(tmp_path, DAGSTER_HOME=str(tmp_path / "dagster"))
     assert loaded["settings"].home == tmp_path
@@ -70,9 +78,15 @@ def test_dagster_keeps_to_a_home_with_strange_signs(tmp_path: Path) -> None:
 @pytest.fixture
 def demo(tmp_path: Path, small_policy: Path) -> Iterator[subprocess.Popen[str]]:
     """`rlhf demo` at work on its first day."""
-    own = {"RLHF_HOME": str(tmp_path / "home"), "RLHF_POLICY": str(small_policy), "RLHF_COMPLETION_BACKEND": "template"}
+    own = {
+        "RLHF_HOME": str(tmp_path / "home"),
+        "RLHF_POLICY": str(small_policy),
+        "RLHF_COMPLETION_BACKEND": "template",
+    }
     environ = os.environ | own | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*RLHF, "demo", "--days", "1"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*RLHF, "demo", "--days", "1"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     said = iter(process.stdout.readline, "")
     assert any(line.startswith("project demo") for line in said)
@@ -88,7 +102,10 @@ def at_work(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("RLHF_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("RLHF_HOME") == str(home)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue

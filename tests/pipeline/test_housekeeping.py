@@ -39,13 +39,19 @@ def instance() -> Iterator[dg.DagsterInstance]:
 @pytest.fixture
 def purge(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[Purge]:
     """Housekeeping of a home with this many days to keep."""
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
+    ) as store:
         store.migrate()
 
         def run(keep_days: int) -> None:
             result = housekeeping.execute_in_process(
                 instance=instance,
-                resources={"settings": Settings(home=tmp_path, keep_days=keep_days), "store": store, "registry": NoModels()},
+                resources={
+                    "settings": Settings(home=tmp_path, keep_days=keep_days),
+                    "store": store,
+                    "registry": NoModels(),
+                },
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
             assert result.success
@@ -55,13 +61,18 @@ def purge(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[Purge]:
 
 def historical(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, days_ago: float) -> str:
     """A run that was made so many days ago, with an event."""
-    run = dg.DagsterRun(job_name="feedback", run_id=dg.DagsterRun(job_name="feedback").run_id, status=status)
+    run = dg.DagsterRun(
+        job_name="feedback", run_id=dg.DagsterRun(job_name="feedback").run_id, status=status
+    )
     instance.run_storage.add_historical_run(run, datetime.now(UTC) - timedelta(days=days_ago))
     instance.report_engine_event("it ran", run)
     return run.run_id
 
 
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED])
+@pytest.mark.parametrize(
+    "status",
+    [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED],
+)
 def test_runs_older_than_the_setting_are_purged_with_their_events(
     instance: dg.DagsterInstance, purge: Purge, status: dg.DagsterRunStatus
 ) -> None:
@@ -74,7 +85,9 @@ def test_runs_older_than_the_setting_are_purged_with_their_events(
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
-def test_a_run_that_has_not_ended_is_kept_however_old(instance: dg.DagsterInstance, purge: Purge, status: dg.DagsterRunStatus) -> None:
+def test_a_run_that_has_not_ended_is_kept_however_old(
+    instance: dg.DagsterInstance, purge: Purge, status: dg.DagsterRunStatus
+) -> None:
     alive = historical(instance, status, 400)
     purge(1)
     assert instance.get_run_by_id(alive) is not None

@@ -24,7 +24,9 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Store]:
-    with Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store:
+    with Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    ) as store:
         store.migrate()
         store.comparisons.publish(comparisons(60), published_at=NOON)
         yield store
@@ -53,24 +55,42 @@ def vote(store: Store) -> Callable[[int], int]:
     return cast
 
 
-def calibrated(store: Store, version: int, data_seq: int, *, refused: bool, hours_later: int = 0) -> None:
+def calibrated(
+    store: Store, version: int, data_seq: int, *, refused: bool, hours_later: int = 0
+) -> None:
     store.calibrations.add(
         CalibrationReport(
-            reward_model=f"demo.reward_model@{version}", method="none", params={}, raw=MEASURED, calibrated=MEASURED, candidates={},
-            data_hash="h", n_fit=9, fitted_at=NOON + timedelta(minutes=version, hours=hours_later),
+            reward_model=f"demo.reward_model@{version}",
+            method="none",
+            params={},
+            raw=MEASURED,
+            calibrated=MEASURED,
+            candidates={},
+            data_hash="h",
+            n_fit=9,
+            fitted_at=NOON + timedelta(minutes=version, hours=hours_later),
             refusal=Refusal(cause="too weak", data_seq=data_seq) if refused else None,
         ),
         {"method": "none"},
-    )  # fmt: skip
+    )
 
 
 def promoted(store: Store, version: int, data_seq: int) -> None:
     store.promotions.record(
-        Promotion(model_name="demo.reward_model", version=version, previous_version=None, data_seq=data_seq, reason="better", actor="test")
+        Promotion(
+            model_name="demo.reward_model",
+            version=version,
+            previous_version=None,
+            data_seq=data_seq,
+            reason="better",
+            actor="test",
+        )
     )
 
 
-def test_first_refused_model_is_tried_again_after_a_few_more(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+def test_first_refused_model_is_tried_again_after_a_few_more(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
     vote(29)
     assert next_fit(settings, store).short == "29 of 30 voted comparisons beyond nothing"
     seq = vote(1)
@@ -81,10 +101,15 @@ def test_first_refused_model_is_tried_again_after_a_few_more(settings: Settings,
     vote(1)
     due = next_fit(settings, store)
     assert (due.short, due.after) == (None, "refused-1")
-    assert next_fit(settings, store, up_to_seq=seq).short == "0 of 10 voted comparisons beyond refused-1"
+    assert (
+        next_fit(settings, store, up_to_seq=seq).short
+        == "0 of 10 voted comparisons beyond refused-1"
+    )
 
 
-def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
     seq = vote(30)
     calibrated(store, 1, seq, refused=False)
     promoted(store, 1, seq)
@@ -105,11 +130,14 @@ def test_recalibrated_champion_does_not_end_the_retry_of_a_refused_challenger(
     calibrated(store, 10, vote(5), refused=True)
     calibrated(store, 9, seq, refused=False, hours_later=1)
     assert next_fit(settings, store).short == "0 of 10 voted comparisons beyond refused-10"
-    calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)  # it may become champion now
+    # it may become champion now
+    calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)
     assert next_fit(settings, store).short == "5 of 100 voted comparisons beyond 9"
 
 
-def test_refused_model_that_a_person_promoted_waits_for_a_refit(settings: Settings, store: Store, vote: Callable[[int], int]) -> None:
+def test_refused_model_that_a_person_promoted_waits_for_a_refit(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
     seq = vote(30)
     calibrated(store, 1, seq, refused=True)
     promoted(store, 1, seq)

@@ -1,4 +1,6 @@
-"""Days of the loop in one process: what each stage leaves, what a late vote touches, what the votes sensor asks for."""
+"""Days of the loop in one process: what each stage leaves, what a late vote touches, what the votes
+sensor asks for.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,29 +19,55 @@ from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
 from rlhf_pipeline.votes import latest_pairs
 
-DAILY = ("prompts", "completions", "comparisons", "votes", "preference_pairs", "reflection_log", "drift_report")
+DAILY = (
+    "prompts",
+    "completions",
+    "comparisons",
+    "votes",
+    "preference_pairs",
+    "reflection_log",
+    "drift_report",
+)
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 LEARNING = ("annotator_model", "reward_model", "calibration")
 
 
-def cast(project: Any, comparison_ids: Sequence[str], day: str, *, by: str = "late", choice: Choice = Choice.A, times: int = 1) -> None:
+def cast(
+    project: Any,
+    comparison_ids: Sequence[str],
+    day: str,
+    *,
+    by: str = "late",
+    choice: Choice = Choice.A,
+    times: int = 1,
+) -> None:
     """Votes of `times` annotators on each comparison, on `day`."""
     noon = datetime.combine(date.fromisoformat(day), time(12), UTC)
     project.store.votes.cast_many(
         [
             NewVote(
-                comparison_id=c, annotator_id=f"{by}-{i}", annotator_kind=AnnotatorKind.SIMULATED, choice=choice, strength=2,
-                voted_at=noon + timedelta(seconds=n), origin="simulation", idempotency_key=f"{by}-{i}:{c}:{day}",
+                comparison_id=c,
+                annotator_id=f"{by}-{i}",
+                annotator_kind=AnnotatorKind.SIMULATED,
+                choice=choice,
+                strength=2,
+                voted_at=noon + timedelta(seconds=n),
+                origin="simulation",
+                idempotency_key=f"{by}-{i}:{c}:{day}",
             )
-            for n, c in enumerate(comparison_ids) for i in range(times)
+            for n, c in enumerate(comparison_ids)
+            for i in range(times)
         ]
-    )  # fmt: skip
+    )
 
 
 def contents(project: Any) -> dict[Path, tuple[int, bytes]]:
     """When each frame was written, and its bytes."""
     folder = Path(project.settings.frames)
-    return {p.relative_to(folder): (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(folder.rglob("*.parquet"))}
+    return {
+        p.relative_to(folder): (p.stat().st_mtime_ns, p.read_bytes())
+        for p in sorted(folder.rglob("*.parquet"))
+    }
 
 
 def rewritten(before: dict[Path, Any], after: dict[Path, Any]) -> set[str]:
@@ -82,7 +110,10 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
             assert found["dagster/row_count"].value == len(frame) > 0
             assert found["preview"].value.startswith("|")
     event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
-    assert "data:image/png;base64," in event.asset_materialization.metadata["calibration_over_time"].value
+    assert (
+        "data:image/png;base64,"
+        in event.asset_materialization.metadata["calibration_over_time"].value
+    )
     pictures = ("annotators", "loss_curve", "reliability_diagram", "drift_timeline")
     for stage, figure in zip((*LEARNING, "drift_report"), pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
@@ -94,29 +125,55 @@ def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grow
     for index in range(3):
         day = grown.day(index)
         page = grown.files.read_report(day).decode()
-        assert all(f'id="{part}"' in page for part in ("drift-over-time", "semantic-clusters", "calibration", "calibration-over-time"))
+        assert all(
+            f'id="{part}"' in page
+            for part in (
+                "drift-over-time",
+                "semantic-clusters",
+                "calibration",
+                "calibration-over-time",
+            )
+        )
         assert ("No vote has met a prediction of this model yet" in page) == (index < 2)
         assert not re.search(r"<script|<img|<link|src=|url\(|href=\"[^#]", page)
-        runs = [run for run in grown.registry.runs(limit=100) if run.tags.get("dagster.asset") == "drift_report"]
+        runs = [
+            run
+            for run in grown.registry.runs(limit=100)
+            if run.tags.get("dagster.asset") == "drift_report"
+        ]
         mine = next(run for run in runs if run.tags["dagster.partition"] == day)
-        logged = list(Path(grown.settings.home, "mlflow").rglob(f"{mine.run_id}/artifacts/drift_report_{day}.html"))
+        logged = list(
+            Path(grown.settings.home, "mlflow").rglob(
+                f"{mine.run_id}/artifacts/drift_report_{day}.html"
+            )
+        )
         assert [path.read_text(encoding="utf-8") for path in logged] == [page]
     assert f"Reward model</dt><dd>{grown.judge}<" in page
     event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
-    assert event.asset_materialization.metadata["report"].value == str(grown.files.report(grown.day(2)))
+    assert event.asset_materialization.metadata["report"].value == str(
+        grown.files.report(grown.day(2))
+    )
 
 
 def test_clusters_of_the_day_show_what_was_asked(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(2)
     assert "No clusters: the reference window has" in project.files.read_report(day).decode()
-    project.materialise(["drift_report"], day, config={"ops": {"drift_report": {"config": {"min_reference": 10}}}})
+    project.materialise(
+        ["drift_report"], day, config={"ops": {"drift_report": {"config": {"min_reference": 10}}}}
+    )
     page = project.files.read_report(day).decode()
-    asked = project.store.comparisons.with_ids(project.files.read_frame("comparisons", day)["comparison_id"].tolist())["prompt"]
+    asked = project.store.comparisons.with_ids(
+        project.files.read_frame("comparisons", day)["comparison_id"].tolist()
+    )["prompt"]
     assert sum(escape(prompt, quote=False)[:PROMPT_WIDTH] in page for prompt in set(asked)) >= 4
 
 
 def test_every_check_of_every_stage_was_evaluated_and_no_blocking_one_failed(grown: Any) -> None:
-    keys = [dg.AssetCheckKey(dg.AssetKey(s), c) for s in (*DAILY, *LEARNING) for c in ("schema", "distribution")]
+    keys = [
+        dg.AssetCheckKey(dg.AssetKey(s), c)
+        for s in (*DAILY, *LEARNING)
+        for c in ("schema", "distribution")
+    ]
     latest = grown.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     found = {key: latest[key].status.value for key in keys}
     assert {status for key, status in found.items() if key.name == "schema"} == {"SUCCEEDED"}
@@ -128,7 +185,9 @@ def test_predictions_are_written_before_their_votes(grown: Any) -> None:
     assert len(rows) > 300
     assert (rows["predicted_at"] < rows["voted_at"]).all()
     votes = grown.files.read_frame("votes", grown.day(2)).set_index("vote_id")
-    assert (rows["predicted_at"].to_numpy() < votes.loc[rows["vote_id"], "received_at"].to_numpy()).all()
+    assert (
+        rows["predicted_at"].to_numpy() < votes.loc[rows["vote_id"], "received_at"].to_numpy()
+    ).all()
 
 
 def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: Any) -> None:
@@ -140,7 +199,14 @@ def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: 
     assert len(predictions) == len(grown.files.read_frame("comparisons", day)) > 0
     assert set(rows["comparison_id"]) == set(predictions["comparison_id"])
     assert sorted(rows["vote_id"].dropna()) == sorted(votes["vote_id"])
-    for column in ("reward_model", "calibrator", "data_hash", "features_hash", "p_raw", "p_calibrated"):
+    for column in (
+        "reward_model",
+        "calibrator",
+        "data_hash",
+        "features_hash",
+        "p_raw",
+        "p_calibrated",
+    ):
         assert rows[column].notna().all(), column
     assert set(rows["reward_model"]) == {grown.judge}
 
@@ -160,7 +226,9 @@ def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
 
 def test_repeats_do_not_enter_training(grown: Any) -> None:
     days = [grown.day(i) for i in range(3)]
-    comparisons, pairs = (grown.files.read_days(s, days) for s in ("comparisons", "preference_pairs"))
+    comparisons, pairs = (
+        grown.files.read_days(s, days) for s in ("comparisons", "preference_pairs")
+    )
     repeats = set(comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"])
     assert len(repeats) > 20
     assert not repeats & set(pairs["comparison_id"])
@@ -181,22 +249,31 @@ def test_the_same_snapshot_gives_byte_equal_frames(grown: Any, branch: Callable[
     ids = project.files.read_frame("comparisons", day)["comparison_id"].tolist()
     cast(project, ids[:40], day, times=3)
     project.run("feedback", day, config={"ops": {"votes": {"config": {"up_to_seq": seq}}}})
-    assert {stage: Path(project.files.path(stage, day)).read_bytes() for stage in FEEDBACK} == before
+    assert {
+        stage: Path(project.files.path(stage, day)).read_bytes() for stage in FEEDBACK
+    } == before
     project.run("feedback", day)
-    assert len(project.files.read_frame("votes", day)) == len(grown.files.read_frame("votes", day)) + 120
+    assert (
+        len(project.files.read_frame("votes", day))
+        == len(grown.files.read_frame("votes", day)) + 120
+    )
 
 
 def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(1)
     n = project.store.comparisons.count()
-    before = {s: project.files.read_frame(s, day) for s in ("prompts", "completions", "comparisons")}
+    before = {
+        s: project.files.read_frame(s, day) for s in ("prompts", "completions", "comparisons")
+    }
     project.collect(day)
     for stage, frame in before.items():
         pd.testing.assert_frame_equal(project.files.read_frame(stage, day), frame)
     assert project.store.comparisons.count() == n
 
 
-def test_what_is_published_stays_when_a_day_is_collected_again_otherwise(grown: Any, branch: Callable[..., Any]) -> None:
+def test_what_is_published_stays_when_a_day_is_collected_again_otherwise(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(grown), grown.day(1)
     n, before = project.store.comparisons.count(), project.files.read_frame("comparisons", day)
     project.collect(day, comparisons={"seed": 99, "pairs_per_prompt": 2})
@@ -205,7 +282,9 @@ def test_what_is_published_stays_when_a_day_is_collected_again_otherwise(grown: 
     assert set(after["comparison_id"]) == set(before["comparison_id"])
 
 
-def test_late_votes_for_an_old_day_touch_that_day_alone(grown: Any, branch: Callable[..., Any]) -> None:
+def test_late_votes_for_an_old_day_touch_that_day_alone(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     drain(project)
     ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()
@@ -217,10 +296,15 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(grown: Any, branch: Call
     project.run_request(data.run_requests[0], "votes")
     changed = rewritten(before, contents(project))
     assert changed == {f"{stage}/{project.day(0)}" for stage in FEEDBACK}
-    assert len(project.files.read_frame("votes", project.day(0))) == len(grown.files.read_frame("votes", project.day(0))) + 60
+    assert (
+        len(project.files.read_frame("votes", project.day(0)))
+        == len(grown.files.read_frame("votes", project.day(0))) + 60
+    )
 
 
-def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no_other(grown: Any, branch: Callable[..., Any]) -> None:
+def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no_other(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project, old, later = branch(grown), grown.day(2), grown.day(3)
     ids = project.files.read_frame("comparisons", old)["comparison_id"].tolist()
     alone = {"ops": {"drift_report": {"config": {"window_days": 1}}}}
@@ -228,7 +312,9 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     project.run("feedback", later, config=alone)
     before = project.files.windows([old, later])
     assert [before[day].n_comparisons for day in (old, later)] == [len(ids), 40]
-    assert all(window.brier is not None and window.noise_ceiling is not None for window in before.values())
+    assert all(
+        window.brier is not None and window.noise_ceiling is not None for window in before.values()
+    )
     cast(project, ids[:30], old, times=2)
     project.run("feedback", old, config=alone)
     project.run("feedback", later, config=alone)
@@ -242,12 +328,15 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     assert both.n_votes == after[old].n_votes + after[later].n_votes
     page = project.files.read_report(later).decode()
     rows = [
-        f'<span class="line">{day}</span></th><td class="number">{n:,}<' for day, n in ((later, both.n_votes), (old, after[old].n_votes))
+        f'<span class="line">{day}</span></th><td class="number">{n:,}<'
+        for day, n in ((later, both.n_votes), (old, after[old].n_votes))
     ]
     assert page.index(rows[0]) < page.index(rows[1])
 
 
-def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(grown), grown.day(2)
     before = project.files.read_frame("drift_report", day)
     Path(project.files.path("votes", project.day(1))).write_bytes(b"no Parquet")
@@ -258,10 +347,14 @@ def test_a_broken_frame_of_another_day_leaves_the_series_out_and_reports_the_day
     pd.testing.assert_frame_equal(project.files.read_frame("drift_report", day), before)
 
 
-def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project, published, later = branch(grown), grown.day(2), grown.day(3)
     pairs = project.files.read_frame("preference_pairs", published)
-    unanimous = pairs[(pairs["chosen_side"] == "a") & (pairs["n_votes"] == 3) & (pairs["agreement"] == 1)]
+    unanimous = pairs[
+        (pairs["chosen_side"] == "a") & (pairs["n_votes"] == 3) & (pairs["agreement"] == 1)
+    ]
     turned, kept = unanimous["comparison_id"].iloc[0], unanimous["comparison_id"].iloc[1]
     before = contents(project)
     cast(project, [turned], later, choice=Choice.B, times=5)
@@ -272,7 +365,9 @@ def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(gr
     assert made.loc[turned, ["n_votes", "chosen_side"]].tolist() == [8, "b"]
     assert made.loc[turned, "agreement"] == pytest.approx(5 / 8)
     assert made.loc[kept, ["n_votes", "chosen_side"]].tolist() == [4, "a"]
-    counted = latest_pairs(project.files.read_days("preference_pairs", [published, later])).set_index("comparison_id")
+    counted = latest_pairs(
+        project.files.read_days("preference_pairs", [published, later])
+    ).set_index("comparison_id")
     assert counted.loc[turned, "chosen_side"] == "b"
     assert len(counted) == len(pairs)
     rows = project.files.read_frame("reflection_log", later)
@@ -282,7 +377,9 @@ def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(gr
     assert (rows["predicted_at"] < rows["voted_at"]).all()
 
 
-def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     """A vote of tomorrow on today's comparison must not take the prediction out of today's log."""
     project, published, later = branch(grown), grown.day(2), grown.day(3)
     voted = project.files.read_frame("comparisons", published)["comparison_id"].iloc[0]
@@ -290,11 +387,14 @@ def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(grown: 
     project.run("feedback", later)
     project.run("feedback", published)
     pd.testing.assert_frame_equal(
-        project.files.read_frame("reflection_log", published), grown.files.read_frame("reflection_log", published)
+        project.files.read_frame("reflection_log", published),
+        grown.files.read_frame("reflection_log", published),
     )
 
 
-def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(grown: Any, branch: Callable[..., Any]) -> None:
+def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     drain(project)
     ids = project.files.read_frame("comparisons", project.day(1))["comparison_id"].tolist()
@@ -306,7 +406,9 @@ def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(grown: Any, br
     cast(project, ids[49:50], project.day(1))
     requests = project.tick("votes").run_requests
     assert [r.partition_key for r in requests] == [project.day(1)]
-    assert requests[0].run_config == {"ops": {"votes": {"config": {"up_to_seq": project.store.votes.max_seq()}}}}
+    assert requests[0].run_config == {
+        "ops": {"votes": {"config": {"up_to_seq": project.store.votes.max_seq()}}}
+    }
     assert not project.tick("votes").run_requests
     impatient = branch(project, quiet_minutes=0)
     impatient.cursors = dict(project.cursors)
@@ -314,7 +416,9 @@ def test_fifty_votes_or_a_quiet_quarter_of_an_hour_make_a_day_due(grown: Any, br
     assert [r.partition_key for r in impatient.tick("votes").run_requests] == [project.day(1)]
 
 
-def test_a_reset_cursor_asks_for_nothing_that_was_run(grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_reset_cursor_asks_for_nothing_that_was_run(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     drain(project)  # days 0 to 2 in one run
     ids = project.files.read_frame("comparisons", project.day(1))["comparison_id"].tolist()
@@ -327,7 +431,9 @@ def test_a_reset_cursor_asks_for_nothing_that_was_run(grown: Any, branch: Callab
     assert [r.partition_key for r in project.tick("votes").run_requests] == [project.day(1)]
 
 
-def test_an_import_of_many_days_is_one_run_per_stretch(grown: Any, branch: Callable[..., Any]) -> None:
+def test_an_import_of_many_days_is_one_run_per_stretch(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     drain(project)
     ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()[:50]
@@ -335,20 +441,30 @@ def test_an_import_of_many_days_is_one_run_per_stretch(grown: Any, branch: Calla
     for n, day in enumerate(days):
         cast(project, ids, day, by=f"imported-{n}")
     requests = project.tick("votes").run_requests
-    spans = [(r.tags.get("dagster/asset_partition_range_start"), r.tags.get("dagster/asset_partition_range_end")) for r in requests]
+    spans = [
+        (
+            r.tags.get("dagster/asset_partition_range_start"),
+            r.tags.get("dagster/asset_partition_range_end"),
+        )
+        for r in requests
+    ]
     assert spans == [(days[0], days[19]), (days[20], days[24]), (None, None)]
     assert requests[2].partition_key == days[25]
     assert len({r.run_key for r in requests}) == 3
     assert not project.tick("votes").run_requests
 
 
-def test_the_learning_sensor_asks_once_and_again_after_many_more(grown: Any, branch: Callable[..., Any]) -> None:
+def test_the_learning_sensor_asks_once_and_again_after_many_more(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown, min_new_pairs=100)
     assert not project.tick("learning").run_requests  # 5000 are needed for a refit
     eager = branch(grown, refit_after_pairs=100)
     requests = eager.tick("learning").run_requests
     assert len(requests) == 1
-    eager.run_request(requests[0], "learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
+    eager.run_request(
+        requests[0], "learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
+    )
     assert not eager.tick("learning").run_requests
     history = eager.registry.history("reward_model")
     assert len(history) == 2
@@ -360,7 +476,9 @@ def test_detectors_read_every_vote_once(grown: Any, branch: Callable[..., Any]) 
     states = project.store.detectors.states(project.judge)
     project.run("feedback", project.day(2))
     assert project.store.detectors.states(project.judge) == states
-    assert {s["last_seq"] for s in states.values()} == {project.store.detectors.errors_after(project.judge)["seq"].max()}
+    assert {s["last_seq"] for s in states.values()} == {
+        project.store.detectors.errors_after(project.judge)["seq"].max()
+    }
 
 
 def test_days_follow_each_other(grown: Any) -> None:

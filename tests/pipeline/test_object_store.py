@@ -1,4 +1,6 @@
-"""The loop with its frames in an object store: stages in one process and in many write there, and nothing lies below the home."""
+"""The loop with its frames in an object store: stages in one process and in many write there, and
+nothing lies below the home.
+"""
 
 import json
 import subprocess
@@ -18,7 +20,11 @@ from tests.s3 import S3, local_s3
 
 COLLECTION = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
-SMALL = {"prompts": {"n": 12}, "completions": {"max_new_tokens": 8}, "comparisons": {"pairs_per_prompt": 6}}
+SMALL = {
+    "prompts": {"n": 12},
+    "completions": {"max_new_tokens": 8},
+    "comparisons": {"pairs_per_prompt": 6},
+}
 IN_PROCESSES = Path(__file__).parents[1] / "processes" / "step_processes.py"
 
 
@@ -31,16 +37,24 @@ def s3() -> Iterator[S3]:
 def collect_in_processes(project: Any, day: str) -> set[str]:
     """A process for each stage; returns the jobs that beat in the project's store meanwhile."""
     own = project.environ | {"STEP_SETTINGS": project.settings.model_dump_json(exclude_none=True)}
-    environ = {key: value for key, value in own.items() if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"}
+    environ = {
+        key: value
+        for key, value in own.items()
+        if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"
+    }
     config = json.dumps({"ops": {stage: {"config": values} for stage, values in SMALL.items()}})
     command = [sys.executable, str(IN_PROCESSES), day, config]
     beat: set[str] = set()
-    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
+    with subprocess.Popen(
+        command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as running:
         stopped = threading.Event()
 
         def look() -> None:
             while not stopped.wait(0.2):
-                beat.update(row.job for row in project.store.heartbeats.stale(utc_now() + timedelta(days=1)))
+                beat.update(
+                    row.job for row in project.store.heartbeats.stale(utc_now() + timedelta(days=1))
+                )
 
         looking = threading.Thread(target=look)
         looking.start()
@@ -53,8 +67,12 @@ def collect_in_processes(project: Any, day: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def project(s3: S3, make_project: Callable[..., Any]) -> Any:
-    """Two days whose frames are in the store: the first collected in one process, the second with a process for each stage."""
-    project = make_project(persistent=True, completion_backend="template", frames_url=s3.url("two/days"))
+    """Two days whose frames are in the store: the first collected in one process, the second with a
+    process for each stage.
+    """
+    project = make_project(
+        persistent=True, completion_backend="template", frames_url=s3.url("two/days")
+    )
     project.collect(project.day(0), n=SMALL["prompts"]["n"])
     project.__dict__["beat"] = collect_in_processes(project, project.day(1))
     for day in (project.day(0), project.day(1)):
@@ -67,7 +85,8 @@ def test_every_stage_of_both_days_is_in_the_store(project: Any, s3: S3) -> None:
     files = Artefacts(s3.url("two/days"))
     for stage in (*COLLECTION, *FEEDBACK):
         assert files.days(stage) == [project.day(0), project.day(1)], stage
-        assert stage == "reflection_log" or len(files.read_frame(stage, project.day(1))), stage  # no model has predicted yet
+        # no model has predicted yet
+        assert stage == "reflection_log" or len(files.read_frame(stage, project.day(1))), stage
 
 
 def test_a_run_beats_for_the_project_its_definitions_were_made_for(project: Any) -> None:
@@ -82,13 +101,17 @@ def test_a_lost_file_inside_a_range_is_named_by_its_url(project: Any, s3: S3) ->
     lost = project.files.path("votes", project.day(0))
     content = lost.read_bytes()
     lost.unlink()
-    said = project.errors(project.materialise(["preference_pairs"], project.day(0), project.day(1), ok=False))
+    said = project.errors(
+        project.materialise(["preference_pairs"], project.day(0), project.day(1), ok=False)
+    )
     assert f"the files are gone from {s3.url('two/days')}/votes" in said
     lost.write_bytes(content)
     project.materialise(["preference_pairs"], project.day(0), project.day(1))
 
 
-def test_a_reward_model_is_learnt_from_the_store_and_its_records_are_kept_there(project: Any) -> None:
+def test_a_reward_model_is_learnt_from_the_store_and_its_records_are_kept_there(
+    project: Any,
+) -> None:
     project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 10}}}})
     model = project.files.read_record("reward_model", ModelVersion)
     assert project.files.read_record("calibration", CalibrationReport).reward_model == model.label

@@ -1,4 +1,6 @@
-"""Days of only ties, only skips or one annotator, days made out of order, and machines in odd time zones: no crash, no invented figure."""
+"""Days of only ties, only skips or one annotator, days made out of order, and machines in odd time
+zones: no crash, no invented figure.
+"""
 
 import math
 import os
@@ -19,22 +21,44 @@ FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
 def collected(grown: Any, branch: Callable[..., Any]) -> Any:
     """Three days after the grown project's three, predicted by its reward model, without votes."""
     project = branch(grown)
-    small = {"prompts": {"n": 8}, "completions": {"max_new_tokens": 12}, "comparisons": {"pairs_per_prompt": 3}}
-    project.run("collection", project.day(3), project.day(5), config={"ops": {name: {"config": given} for name, given in small.items()}})
+    small = {
+        "prompts": {"n": 8},
+        "completions": {"max_new_tokens": 12},
+        "comparisons": {"pairs_per_prompt": 3},
+    }
+    project.run(
+        "collection",
+        project.day(3),
+        project.day(5),
+        config={"ops": {name: {"config": given} for name, given in small.items()}},
+    )
     return project
 
 
-def cast(project: Any, day: str, choices: Sequence[Choice], *, n_annotators: int = 3, at: timedelta = timedelta(hours=9)) -> None:
+def cast(
+    project: Any,
+    day: str,
+    choices: Sequence[Choice],
+    *,
+    n_annotators: int = 3,
+    at: timedelta = timedelta(hours=9),
+) -> None:
     """Every comparison of the day gets a vote of each annotator; choices in turn."""
     moment = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC) + at
     ids = project.files.read_frame("comparisons", day)["comparison_id"]
     votes = [
         NewVote(
-            comparison_id=c, annotator_id=f"odd-{a}", annotator_kind=AnnotatorKind.SIMULATED, choice=choices[(n + a) % len(choices)],
-            voted_at=moment, origin="simulation", idempotency_key=f"{c}-{a}-{day}",
+            comparison_id=c,
+            annotator_id=f"odd-{a}",
+            annotator_kind=AnnotatorKind.SIMULATED,
+            choice=choices[(n + a) % len(choices)],
+            voted_at=moment,
+            origin="simulation",
+            idempotency_key=f"{c}-{a}-{day}",
         )
-        for n, c in enumerate(ids) for a in range(n_annotators)
-    ]  # fmt: skip
+        for n, c in enumerate(ids)
+        for a in range(n_annotators)
+    ]
     project.store.votes.cast_many(votes)
 
 
@@ -42,7 +66,9 @@ def figures(result: Any) -> dict[str, dict[str, float]]:
     """Numbers of every materialisation, by asset."""
     return {
         event.materialization.asset_key.to_user_string(): {
-            name: value.value for name, value in event.materialization.metadata.items() if isinstance(value.value, int | float)
+            name: value.value
+            for name, value in event.materialization.metadata.items()
+            if isinstance(value.value, int | float)
         }
         for event in result.get_asset_materialization_events()
     }
@@ -50,18 +76,24 @@ def figures(result: Any) -> dict[str, dict[str, float]]:
 
 def frames(project: Any, days: Sequence[str]) -> dict[tuple[str, str], pd.DataFrame]:
     return {
-        (stage, day): project.files.read_frame(stage, day).drop(columns=["received_at"], errors="ignore")
+        (stage, day): project.files.read_frame(stage, day).drop(
+            columns=["received_at"], errors="ignore"
+        )
         for stage in FEEDBACK
         for day in days
     }
 
 
-def assert_equal_frames(ours: dict[tuple[str, str], pd.DataFrame], theirs: dict[tuple[str, str], pd.DataFrame]) -> None:
+def assert_equal_frames(
+    ours: dict[tuple[str, str], pd.DataFrame], theirs: dict[tuple[str, str], pd.DataFrame]
+) -> None:
     for place, frame in ours.items():
         pd.testing.assert_frame_equal(frame, theirs[place], obj=f"{place}")
 
 
-def test_days_without_a_preference_judge_no_model(collected: Any, branch: Callable[..., Any]) -> None:
+def test_days_without_a_preference_judge_no_model(
+    collected: Any, branch: Callable[..., Any]
+) -> None:
     project, days = branch(collected), (collected.day(3), collected.day(4))
     cast(project, days[0], [Choice.TIE, Choice.BOTH_BAD])
     cast(project, days[1], [Choice.SKIP])
@@ -78,7 +110,9 @@ def test_days_without_a_preference_judge_no_model(collected: Any, branch: Callab
     project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
 
 
-def test_one_annotator_has_no_agreement_and_no_ceiling(collected: Any, branch: Callable[..., Any]) -> None:
+def test_one_annotator_has_no_agreement_and_no_ceiling(
+    collected: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(collected), collected.day(3)
     cast(project, day, [Choice.A, Choice.B, Choice.B], n_annotators=1)
     made = figures(project.run("feedback", day))
@@ -88,7 +122,9 @@ def test_one_annotator_has_no_agreement_and_no_ceiling(collected: Any, branch: C
     assert all(math.isfinite(number) for asset in made.values() for number in asset.values())
 
 
-def test_days_made_in_any_order_give_the_same_frames(collected: Any, branch: Callable[..., Any]) -> None:
+def test_days_made_in_any_order_give_the_same_frames(
+    collected: Any, branch: Callable[..., Any]
+) -> None:
     days = [collected.day(3 + i) for i in range(3)]
     voted = branch(collected)
     for n, day in enumerate(days):
@@ -115,7 +151,9 @@ def zone() -> Iterator[Callable[[str], None]]:
     change(before)
 
 
-def test_days_begin_at_midnight_utc_in_any_time_zone(collected: Any, branch: Callable[..., Any], zone: Callable[[str], None]) -> None:
+def test_days_begin_at_midnight_utc_in_any_time_zone(
+    collected: Any, branch: Callable[..., Any], zone: Callable[[str], None]
+) -> None:
     days, made = [collected.day(3), collected.day(4)], []
     for name in ("UTC", "Pacific/Kiritimati", "Asia/Kathmandu"):
         zone(name)
@@ -123,8 +161,13 @@ def test_days_begin_at_midnight_utc_in_any_time_zone(collected: Any, branch: Cal
         cast(project, days[0], [Choice.A, Choice.B], at=timedelta(hours=23, minutes=59))
         cast(project, days[1], [Choice.B, Choice.A], at=timedelta(seconds=1))
         project.run("feedback", *days)
-        assert {touched.day.isoformat() for touched in project.store.votes.touched_days()} >= set(days)
+        assert {touched.day.isoformat() for touched in project.store.votes.touched_days()} >= set(
+            days
+        )
         made.append(frames(project, days))
-        assert all(len(made[-1]["votes", day]) == 3 * len(project.files.read_frame("comparisons", day)) for day in days)
+        assert all(
+            len(made[-1]["votes", day]) == 3 * len(project.files.read_frame("comparisons", day))
+            for day in days
+        )
     assert_equal_frames(made[0], made[1])
     assert_equal_frames(made[0], made[2])

@@ -1,4 +1,6 @@
-"""One small day, materialised with store, Dagster's history and MLflow on a Postgres server named by one URL."""
+"""One small day, materialised with store, Dagster's history and MLflow on a Postgres server named
+by one URL.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -35,6 +37,9 @@ def test_a_day_of_a_project_on_one_server(
     assert "postgresql" in project.store.database.where
     assert [str(path) for path in home.rglob("*.db")] == []
     # What Dagster's UI shows of its own configuration.
-    assert QUOTED_PASSWORD not in (home / "dagster" / "dagster.yaml").read_text() + project.instance.info_str()
+    assert (
+        QUOTED_PASSWORD
+        not in (home / "dagster" / "dagster.yaml").read_text() + project.instance.info_str()
+    )
     # A later command in this home needs no URL.
     assert Settings.read({"RLHF_HOME": str(home)}, home).store_url == project.settings.store_url

@@ -24,14 +24,23 @@ def test_what_the_file_names_wins_and_the_rest_is_the_launchpads(tmp_path: Path)
     assert config.training_params() == StrategyParams(beta=0.2, epochs=3, batch_size=4)
     (tmp_path / "p.json").write_text(json.dumps({"beta": StrategyParams().beta}))
     said = CandidateConfig(params_file=str(tmp_path / "p.json"), beta=0.9)
-    assert said.training_params() == StrategyParams(), "a value of the file counts even where it is the default"
+    assert said.training_params() == StrategyParams(), (
+        "a value of the file counts even where it is the default"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [("bta: 0.2", r"`bta`\. Did you mean `beta`"), ("beta: -1", "beta"), ("- beta", "a list"), (None, r"p\.yaml cannot be read")],
+    [
+        ("bta: 0.2", r"`bta`\. Did you mean `beta`"),
+        ("beta: -1", "beta"),
+        ("- beta", "a list"),
+        (None, r"p\.yaml cannot be read"),
+    ],
 )
-def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str | None, named: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused(
+    tmp_path: Path, content: str | None, named: str
+) -> None:
     if content is not None:
         (tmp_path / "p.yaml").write_text(content)
     with pytest.raises(ConfigurationError, match=named):
@@ -39,7 +48,9 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: str | No
 
 
 @pytest.mark.parametrize("annotators", ["human", "simulated"])
-def test_an_unknown_scenario_is_refused_with_the_known_ones(tmp_path: Path, annotators: Any) -> None:
+def test_an_unknown_scenario_is_refused_with_the_known_ones(
+    tmp_path: Path, annotators: Any
+) -> None:
     with pytest.raises(ConfigurationError, match=r"'nope'. Known: steady, taste_change"):
         resources_for(Settings(home=tmp_path, annotators=annotators, scenario="nope"))
 
@@ -50,8 +61,13 @@ def test_a_candidate_is_trained_with_the_parameters_of_the_file_and_mlflow_shows
     project = branch(grown)
     file = tmp_path / "p.yaml"
     file.write_text("epochs: 1\nmin_pairs: 40\nlearning_rate: 0.001\n")
-    stages = {"retraining_set": {"min_pairs": 40, "max_pairs": 64}, "candidate_model": {"params_file": str(file), "epochs": 2}}
-    project.materialise(list(stages), config={"ops": {name: {"config": config} for name, config in stages.items()}})
+    stages = {
+        "retraining_set": {"min_pairs": 40, "max_pairs": 64},
+        "candidate_model": {"params_file": str(file), "epochs": 2},
+    }
+    project.materialise(
+        list(stages), config={"ops": {name: {"config": config} for name, config in stages.items()}}
+    )
     candidate = project.registry.get("policy", "candidate")
     assert (candidate.params["epochs"], candidate.params["learning_rate"]) == (1, 0.001)
     shown = project.registry._tracking.client.get_run(candidate.mlflow_run_id).data.params

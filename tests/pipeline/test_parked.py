@@ -1,4 +1,6 @@
-"""A run whose provider asked for hours of peace: parked, shown, and gone on with by the sensor once they are over."""
+"""A run whose provider asked for hours of peace: parked, shown, and gone on with by the sensor once
+they are over.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -27,10 +29,16 @@ HOURS = 2
 CONFIG = {"ops": {"completions": {"config": {"k": 2, "concurrency": 1}}}}
 
 
-@dg.asset(name="prompts", partitions_def=completions.partitions_def, backfill_policy=dg.BackfillPolicy.single_run())
+@dg.asset(
+    name="prompts",
+    partitions_def=completions.partitions_def,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
 def prompts(context: dg.AssetExecutionContext) -> pd.DataFrame:
     days = [
-        prompts_of(5, f"On {day}, {{}}?").assign(day=day, prompt_id=lambda of: of["day"] + of["prompt_id"])
+        prompts_of(5, f"On {day}, {{}}?").assign(
+            day=day, prompt_id=lambda of: of["day"] + of["prompt_id"]
+        )
         for day in context.partition_keys
     ]
     return pd.concat(days, ignore_index=True)
@@ -43,7 +51,10 @@ class Days(dg.IOManager):
         self.frames: dict[str, pd.DataFrame] = {}
 
     def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame) -> None:
-        self.frames |= {f"{context.asset_key}{day}": obj[obj["day"] == day] for day in context.asset_partition_keys}
+        self.frames |= {
+            f"{context.asset_key}{day}": obj[obj["day"] == day]
+            for day in context.asset_partition_keys
+        }
 
     def load_input(self, context: dg.InputContext) -> pd.DataFrame:
         found = [self.frames[f"{context.asset_key}{day}"] for day in context.asset_partition_keys]
@@ -52,7 +63,9 @@ class Days(dg.IOManager):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="demo"
+    ) as store:
         store.migrate()
         yield store
 
@@ -64,35 +77,62 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def collect(store: Store, instance: dg.DagsterInstance, tmp_path: Path) -> Callable[..., dg.ExecuteInProcessResult]:
-    registry = Registry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost")
+def collect(
+    store: Store, instance: dg.DagsterInstance, tmp_path: Path
+) -> Callable[..., dg.ExecuteInProcessResult]:
+    registry = Registry(
+        f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts", "demo", ui="http://localhost"
+    )
 
     frames = Days()
 
     def run(
-        stub: StubProvider, config: dict[str, Any], first: str = DAY, last: str = DAY, run_key: str | None = None
+        stub: StubProvider,
+        config: dict[str, Any],
+        first: str = DAY,
+        last: str = DAY,
+        run_key: str | None = None,
     ) -> dg.ExecuteInProcessResult:
         settings = Settings(
-            home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr("k"), api_model="stub-model"
+            home=tmp_path,
+            completion_backend="openai_compatible",
+            base_url=stub.base_url,
+            api_key=SecretStr("k"),
+            api_model="stub-model",
         )
         resources = {
-            "settings": settings, "champions": Champions(store, registry, tmp_path / "cache"), "store": store, "registry": registry,
-            "progress": lambda stage: lambda *told: None, "io_manager": frames,
-        }  # fmt: skip
+            "settings": settings,
+            "champions": Champions(store, registry, tmp_path / "cache"),
+            "store": store,
+            "registry": registry,
+            "progress": lambda stage: lambda *told: None,
+            "io_manager": frames,
+        }
         tags = {} if run_key is None else {RUN_KEY_TAG: run_key}
         return dg.materialize(
-            [prompts, completions], partition_key=first if first == last else None, resources=resources, run_config=config,
-            instance=instance, raise_on_error=False, tags=tags if first == last else tags | dict(zip(RANGE_TAGS, (first, last), strict=True)),
-        )  # fmt: skip
+            [prompts, completions],
+            partition_key=first if first == last else None,
+            resources=resources,
+            run_config=config,
+            instance=instance,
+            raise_on_error=False,
+            tags=tags
+            if first == last
+            else tags | dict(zip(RANGE_TAGS, (first, last), strict=True)),
+        )
 
     return run
 
 
-def tick(store: Store, instance: dg.DagsterInstance, *, first_wait: timedelta = FIRST_WAIT) -> dg.SensorResult:
+def tick(
+    store: Store, instance: dg.DagsterInstance, *, first_wait: timedelta = FIRST_WAIT
+) -> dg.SensorResult:
     from definitions import defs
 
     sensor = parked_sensor(Settings(), dg.DefaultSensorStatus.RUNNING, first_wait=first_wait)
-    with dg.build_sensor_context(instance=instance, resources={"store": store}, repository_def=defs.get_repository_def()) as context:
+    with dg.build_sensor_context(
+        instance=instance, resources={"store": store}, repository_def=defs.get_repository_def()
+    ) as context:
         return sensor.evaluate_tick(context)
 
 
@@ -100,7 +140,9 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     assert tick(store, instance).skip_message == "no run is parked"
-    wait = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
+    wait = Fault(
+        kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds"
+    )
     with StubProvider(faults=[None, None, wait]) as stub:
         first = collect(stub, CONFIG)
         assert not first.success
@@ -113,11 +155,18 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
         assert waiting.run_requests == []
         assert "1 runs are parked" in (waiting.skip_message or "")
 
-        store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")  # two hours later
+        # two hours later
+        store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
         [again] = tick(store, instance).run_requests or []
-        assert (again.job_name, again.partition_key, again.run_config) == (collection.name, DAY, CONFIG)
+        assert (again.job_name, again.partition_key, again.run_config) == (
+            collection.name,
+            DAY,
+            CONFIG,
+        )
         left = [dg.AssetKey("comparisons"), dg.AssetKey("completions")]
-        assert again.asset_selection == left, "the prompts are there: made again they might be others"
+        assert again.asset_selection == left, (
+            "the prompts are there: made again they might be others"
+        )
         assert again.tags["rlhf/retry_of"] == first.run_id
 
         second = collect(stub, dict(again.run_config))
@@ -127,7 +176,12 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
     assert tick(store, instance).run_requests == []
 
 
-def parked_run(store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult], stub: StubProvider) -> str:
+def parked_run(
+    store: Store,
+    instance: dg.DagsterInstance,
+    collect: Callable[..., dg.ExecuteInProcessResult],
+    stub: StubProvider,
+) -> str:
     """A run that waited for its provider and may go on; its number in the ledger."""
     assert not collect(stub, CONFIG).success
     [run] = store.generation.parked()
@@ -168,13 +222,18 @@ def test_completions_made_anew_under_another_configuration_are_not_overwritten(
 ) -> None:
     with StubProvider(faults=[None, LONG]) as stub:
         parked_run(store, instance, collect, stub)
-        assert collect(stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}).success
+        assert collect(
+            stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}
+        ).success
     assert tick(store, instance).run_requests == []
     assert store.generation.parked() == [], "nor is it told of as waiting"
 
 
 def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
-    return [tuple(request.tags.get(tag, request.partition_key) for tag in RANGE_TAGS) for request in requests]
+    return [
+        tuple(request.tags.get(tag, request.partition_key) for tag in RANGE_TAGS)
+        for request in requests
+    ]
 
 
 def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody_has_them(
@@ -190,7 +249,9 @@ def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody
         assert collect(stub, CONFIG, second, second).success  # somebody made one of its days anew
         asked = tick(store, instance).run_requests or []
         assert spans(asked) == [(first, first), (third, last)]
-        assert [run.run_id for run in store.generation.parked()] == [run.run_id], "its other days still wait"
+        assert [run.run_id for run in store.generation.parked()] == [run.run_id], (
+            "its other days still wait"
+        )
 
         assert collect(stub, dict(asked[0].run_config), first, first, asked[0].run_key).success
         assert spans(tick(store, instance).run_requests or []) == [(third, last)]
@@ -200,9 +261,13 @@ def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody
         n_calls = stub.n_calls
         assert tick(store, instance).run_requests == []
         [waiting] = store.generation.parked()
-        assert waiting.run_id != run.run_id, "asked for twice it would be called for before its time"
+        assert waiting.run_id != run.run_id, (
+            "asked for twice it would be called for before its time"
+        )
         assert stub.n_calls == n_calls
-        store.generation.park(waiting.run_id, utc_now() - timedelta(seconds=1), waiting.parked_why or "")
+        store.generation.park(
+            waiting.run_id, utc_now() - timedelta(seconds=1), waiting.parked_why or ""
+        )
         [again] = tick(store, instance).run_requests or []
         assert spans([again]) == [(third, last)]
         assert collect(stub, dict(again.run_config), third, last, again.run_key).success
@@ -210,7 +275,9 @@ def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody
     assert store.generation.parked() == []
 
 
-def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(store: Store, instance: dg.DagsterInstance) -> None:
+def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(
+    store: Store, instance: dg.DagsterInstance
+) -> None:
     store.generation.start("run-1", [], asset="rlhf generate", record="{}")
     store.generation.park("run-1", utc_now() - timedelta(seconds=1), "it is full")
     assert tick(store, instance).run_requests == []

@@ -1,4 +1,6 @@
-"""Where people vote: a day is routed by the rule, dealt to people, and only their votes teach and are agreed on."""
+"""Where people vote: a day is routed by the rule, dealt to people, and only their votes teach and
+are agreed on.
+"""
 
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -20,21 +22,35 @@ def project(branch: Any, grown: Any) -> Any:
     project.store.rules.put(AnnotationRules(overlap=2, repeat_share=0), after=0, actor="test")
     project.collect(
         project.day(3),
-        comparisons={"pairs_per_prompt": 4, "human_feedback_ratio": RATIO, "confidence_threshold": THRESHOLD, "repeat_share": 0.5},
+        comparisons={
+            "pairs_per_prompt": 4,
+            "human_feedback_ratio": RATIO,
+            "confidence_threshold": THRESHOLD,
+            "repeat_share": 0.5,
+        },
     )
     noon = datetime.fromisoformat(project.day(3)).replace(hour=12, tzinfo=UTC)
     for who in ("u1", "u2"):
         n = 0
-        while cards := project.store.assignments.deal(who, 20, AnnotationRules(overlap=2, repeat_share=0)):
+        while cards := project.store.assignments.deal(
+            who, 20, AnnotationRules(overlap=2, repeat_share=0)
+        ):
             for card in cards:
                 n += 1
                 project.store.votes.cast(
                     NewVote(
-                        comparison_id=card.comparison_id, annotator_id=who, annotator_kind=AnnotatorKind.HUMAN, choice="a", strength=2,
-                        voted_at=noon + timedelta(seconds=n), origin="page", idempotency_key=f"{who}/{n}", assignment_id=card.assignment_id,
+                        comparison_id=card.comparison_id,
+                        annotator_id=who,
+                        annotator_kind=AnnotatorKind.HUMAN,
+                        choice="a",
+                        strength=2,
+                        voted_at=noon + timedelta(seconds=n),
+                        origin="page",
+                        idempotency_key=f"{who}/{n}",
+                        assignment_id=card.assignment_id,
                         is_swapped=card.is_swapped,
                     )
-                )  # fmt: skip
+                )
     return project
 
 
@@ -50,7 +66,9 @@ def by_kind(project: Any, kind: str) -> set[str]:
 
 def test_people_get_exactly_their_share_least_confident_first(project: Any) -> None:
     made = of_day(project)
-    predicted = project.store.predictions.of(made["comparison_id"].tolist()).set_index("comparison_id")["p_calibrated"]
+    predicted = project.store.predictions.of(made["comparison_id"].tolist()).set_index(
+        "comparison_id"
+    )["p_calibrated"]
     confidence = predicted.where(predicted >= 0.5, 1 - predicted)
     people = by_kind(project, "human")
     assert len(people) == n_places(RATIO, len(made)) == ceil(RATIO * len(made) - 1e-9)
@@ -69,23 +87,38 @@ def test_nobody_repeats_in_the_pipeline_what_the_server_repeats_by_itself(projec
 
 def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
     before = (project.store.assignments.work_left(), project.store.votes.count())
-    project.collect(project.day(3), comparisons={"pairs_per_prompt": 4, "human_feedback_ratio": RATIO, "confidence_threshold": THRESHOLD})
+    project.collect(
+        project.day(3),
+        comparisons={
+            "pairs_per_prompt": 4,
+            "human_feedback_ratio": RATIO,
+            "confidence_threshold": THRESHOLD,
+        },
+    )
     assert (project.store.assignments.work_left(), project.store.votes.count()) == before
 
 
 def test_only_votes_of_people_teach_and_are_set_beside_predictions(project: Any) -> None:
     project.run("feedback", project.day(3))
-    pairs, log = (project.files.read_frame(stage, project.day(3)) for stage in ("preference_pairs", "reflection_log"))
+    pairs, log = (
+        project.files.read_frame(stage, project.day(3))
+        for stage in ("preference_pairs", "reflection_log")
+    )
     assert set(pairs["comparison_id"]) == by_kind(project, "human")
     assert set(pairs["annotator_kind"]) == {"human"}
     assert set(log.loc[log["vote_id"].notna(), "annotator_kind"]) == {"human"}
 
 
 def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: Any) -> None:
-    """A machine votes at the moment of its prediction: on the day of the collection, which is today."""
+    """A machine votes at the moment of its prediction: on the day of the collection, which is
+    today.
+    """
     (day,) = set(project.store.votes.on(sorted(by_kind(project, "machine")))["day"])
     project.run("feedback", day)
-    votes, pairs, log = (project.files.read_frame(stage, day) for stage in ("votes", "preference_pairs", "reflection_log"))
+    votes, pairs, log = (
+        project.files.read_frame(stage, day)
+        for stage in ("votes", "preference_pairs", "reflection_log")
+    )
     assert set(votes["comparison_id"]) == by_kind(project, "machine")
     assert set(votes["annotator_kind"]) == {"machine"}
     assert pairs.empty
@@ -95,5 +128,7 @@ def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: A
 def test_housekeeping_drops_the_anchor_of_the_day(project: Any) -> None:
     project.run("housekeeping")
     settings = project.settings
-    (anchor,) = anchors.read_anchors(settings.home / anchors.FILE, settings.organization, settings.project)
+    (anchor,) = anchors.read_anchors(
+        settings.home / anchors.FILE, settings.organization, settings.project
+    )
     assert anchors.verify_with_anchors(project.store.audit, [anchor]) >= anchor.seq

@@ -1,4 +1,6 @@
-"""The asset `prompts` with the parameters of its launchpad: sources, rules, what is told of prompts that were left out."""
+"""The asset `prompts` with the parameters of its launchpad: sources, rules, what is told of prompts
+that were left out.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,63 +21,107 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project without a day, a policy or a reward model: prompts need none of them."""
     home = tmp_path_factory.mktemp("home")
     instance = dg.DagsterInstance.ephemeral(tempdir=str(home / "runs"))
-    project = Project(Settings(home=home, completion_backend="template", annotators="simulated"), instance, {})
+    project = Project(
+        Settings(home=home, completion_backend="template", annotators="simulated"), instance, {}
+    )
     prepare(Workspace(project.settings))
     yield project
     project.close()
 
 
 def made(project: Any, day: str, *, ok: bool = True, **config: Any) -> Any:
-    return project.materialise(["prompts"], day, ok=ok, config={"ops": {"prompts": {"config": config}}})
+    return project.materialise(
+        ["prompts"], day, ok=ok, config={"ops": {"prompts": {"config": config}}}
+    )
 
 
-def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(small: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
+def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
+    small: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
     path = tmp_path / "batch.jsonl"
     rows = [json.dumps({"prompt": f"Question {i} of the batch?"}).encode() for i in range(20)]
-    rows[3], rows[9], rows[19] = b'{"prompt": "caf\xe9"}', b'{"prompt": "Question 0 of the batch?"}', b"[]"
+    rows[3], rows[9], rows[19] = (
+        b'{"prompt": "caf\xe9"}',
+        b'{"prompt": "Question 0 of the batch?"}',
+        b"[]",
+    )
     path.write_bytes(b"\n".join(rows))
     project, day = branch(small, prompts_file=path), small.day(3)
     result = made(project, day, n=17, source="dataset")
     told = result.asset_materializations_for_node("prompts")[0].metadata
-    assert (told["n_rejected"].value, told["n_duplicates"].value, told["n_prompts"].value) == (2, 1, 17)
+    assert (told["n_rejected"].value, told["n_duplicates"].value, told["n_prompts"].value) == (
+        2,
+        1,
+        17,
+    )
     assert len(project.files.read_frame("prompts", day)) == 17
     run_id = told["mlflow_run"].value.rpartition("/")[2]
-    artefact = project.registry._tracking.client.download_artifacts(run_id, "rejected_prompts.txt", str(tmp_path))
+    artefact = project.registry._tracking.client.download_artifacts(
+        run_id, "rejected_prompts.txt", str(tmp_path)
+    )
     lines = Path(artefact).read_text(encoding="utf-8").splitlines()
     assert [line.partition(": ")[0] for line in lines] == ["row", "row"]
     assert "line 4: not UTF-8" in lines[0]
     assert "line 20: a list, not an object" in lines[1]
 
 
-def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(small: Any, branch: Callable[..., Any]) -> None:
+def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(
+    small: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(small), small.day(3)
-    made(project, day, n=12, source="evolution", library="wide", population=4, generations=2, must_not=["ada"], max_chars=900)
+    made(
+        project,
+        day,
+        n=12,
+        source="evolution",
+        library="wide",
+        population=4,
+        generations=2,
+        must_not=["ada"],
+        max_chars=900,
+    )
     frame = project.files.read_frame("prompts", day)
     assert set(frame["source"]) == {"evolution"}
     assert not frame["text"].str.contains(r"\bada\b", case=False).any()
-    made(project, day, n=6, categories={"creative": 1.0}, topic="a garden", min_topic_similarity=0.2)
+    made(
+        project, day, n=6, categories={"creative": 1.0}, topic="a garden", min_topic_similarity=0.2
+    )
     assert len(project.files.read_frame("prompts", day)) == 6
 
 
-def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(small: Any, branch: Callable[..., Any]) -> None:
+def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(
+    small: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(small, completion_backend="template"), small.day(3)
     project.store.migrate()  # as `rlhf init` does: what is written stands in its ledger
     result = made(project, day, n=6, source="freeform", written=True)
-    assert {(run.asset, *run.states) for run in project.store.generation.runs()} == {("prompts", "succeeded")}
+    assert {(run.asset, *run.states) for run in project.store.generation.runs()} == {
+        ("prompts", "succeeded")
+    }
     assert result.asset_materializations_for_node("prompts")[0].metadata["n_not_written"].value == 0
     frame = project.files.read_frame("prompts", day)
     assert all("instruction" in json.loads(variables) for variables in frame["variables"])
 
 
 @pytest.mark.parametrize(
-    ("history", "error", "cure"), [("small", "ConfigurationError", "leave `doubtful` off"), ("grown", "ModelError", "n_members")]
+    ("history", "error", "cure"),
+    [("small", "ConfigurationError", "leave `doubtful` off"), ("grown", "ModelError", "n_members")],
 )
 def test_doubts_need_a_champion_of_several_members(
     history: str, error: str, cure: str, request: pytest.FixtureRequest, branch: Callable[..., Any]
 ) -> None:
     start = request.getfixturevalue(history)
     project = branch(start, completion_backend="template")
-    result = made(project, start.day(4), ok=False, n=3, source="evolution", population=2, generations=1, doubtful=True)
+    result = made(
+        project,
+        start.day(4),
+        ok=False,
+        n=3,
+        source="evolution",
+        population=2,
+        generations=1,
+        doubtful=True,
+    )
     message = project.errors(result)
     assert error in message
     assert cure in message
@@ -93,4 +139,6 @@ def test_the_launchpad_and_the_library_have_the_same_parameters() -> None:
 
     own = set(PromptsConfig.model_fields) - set(PromptParams.model_fields)
     assert own == {"written", "doubtful"}
-    assert Settings.model_fields["prompt_source"].default in (PromptsConfig.model_fields["source"].description or "")
+    assert Settings.model_fields["prompt_source"].default in (
+        PromptsConfig.model_fields["source"].description or ""
+    )

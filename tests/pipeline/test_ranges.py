@@ -1,4 +1,6 @@
-"""Ranges of days: one run for all of them, the same frames as day by day, days without data empty, other days untouched."""
+"""Ranges of days: one run for all of them, the same frames as day by day, days without data empty,
+other days untouched.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,9 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def month(grown: Any, branch: Callable[..., Any]) -> Any:
-    """Thirty days after the grown project's three: collected in one run, voted on but for the gaps, reported in one run."""
+    """Thirty days after the grown project's three: collected in one run, voted on but for the gaps,
+    reported in one run.
+    """
     project = branch(grown)
     days = [project.day(3 + i) for i in range(30)]
     project.run("collection", days[0], days[-1], config=SMALL)
@@ -35,10 +39,15 @@ def month(grown: Any, branch: Callable[..., Any]) -> Any:
 
 def written(project: Any) -> dict[str, int]:
     folder = Path(project.settings.frames)
-    return {str(p.relative_to(folder).with_suffix("")): p.stat().st_mtime_ns for p in folder.rglob("*.parquet")}
+    return {
+        str(p.relative_to(folder).with_suffix("")): p.stat().st_mtime_ns
+        for p in folder.rglob("*.parquet")
+    }
 
 
-def test_thirty_days_are_one_run_from_prompts_to_comparisons_and_one_from_votes_to_report(month: Any) -> None:
+def test_thirty_days_are_one_run_from_prompts_to_comparisons_and_one_from_votes_to_report(
+    month: Any,
+) -> None:
     runs = [run for run in month.instance.get_runs() if run.job_name in ("collection", "feedback")]
     assert sorted(run.job_name for run in runs) == ["collection", "feedback"]
     for stage in (*GENERATE, *FEEDBACK):
@@ -49,13 +58,17 @@ def test_every_day_of_the_range_counts_as_made(month: Any) -> None:
     import dagster as dg
 
     for stage in (*GENERATE, *FEEDBACK):
-        assert month.instance.get_materialized_partitions(dg.AssetKey(stage)) == {month.day(3 + i) for i in range(30)}
+        assert month.instance.get_materialized_partitions(dg.AssetKey(stage)) == {
+            month.day(3 + i) for i in range(30)
+        }
 
 
 def test_days_without_votes_are_empty_and_reported_as_insufficient(month: Any) -> None:
     for n in range(30):
         day = month.day(3 + n)
-        votes, pairs, report = (month.files.read_frame(s, day) for s in ("votes", "preference_pairs", "drift_report"))
+        votes, pairs, report = (
+            month.files.read_frame(s, day) for s in ("votes", "preference_pairs", "drift_report")
+        )
         assert votes.empty is pairs.empty is (n not in VOTED)
         assert list(votes.columns) == list(SCHEMAS["votes"].columns)
         log = month.files.read_frame("reflection_log", day)
@@ -65,7 +78,9 @@ def test_days_without_votes_are_empty_and_reported_as_insufficient(month: Any) -
             assert set(report["verdict"]) == {"insufficient"}
 
 
-def test_a_range_gives_the_frames_of_day_by_day(month: Any, grown: Any, branch: Callable[..., Any]) -> None:
+def test_a_range_gives_the_frames_of_day_by_day(
+    month: Any, grown: Any, branch: Callable[..., Any]
+) -> None:
     single = branch(grown)
     for n in range(3):
         single.run("collection", single.day(3 + n), config=SMALL)
@@ -74,14 +89,18 @@ def test_a_range_gives_the_frames_of_day_by_day(month: Any, grown: Any, branch: 
         for stage in (*GENERATE, *FEEDBACK):
             ours, theirs = (p.files.read_frame(stage, p.day(3 + n)) for p in (single, month))
             moving = [c for c in ("latency_ms", "received_at") if c in ours.columns]
-            pd.testing.assert_frame_equal(ours.drop(columns=moving), theirs.drop(columns=moving), obj=f"{stage} of day {n}")
+            pd.testing.assert_frame_equal(
+                ours.drop(columns=moving), theirs.drop(columns=moving), obj=f"{stage} of day {n}"
+            )
 
 
 def test_a_range_rewrites_its_own_days_only(month: Any) -> None:
     before = written(month)
     month.run("feedback", month.day(10), month.day(14))
     after = written(month)
-    assert {name for name in after if after[name] != before[name]} == {f"{s}/{month.day(i)}" for s in FEEDBACK for i in range(10, 15)}
+    assert {name for name in after if after[name] != before[name]} == {
+        f"{s}/{month.day(i)}" for s in FEEDBACK for i in range(10, 15)
+    }
 
 
 def test_days_whose_prompts_were_never_made_are_empty_in_a_range(month: Any) -> None:
@@ -90,8 +109,12 @@ def test_days_whose_prompts_were_never_made_are_empty_in_a_range(month: Any) -> 
     month.materialise(["prompts"], month.day(40), month.day(42), config=config)
     month.materialise(["prompts"], month.day(45), month.day(47), config=config)
     month.materialise(["completions", "comparisons"], first, last)
-    assert {i for i in range(40, 48) if month.files.read_frame("completions", month.day(i)).empty} == {43, 44}
-    assert {i for i in range(40, 48) if month.files.read_frame("comparisons", month.day(i)).empty} == {43, 44}
+    assert {
+        i for i in range(40, 48) if month.files.read_frame("completions", month.day(i)).empty
+    } == {43, 44}
+    assert {
+        i for i in range(40, 48) if month.files.read_frame("comparisons", month.day(i)).empty
+    } == {43, 44}
 
 
 def test_a_lost_file_inside_a_range_is_named_and_making_the_day_again_mends_it(month: Any) -> None:

@@ -1,4 +1,6 @@
-"""The real human votes, imported by the command line: all of them, once, in the order in which they were cast."""
+"""The real human votes, imported by the command line: all of them, once, in the order in which they
+were cast.
+"""
 
 import shutil
 from datetime import date
@@ -20,13 +22,19 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
 
     def rlhf(*arguments: object) -> str:
         environ = {"RLHF_HOME": str(home), "COLUMNS": "200"}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False).output
+        return (
+            CliRunner()
+            .invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+            .output
+        )
 
     if not (DATA / "votes.parquet").exists():
         pytest.skip("needs the 63,011 real votes, which are no part of this repository")
     for name in ("pairs", "votes"):
         shutil.copy(DATA / f"{name}.parquet", tmp_path)
-    output = rlhf("import", "comparisons", tmp_path / "pairs.parquet", "--project", "real").splitlines()
+    output = rlhf(
+        "import", "comparisons", tmp_path / "pairs.parquet", "--project", "real"
+    ).splitlines()
     assert output[:3] == [
         "17,614 imported, 0 already known, 0 merged, 0 rejected",
         "columns left alone: topic, response_a_id, response_b_id, votes_a, votes_b, votes_tie",
@@ -37,7 +45,10 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     assert "in several splits, as the split_groups say" in output[3]
     output = rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").splitlines()
     assert output[0] == "63,011 imported, 0 already known, 0 merged, 0 rejected"
-    assert output[2] == "1,584 votes without a time: filed under the day of import, outside the drift streams"
+    assert (
+        output[2]
+        == "1,584 votes without a time: filed under the day of import, outside the drift streams"
+    )
     assert rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").startswith(
         "0 imported, 63,011 already known, 0 merged, 0 rejected"
     )

@@ -1,4 +1,6 @@
-"""The replay of an import: who predicted what knowing what, when a change is found, and that no kill and no repetition shows."""
+"""The replay of an import: who predicted what knowing what, when a change is found, and that no
+kill and no repetition shows.
+"""
 
 import os
 import subprocess
@@ -50,7 +52,9 @@ class FragileRunner(InProcess):
 
 
 def drive_of(project: Any, **moments: int) -> Drive:
-    runner = FragileRunner(project.settings, project.defs, project.instance, project.store, lambda stage: None)
+    runner = FragileRunner(
+        project.settings, project.defs, project.instance, project.store, lambda stage: None
+    )
     for name, number in moments.items():
         setattr(runner, name, number)
 
@@ -78,7 +82,13 @@ def small_import(project: Any, n_days: int, *, n: int = 12, first: int = 0) -> N
 def runs_by_step(project: Any) -> dict[str, int]:
     """How many runs each step took, by `<day>:<seq>:<step>`."""
     runs = project.instance.get_runs(dg.RunsFilter())
-    return dict(Counter(run.tags[STEP_TAG].partition(":")[2].partition(":")[2] for run in runs if STEP_TAG in run.tags))
+    return dict(
+        Counter(
+            run.tags[STEP_TAG].partition(":")[2].partition(":")[2]
+            for run in runs
+            if STEP_TAG in run.tags
+        )
+    )
 
 
 def made(project: Any) -> dict[str, Any]:
@@ -87,7 +97,10 @@ def made(project: Any) -> dict[str, Any]:
     return {
         "waiting": store.replays.pending(),
         "days": {stage: files.days(stage) for stage in FEEDBACK},
-        "rows": {stage: [len(files.read_frame(stage, day)) for day in files.days(stage)] for stage in FEEDBACK},
+        "rows": {
+            stage: [len(files.read_frame(stage, day)) for day in files.days(stage)]
+            for stage in FEEDBACK
+        },
         "predictions": store.predictions.count(),
         "models": [v.data_seq for v in project.registry.history("reward_model")],
         "decisions": [(d.action, d.state, d.decided_at) for d in store.decisions.all()],
@@ -96,9 +109,11 @@ def made(project: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def history(make_project: Callable[..., Any]) -> Any:
-    """Four replayed days: one to learn from, one predicted well, one on which taste turns round, one after it. Read only.
+    """Four replayed days: one to learn from, one predicted well, one on which taste turns round,
+    one after it. Read only.
 
-    On the second day some comparisons of the first are judged again by others; on the last some votes have no time.
+    On the second day some comparisons of the first are judged again by others; on the last some
+    votes have no time.
     """
     project = make_project(completion_backend="template", annotators="human", min_new_pairs=N)
     frames = [imported.comparisons(N, name=f"d{d}") for d in range(4)]
@@ -107,10 +122,15 @@ def history(make_project: Callable[..., Any]) -> Any:
     for d, (frame, taste) in enumerate(zip(frames, tastes, strict=True)):
         imported.publish(project.store, frame)
         cast += imported.votes(frame, project.day(d), likes=taste, seed=d)
-    cast += imported.votes(frames[1].iloc[:20], project.day(2), likes=imported.HARSH, annotators=2, seed=9, by="again")
+    cast += imported.votes(
+        frames[1].iloc[:20], project.day(2), likes=imported.HARSH, annotators=2, seed=9, by="again"
+    )
     undated = imported.comparisons(6, name="undated")
     imported.publish(project.store, undated)
-    cast += [v.model_copy(update={"voted_at": None}) for v in imported.votes(undated, project.day(0), seed=8)]
+    cast += [
+        v.model_copy(update={"voted_at": None})
+        for v in imported.votes(undated, project.day(0), seed=8)
+    ]
     imported.import_votes(project.store, cast)
     assert replay(project) == [project.day(d) for d in range(4)]
     return project
@@ -134,7 +154,11 @@ def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: 
     data_seq = {v.label: v.data_seq for v in history.registry.history("reward_model")}
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
     assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
-    first_vote = history.store.votes.on(predictions["comparison_id"].tolist()).groupby("comparison_id")["seq"].min()
+    first_vote = (
+        history.store.votes.on(predictions["comparison_id"].tolist())
+        .groupby("comparison_id")["seq"]
+        .min()
+    )
     assert len(predictions) == 3 * N
     for row in predictions.to_dict("records"):
         assert data_seq[row["reward_model"]] < first_vote[row["comparison_id"]]
@@ -149,22 +173,39 @@ def test_no_model_has_learnt_from_a_vote_after_its_day(history: Any) -> None:
     assert history.store.votes.max_seq() > ends[3]  # undated votes, cast last, are in none of them
 
 
-def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(history: Any, branch: Callable[..., Any]) -> None:
-    """The leak that must be impossible: all days' pairs lie there, those beyond the seq are as good as not."""
+def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
+    history: Any, branch: Callable[..., Any]
+) -> None:
+    """The leak that must be impossible: all days' pairs lie there, those beyond the seq are as good
+    as not.
+    """
     project = branch(history)
     all_pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
     assert all_pairs["max_seq"].max() > seqs(project, 0)
     first = project.registry.history("reward_model")[0]
     limit = {"up_to_seq": seqs(project, 0)}
-    project.run("learning", config={"ops": {stage: {"config": limit} for stage in ("annotator_model", "reward_model", "calibration")}})
+    project.run(
+        "learning",
+        config={
+            "ops": {
+                stage: {"config": limit}
+                for stage in ("annotator_model", "reward_model", "calibration")
+            }
+        },
+    )
     again = project.registry.history("reward_model")[-1]
     assert again.version > first.version
     assert (again.data_hash, again.data_seq) == (first.data_hash, first.data_seq)
     pairs = latest_pairs(all_pairs, up_to_seq=limit["up_to_seq"])
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
-    known = last_words(project.files.read_days("votes", project.files.days("votes")), up_to_seq=limit["up_to_seq"])
-    labels, shown = project.files.read_frame("annotator_model"), project.store.comparisons.with_ids(judged_ids(known))
+    known = last_words(
+        project.files.read_days("votes", project.files.days("votes")), up_to_seq=limit["up_to_seq"]
+    )
+    labels, shown = (
+        project.files.read_frame("annotator_model"),
+        project.store.comparisons.with_ids(judged_ids(known)),
+    )
     assert labels["max_seq"].max() <= limit["up_to_seq"]
     asked = known["comparison_id"].isin(shown.loc[shown["split"] != "test", "comparison_id"])
     assert 0 < asked.sum() < len(known)
@@ -193,12 +234,16 @@ def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(his
 
 
 def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: Any) -> None:
-    """Comparisons of day 1 have votes of day 2 too: read ahead, they would hide all votes before them."""
+    """Comparisons of day 1 have votes of day 2 too: read ahead, they would hide all votes before
+    them.
+    """
     label = "demo.reward_model@1"
     whole = history.store.detectors.errors_after(label)
     again = scan(whole, model_version=label)
     assert again.states == history.store.detectors.states(label)
-    assert {e.event_id for e in again.events} == {e.event_id for e in history.store.events.for_model(label) if e.kind == "drift"}
+    assert {e.event_id for e in again.events} == {
+        e.event_id for e in history.store.events.for_model(label) if e.kind == "drift"
+    }
     assert set(whole["day"]) == {history.day(d) for d in (1, 2)}
 
 
@@ -211,7 +256,10 @@ def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any)
 
 
 def test_a_day_is_told_in_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
-    first, turned = day_line(history.settings, history.day(0), 1.0), day_line(history.settings, history.day(2), 2.5)
+    first, turned = (
+        day_line(history.settings, history.day(0), 1.0),
+        day_line(history.settings, history.day(2), 2.5),
+    )
     assert first.split()[:4] == [history.day(0), "240", "-", "0"]
     assert "drift" in turned
     judged = history.files.read_frame("reflection_log", history.day(2)).dropna(subset=["is_error"])
@@ -238,7 +286,9 @@ def test_what_is_asked_for_again_is_found_done(history: Any, branch: Callable[..
     assert len(history.instance.get_runs()) == runs
 
 
-def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(history: Any, branch: Callable[..., Any]) -> None:
+def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(
+    history: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(history, refit_after_pairs=NEVER)
     before = project.store.predictions.for_days([project.day(d) for d in range(4)])
     project.store.replays.ask([project.day(2)])
@@ -248,13 +298,18 @@ def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(history: An
     assert made(project)["decisions"] == made(history)["decisions"]
 
 
-def test_late_votes_remake_their_day_and_leave_its_predictions(history: Any, branch: Callable[..., Any]) -> None:
+def test_late_votes_remake_their_day_and_leave_its_predictions(
+    history: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(history, refit_after_pairs=NEVER), history.day(1)
     before = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
     predicted = project.store.predictions.for_days([day])
     known, new = imported.comparisons(10, name="d1"), imported.comparisons(10, name="late")
     imported.publish(project.store, new)
-    late = [*imported.votes(known, day, by="late", seed=5), *imported.votes(new, day, by="late", seed=6)]
+    late = [
+        *imported.votes(known, day, by="late", seed=5),
+        *imported.votes(new, day, by="late", seed=6),
+    ]
     imported.import_votes(project.store, late)
     drive = drive_of(project)
     assert list(drive.days()) == [day]
@@ -263,17 +318,25 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(history: Any, bra
     assert all(after[d].equals(before[d]) for d in (0, 2, 3))
     assert project.store.predictions.for_days([day]).equals(predicted)
     rows = project.files.read_frame("reflection_log", day)
-    assert set(known["comparison_id"]) <= set(rows.loc[rows["annotator_id"].str.startswith("late", na=False), "comparison_id"])
-    # The champion has learnt from the turn of taste on the next day: no prediction of it is one of this morning.
+    assert set(known["comparison_id"]) <= set(
+        rows.loc[rows["annotator_id"].str.startswith("late", na=False), "comparison_id"]
+    )
+    # The champion has learnt from the turn of taste on the next day: no prediction of it is one of
+    # this morning.
     assert not set(new["comparison_id"]) & set(rows["comparison_id"])
     assert drive.left_out == {day: 10}
-    said = f"10 comparisons of {day} were imported after later days were learnt; they stay outside the drift streams"
+    said = (
+        f"10 comparisons of {day} were imported after later days were learnt; they stay "
+        "outside the drift streams"
+    )
     assert list(outside(drive.left_out)) == [said]
     made = next(run for run in drive.runner.history if run.stage == "reflection_log")
     assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
 
 
-def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(history: Any, branch: Callable[..., Any]) -> None:
+def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(
+    history: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(history, refit_after_pairs=NEVER)
     new = imported.comparisons(10, name="late")
     imported.publish(project.store, new)
@@ -288,13 +351,18 @@ def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(history: 
 
 def test_of_several_days_one_sentence_says_how_many_came_too_late() -> None:
     assert list(outside({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
-        "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; they stay outside the drift streams"
+        "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; "
+        "they stay outside the drift streams"
     ]
     assert list(outside({"2016-02-03": 0})) == []
 
 
-def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(make_project: Callable[..., Any]) -> None:
-    """The second import's votes of a day have higher seqs than the first one's of the next day, which is still to be predicted."""
+def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(
+    make_project: Callable[..., Any],
+) -> None:
+    """The second import's votes of a day have higher seqs than the first one's of the next day,
+    which is still to be predicted.
+    """
     project = make_project(completion_backend="template", min_new_pairs=N, refit_after_pairs=N)
     for name in ("one", "two"):
         cast = []
@@ -310,7 +378,9 @@ def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(make
     assert data_seq
     predictions = project.store.predictions.for_days([project.day(d) for d in range(3)])
     votes = project.store.votes.snapshot([project.day(d) for d in range(3)])
-    for day, label in predictions[["day", "reward_model"]].drop_duplicates().itertuples(index=False):
+    for day, label in (
+        predictions[["day", "reward_model"]].drop_duplicates().itertuples(index=False)
+    ):
         assert votes.loc[votes["seq"] <= data_seq[label], "day"].max() < day
     assert len(predictions) == 4 * N  # all of the second and third day
 
@@ -324,7 +394,9 @@ def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
     return made(project)
 
 
-@pytest.mark.parametrize("moment", [{"killed_before": 1}, {"killed_after": 1}, {"killed_before": 2}], ids=str)
+@pytest.mark.parametrize(
+    "moment", [{"killed_before": 1}, {"killed_after": 1}, {"killed_before": 2}], ids=str
+)
 def test_a_killed_replay_goes_on_where_it_stood_and_doubles_nothing(
     make_project: Callable[..., Any], unbroken: dict[str, Any], moment: dict[str, int]
 ) -> None:
@@ -346,16 +418,24 @@ def expire_leases(project: Any) -> None:
         project.store.replays.lease(day, "another step", now=datetime.now(UTC), lease=timedelta(0))
 
 
-def test_a_killed_run_is_ended_and_its_step_taken_again(make_project: Callable[..., Any], unbroken: dict[str, Any]) -> None:
+def test_a_killed_run_is_ended_and_its_step_taken_again(
+    make_project: Callable[..., Any], unbroken: dict[str, Any]
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 2)
     request = Replay(project.settings, project.instance, project.store).advance()
     assert isinstance(request, dg.RunRequest)
     tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
-    killed = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
-    started = dg.DagsterEvent(event_type_value="PIPELINE_START", job_name="feedback", message="started")
+    killed = project.instance.create_run_for_job(
+        project.defs.resolve_job_def("feedback"), tags=tags
+    )
+    started = dg.DagsterEvent(
+        event_type_value="PIPELINE_START", job_name="feedback", message="started"
+    )
     project.instance.report_dagster_event(started, run_id=killed.run_id)
-    project.store.heartbeats.beat(killed.run_id, pid=dead_pid(), host=os.uname().nodename, job="feedback")
+    project.store.heartbeats.beat(
+        killed.run_id, pid=dead_pid(), host=os.uname().nodename, job="feedback"
+    )
     assert replay(project) == [project.day(d) for d in range(2)]
     assert project.instance.get_run_by_id(killed.run_id).status == dg.DagsterRunStatus.FAILURE
     assert made(project) == unbroken
@@ -373,7 +453,9 @@ def test_a_failed_feedback_stops_the_replay_naming_day_and_cause_and_the_next_ca
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 2)
-    with pytest.raises(PipelineError, match=rf"feedback of {project.day(1)} failed: .*`rlhf replay` to go on"):
+    with pytest.raises(
+        PipelineError, match=rf"feedback of {project.day(1)} failed: .*`rlhf replay` to go on"
+    ):
         replay(project, failing=2)
     assert project.store.replays.pending() == [project.day(1)]
     assert project.files.days("drift_report") == [project.day(0)]
@@ -381,14 +463,22 @@ def test_a_failed_feedback_stops_the_replay_naming_day_and_cause_and_the_next_ca
     assert made(project) == unbroken
 
 
-def test_the_sensor_gives_up_after_three_attempts_and_says_what_to_do(make_project: Callable[..., Any]) -> None:
+def test_the_sensor_gives_up_after_three_attempts_and_says_what_to_do(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 2)
     broken = {"ops": {"votes": {"config": {"up_to_seq": -5}}}}
     for attempt in (1, 2, 3):
         request = project.tick("replay").run_requests[0]
         assert request.run_key.endswith(f":feedback:{attempt}")
-        project.run("feedback", project.day(0), ok=False, tags={**request.tags, "dagster/run_key": request.run_key}, config=broken)
+        project.run(
+            "feedback",
+            project.day(0),
+            ok=False,
+            tags={**request.tags, "dagster/run_key": request.run_key},
+            config=broken,
+        )
     data = project.tick("replay")
     assert not data.run_requests
     assert f"The replay stopped at {project.day(0)}: feedback failed 3 times" in data.skip_message
@@ -413,7 +503,9 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     assert timedelta(seconds=10) < SUBMISSION_LEASE
 
 
-def test_the_sensor_alone_comes_to_the_same_end(make_project: Callable[..., Any], unbroken: dict[str, Any]) -> None:
+def test_the_sensor_alone_comes_to_the_same_end(
+    make_project: Callable[..., Any], unbroken: dict[str, Any]
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 2)
     asked = []
@@ -425,20 +517,30 @@ def test_the_sensor_alone_comes_to_the_same_end(make_project: Callable[..., Any]
     assert made(project) == unbroken
 
 
-def test_other_sensors_wait_for_the_replay_and_ask_for_none_of_its_days_afterwards(make_project: Callable[..., Any]) -> None:
+def test_other_sensors_wait_for_the_replay_and_ask_for_none_of_its_days_afterwards(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=10, quiet_minutes=0)
     small_import(project, 2)
     project.store.replays.done(project.day(0))
     data = project.tick("votes")
-    assert [r.partition_key for r in data.run_requests] == [project.day(0)]  # nobody replays it: it is like any other day
+    # nobody replays it: it is like any other day
+    assert [r.partition_key for r in data.run_requests] == [project.day(0)]
     project.run_request(data.run_requests[0], "votes")
     data = project.tick("votes")
     assert not data.run_requests
     assert "1 of them for their replay" in data.skip_message
     for sensor in ("learning", "retraining"):
-        assert f"1 imported days wait for their replay, {project.day(1)} is next" in project.tick(sensor).skip_message
+        assert (
+            f"1 imported days wait for their replay, {project.day(1)} is next"
+            in project.tick(sensor).skip_message
+        )
     assert project.files.days("votes") == [project.day(0)]
-    quiet = Replay(project.settings.model_copy(update={"min_new_pairs": NEVER}), project.instance, project.store)
+    quiet = Replay(
+        project.settings.model_copy(update={"min_new_pairs": NEVER}),
+        project.instance,
+        project.store,
+    )
     project.run_request(quiet.advance(), "feedback")
     assert quiet.advance() is None
     assert not project.tick("votes").run_requests
@@ -473,7 +575,10 @@ def test_where_the_first_days_have_nothing_to_calibrate_with_a_model_serves_unca
     first, *later = project.store.calibrations.log()
     assert (first.method, first.candidates, first.n_fit) == ("none", {}, 0)
     assert later[0].candidates
-    assert len(project.files.read_frame("reflection_log", project.day(1)).dropna(subset=["is_error"])) > 0
+    assert (
+        len(project.files.read_frame("reflection_log", project.day(1)).dropna(subset=["is_error"]))
+        > 0
+    )
 
 
 def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) -> None:
@@ -485,7 +590,9 @@ def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) ->
     assert len(project.tick("replay").run_requests) == 1
 
 
-def test_days_of_a_killed_import_wait_also_after_another_file_came_in(make_project: Callable[..., Any]) -> None:
+def test_days_of_a_killed_import_wait_also_after_another_file_came_in(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     store, killed = project.store, {"sha256": "ab"}
     frame = imported.comparisons(12, name="d1")
@@ -497,11 +604,15 @@ def test_days_of_a_killed_import_wait_also_after_another_file_came_in(make_proje
     small_import(project, 1)
     small_import(project, 1, first=2)
     store.imports.finish(other, {})
-    with pytest.raises(ReplayStopped, match=r"killed\.csv since .* was killed before its end.* Import the same file again") as stopped:
+    with pytest.raises(
+        ReplayStopped,
+        match=r"killed\.csv since .* was killed before its end.* Import the same file again",
+    ) as stopped:
         replay(project)
     assert f"{project.day(1)} waits" in str(stopped.value)
     assert "`rlhf replay --unfinished`" in project.tick("replay").skip_message
-    assert project.files.days("votes") == [project.day(0)]  # what is before the killed import's days does not wait
+    # what is before the killed import's days does not wait
+    assert project.files.days("votes") == [project.day(0)]
     assert store.replays.pending() == [project.day(1), project.day(2)]
     again = store.imports.start("votes", "killed.csv", killed)
     store.votes.cast_many(whole)
@@ -510,21 +621,31 @@ def test_days_of_a_killed_import_wait_also_after_another_file_came_in(make_proje
     assert len(project.files.read_frame("votes", project.day(1))) == len(whole)
 
 
-def test_days_of_a_failed_import_are_replayed_as_they_are_where_somebody_says_so(make_project: Callable[..., Any]) -> None:
+def test_days_of_a_failed_import_are_replayed_as_they_are_where_somebody_says_so(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     failed = project.store.imports.start("votes", "votes.csv", {"sha256": "ab"})
     project.store.imports.casting(failed, [project.day(0)])
     small_import(project, 1)
     project.store.imports.fail(failed, {"error": "StoreError: the disk is full"})
-    assert "failed before its end (StoreError: the disk is full)" in project.tick("replay").skip_message
+    assert (
+        "failed before its end (StoreError: the disk is full)"
+        in project.tick("replay").skip_message
+    )
     project.store.imports.take_as_is()
     assert replay(project) == [project.day(0)]
 
 
-def test_a_day_before_the_first_partition_is_named_with_its_cure(make_project: Callable[..., Any]) -> None:
+def test_a_day_before_the_first_partition_is_named_with_its_cure(
+    make_project: Callable[..., Any],
+) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     frame = imported.comparisons(2, name="old")
     imported.publish(project.store, frame)
     imported.import_votes(project.store, imported.votes(frame, "2016-01-31"))
-    with pytest.raises(ReplayStopped, match=r"2016-01-31 waits .* partitions begin with .* Reload the code location"):
+    with pytest.raises(
+        ReplayStopped,
+        match=r"2016-01-31 waits .* partitions begin with .* Reload the code location",
+    ):
         replay(project)

@@ -1,4 +1,6 @@
-"""`rlhf storage retain` and job `housekeeping`: a dry run deletes nothing and lists what the next run deletes."""
+"""`rlhf storage retain` and job `housekeeping`: a dry run deletes nothing and lists what the next
+run deletes.
+"""
 
 import os
 import shutil
@@ -11,8 +13,18 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData, TickData, TickStatus
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    SensorInstigatorData,
+    TickData,
+    TickStatus,
+)
 from typer.testing import CliRunner
 
 from rlhf_pipeline.artefacts import Artefacts
@@ -57,10 +69,15 @@ class Home:
         return [item.name for item in self.retention.retain(dry_run=dry_run) if item.kind == kind]
 
     def run(self, days: float, status: dg.DagsterRunStatus = SUCCESS, **tags: str) -> str:
-        made = dg.DagsterRun(job_name="feedback", run_id=dg.DagsterRun(job_name="x").run_id, status=status, tags=tags)
+        made = dg.DagsterRun(
+            job_name="feedback", run_id=dg.DagsterRun(job_name="x").run_id, status=status, tags=tags
+        )
         self.instance.run_storage.add_historical_run(made, days_ago(days))
         self.instance.report_engine_event("it ran", made)
-        self.write(self.settings.home / "dagster" / "storage" / made.run_id / "compute_logs" / "x.out", days)
+        self.write(
+            self.settings.home / "dagster" / "storage" / made.run_id / "compute_logs" / "x.out",
+            days,
+        )
         return made.run_id
 
     def write(self, path: Path, days: float) -> Path:
@@ -81,16 +98,28 @@ class Home:
     def tick(self, days: float, status: TickStatus) -> None:
         location = RegisteredCodeLocationOrigin("rlhf_pipeline")
         origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), "votes")
-        state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, SensorInstigatorData(cursor=None))
-        if self.instance.get_instigator_state(state.instigator_origin_id, state.selector_id) is None:
+        state = InstigatorState(
+            origin,
+            InstigatorType.SENSOR,
+            InstigatorStatus.RUNNING,
+            SensorInstigatorData(cursor=None),
+        )
+        if (
+            self.instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
+            is None
+        ):
             self.instance.add_instigator_state(state)
         self.instance.create_tick(
             TickData(
-                instigator_origin_id=state.instigator_origin_id, instigator_name="votes", instigator_type=InstigatorType.SENSOR,
-                status=status, timestamp=days_ago(days).timestamp(), selector_id=state.selector_id,
+                instigator_origin_id=state.instigator_origin_id,
+                instigator_name="votes",
+                instigator_type=InstigatorType.SENSOR,
+                status=status,
+                timestamp=days_ago(days).timestamp(),
+                selector_id=state.selector_id,
                 run_ids=[] if status == TickStatus.SUCCESS else None,
             )
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +141,10 @@ def home(tmp_path: Path, template: Path) -> Iterator[Home]:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     workspace = Workspace(Settings(home=tmp_path, **KEPT))
     prepare(workspace)
-    with workspace.store as store, dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+    with (
+        workspace.store as store,
+        dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance,
+    ):
         yield Home(workspace.settings, store, workspace.registry, instance)
 
 
@@ -121,14 +153,23 @@ def full(home: Home) -> Home:
     """Of every kind something to delete and something to keep."""
     home.run(31)
     home.run(29)
-    for days, status in ((3, TickStatus.SKIPPED), (1, TickStatus.SKIPPED), (21, TickStatus.SUCCESS), (19, TickStatus.SUCCESS)):
+    for days, status in (
+        (3, TickStatus.SKIPPED),
+        (1, TickStatus.SKIPPED),
+        (21, TickStatus.SUCCESS),
+        (19, TickStatus.SUCCESS),
+    ):
         home.tick(days, status)
     root = home.settings.home
     dated = {
-        "frames/reports/drift_2026-01-01.html": 51, "frames/reports/drift_2026-01-02.html": 49,
-        "cache/embeddings/old.emb": 41, "cache/embeddings/old.cut": 41, "cache/embeddings/young.emb": 39,
-        "models/candidates/old/weights": 31, "models/candidates/young/weights": 29,
-    }  # fmt: skip
+        "frames/reports/drift_2026-01-01.html": 51,
+        "frames/reports/drift_2026-01-02.html": 49,
+        "cache/embeddings/old.emb": 41,
+        "cache/embeddings/old.cut": 41,
+        "cache/embeddings/young.emb": 39,
+        "models/candidates/old/weights": 31,
+        "models/candidates/young/weights": 29,
+    }
     for path, days in dated.items():
         home.write(root / path, days)
     for number in (1, 2, 3):
@@ -136,7 +177,15 @@ def full(home: Home) -> Home:
     return home
 
 
-EXPECTED = [("ticks", 1), ("ticks", 1), ("reports", 1), ("embeddings", 1), ("training files", 1), ("model files", 1), ("model files", 1)]
+EXPECTED = [
+    ("ticks", 1),
+    ("ticks", 1),
+    ("reports", 1),
+    ("embeddings", 1),
+    ("training files", 1),
+    ("model files", 1),
+    ("model files", 1),
+]
 
 
 def files(folder: Path) -> set[Path]:
@@ -210,15 +259,25 @@ def test_run_that_has_not_ended_stays_however_old(home: Home) -> None:
 
 def fire_on_everything(evidence: TriggerEvidence) -> TriggerDecision:
     return TriggerDecision(
-        action="fire", reasons=("test",), event_ids=tuple(e.event_id for e in evidence.open_events), decided_at=evidence.now
+        action="fire",
+        reasons=("test",),
+        event_ids=tuple(e.event_id for e in evidence.open_events),
+        decided_at=evidence.now,
     )
 
 
 def test_run_of_a_decision_stays(home: Home) -> None:
     run_id = home.run(400)
     event = DriftEvent(
-        kind="drift", model_version="m@1", detector="ddm", params_hash="p", stream="errors", seq=1, day=NOW.date(), evidence={}
-    )  # fmt: skip
+        kind="drift",
+        model_version="m@1",
+        detector="ddm",
+        params_hash="p",
+        stream="errors",
+        seq=1,
+        day=NOW.date(),
+        evidence={},
+    )
     home.store.events.add([event])
     fire = home.store.decisions.decide(fire_on_everything, now=NOW, champion=None)
     assert fire is not None
@@ -282,7 +341,9 @@ def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
     assert {item.kind for item in full.retention.retain(dry_run=True)} == {"runs", "ticks"}
 
 
-def test_command_lists_and_deletes_by_its_settings(full: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_lists_and_deletes_by_its_settings(
+    full: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in full.settings.variables.items():
         monkeypatch.setenv(name, value)
     listed = CliRunner().invoke(app, ["storage", "retain", "--dry-run"])

@@ -1,4 +1,6 @@
-"""From drift events to a gated candidate, all in this process: one change, one decision, one run, every step on record."""
+"""From drift events to a gated candidate, all in this process: one change, one decision, one run,
+every step on record.
+"""
 
 import base64
 import json
@@ -15,13 +17,28 @@ from rlhf_pipeline.errors import ModelHashMismatch
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.policy import load_policy
 from rlhf_pipeline.protocols import silent
-from rlhf_pipeline.records import CalibrationReport, DriftEvent, Evaluation, GateDecision, ModelVersion, folder_hash
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    DriftEvent,
+    Evaluation,
+    GateDecision,
+    ModelVersion,
+    folder_hash,
+)
 from rlhf_pipeline.registry import is_accuracy, openings
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.reward_model import EmbeddingRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
-STAGES = ("annotator_model", "reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate")
+STAGES = (
+    "annotator_model",
+    "reward_model",
+    "calibration",
+    "retraining_set",
+    "candidate_model",
+    "evaluation",
+    "gate",
+)
 QUICK = {
     "calibration": {"min_pairs": 10},
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
@@ -32,25 +49,38 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def quick(**more: dict[str, Any]) -> dict[str, Any]:
-    return {"ops": {stage: {"config": config | more.get(stage, {})} for stage, config in QUICK.items()}}
+    return {
+        "ops": {stage: {"config": config | more.get(stage, {})} for stage, config in QUICK.items()}
+    }
 
 
 def drift(project: Any, *detectors: str, change: int | None = None) -> list[DriftEvent]:
-    """An event of each detector on the champion reward model, as the drift report would store it; far from any real one."""
+    """An event of each detector on the champion reward model, as the drift report would store it;
+    far from any real one.
+    """
     events = [
         DriftEvent(
-            kind="drift", model_version=project.judge, detector=name, params_hash="p", stream="errors", seq=1_000_000 - n,
-            day=project.settings.start_day, change_seq=change, evidence={},
+            kind="drift",
+            model_version=project.judge,
+            detector=name,
+            params_hash="p",
+            stream="errors",
+            seq=1_000_000 - n,
+            day=project.settings.start_day,
+            change_seq=change,
+            evidence={},
         )
         for n, name in enumerate(detectors)
-    ]  # fmt: skip
+    ]
     project.store.events.add(events)
     return events
 
 
 @pytest.fixture(scope="module")
 def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
-    """The grown project after a change of taste on its third day was detected and retrained upon."""
+    """The grown project after a change of taste on its third day was detected and retrained
+    upon.
+    """
     project = branch(grown)
     change = int(project.files.read_frame("votes", project.day(2))["seq"].min())
     drift(project, "ddm", "adwin", change=change)
@@ -62,12 +92,20 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
 
 
 def figures(project: Any, stage: str) -> dict[str, bytes]:
-    metadata = project.instance.get_latest_materialization_event(dg.AssetKey(stage)).asset_materialization.metadata
-    marks = {k: v.value.partition("base64,")[2].rstrip(")") for k, v in metadata.items() if "image/png" in str(v.value)[:60]}
+    metadata = project.instance.get_latest_materialization_event(
+        dg.AssetKey(stage)
+    ).asset_materialization.metadata
+    marks = {
+        k: v.value.partition("base64,")[2].rstrip(")")
+        for k, v in metadata.items()
+        if "image/png" in str(v.value)[:60]
+    }
     return {name: base64.b64decode(mark) for name, mark in marks.items()}
 
 
-def test_one_detector_alone_holds_and_a_second_one_fires_once(grown: Any, branch: Callable[..., Any]) -> None:
+def test_one_detector_alone_holds_and_a_second_one_fires_once(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     assert not project.tick("retraining").run_requests
     before = len(project.store.decisions.all())
@@ -79,13 +117,16 @@ def test_one_detector_alone_holds_and_a_second_one_fires_once(grown: Any, branch
     assert (held.action, fired.action, fired.state) == ("hold", "fire", "pending")
     assert [r.run_key for r in requests] == [f"retraining:demo:{fired.decision_id}:1"]
     assert requests[0].tags["rlhf/decision_id"] == str(fired.decision_id)
-    for _ in range(3):  # the lease holds while the daemon submits; a re-tick or a reset cursor decides nothing new
+    # the lease holds while the daemon submits; a re-tick or a reset cursor decides nothing new
+    for _ in range(3):
         project.cursors.clear()
         assert not project.tick("retraining").run_requests
     assert len(project.store.decisions.all()) == before + 2
 
 
-def test_few_new_votes_hold_a_confirmed_change(grown: Any, branch: Callable[..., Any], make_project: Callable[..., Any]) -> None:
+def test_few_new_votes_hold_a_confirmed_change(
+    grown: Any, branch: Callable[..., Any], make_project: Callable[..., Any]
+) -> None:
     project = make_project(completion_backend="template")
     project.collect(project.day(0), n=3)
     project.vote(project.day(0))
@@ -97,11 +138,20 @@ def test_few_new_votes_hold_a_confirmed_change(grown: Any, branch: Callable[...,
 
 
 def test_request_says_what_the_decision_knew_and_the_store_what_changed(retrained: Any) -> None:
-    """The change is in the store, where every fit finds it, and no longer in the request: a retracted one does not come back with a retry."""
-    learning = {"config": {"up_to_seq": retrained.store.votes.max_seq()}}  # what the decision knew, whenever the run comes
-    assert retrained.request.run_config == {"ops": dict.fromkeys(("annotator_model", "reward_model", "calibration"), learning)}
-    assert [change.change_seq for change in retrained.store.taste_changes.all()] == [retrained.change]
-    assert retrained.files.read_record("reward_model", ModelVersion).params["taste_changes"] == {"since_seq": retrained.change}
+    """The change is in the store, where every fit finds it, and no longer in the request: a
+    retracted one does not come back with a retry.
+    """
+    # what the decision knew, whenever the run comes
+    learning = {"config": {"up_to_seq": retrained.store.votes.max_seq()}}
+    assert retrained.request.run_config == {
+        "ops": dict.fromkeys(("annotator_model", "reward_model", "calibration"), learning)
+    }
+    assert [change.change_seq for change in retrained.store.taste_changes.all()] == [
+        retrained.change
+    ]
+    assert retrained.files.read_record("reward_model", ModelVersion).params["taste_changes"] == {
+        "since_seq": retrained.change
+    }
 
 
 def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) -> None:
@@ -113,7 +163,9 @@ def test_the_decision_is_settled_and_no_second_run_is_asked_for(retrained: Any) 
     assert runs[0].tags["rlhf/decision_id"] == str(decisions[0].decision_id)
 
 
-def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluation_split(retrained: Any) -> None:
+def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluation_split(
+    retrained: Any,
+) -> None:
     rows = retrained.files.read_frame("retraining_set")
     assert 40 <= len(rows) <= 64
     assert set(rows["split"]) == {"train"}
@@ -125,7 +177,9 @@ def test_every_row_of_the_retraining_set_has_a_reason_and_none_is_of_an_evaluati
     assert rows.loc[rows["weight"] == 1, "reason"].str.contains("after the change").all()
 
 
-def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(retrained: Any) -> None:
+def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(
+    retrained: Any,
+) -> None:
     version = retrained.files.read_record("candidate_model", ModelVersion)
     registered = retrained.registry.get("policy", "candidate")
     assert registered == version
@@ -134,7 +188,9 @@ def test_the_candidate_is_registered_with_its_parent_and_its_files_are_whole(ret
     folder = retrained.champions.policy_folder(version)
     assert folder_hash(folder) == version.content_hash
     assert version.content_hash != retrained.registry.get("policy", 1).content_hash
-    assert load_policy(folder).generate(["Hello"], temperature=0.0, top_p=1.0, seeds=[0], max_new_tokens=4)
+    assert load_policy(folder).generate(
+        ["Hello"], temperature=0.0, top_p=1.0, seeds=[0], max_new_tokens=4
+    )
     assert version.metrics["n_steps"] >= 3
 
 
@@ -144,15 +200,26 @@ def test_the_evaluation_judges_candidate_and_champion_on_the_frozen_prompts(retr
     assert evaluation.n_prompts == len(frozen_prompts())
     assert evaluation.win_rate.low <= evaluation.win_rate.value <= evaluation.win_rate.high
     assert evaluation.kl.value >= 0
-    assert evaluation.reward_model.startswith(retrained.files.read_record("reward_model", ModelVersion).label)
+    assert evaluation.reward_model.startswith(
+        retrained.files.read_record("reward_model", ModelVersion).label
+    )
 
 
-def test_a_candidate_is_judged_against_the_first_policy_too(retrained: Any, branch: Callable[..., Any]) -> None:
+def test_a_candidate_is_judged_against_the_first_policy_too(
+    retrained: Any, branch: Callable[..., Any]
+) -> None:
     first = retrained.files.read_record("evaluation", Evaluation)
     assert (first.base, first.win_rate_against_base) == ("demo.policy@1", first.win_rate)
     project = branch(retrained)
-    project.champions.promote("policy", project.files.read_record("candidate_model", ModelVersion), reason="test", actor="test")
-    project.materialise(["evaluation"], config={"ops": {"evaluation": {"config": QUICK["evaluation"]}}})
+    project.champions.promote(
+        "policy",
+        project.files.read_record("candidate_model", ModelVersion),
+        reason="test",
+        actor="test",
+    )
+    project.materialise(
+        ["evaluation"], config={"ops": {"evaluation": {"config": QUICK["evaluation"]}}}
+    )
     second = project.files.read_record("evaluation", Evaluation)
     assert (second.champion, second.win_rate.value) == ("demo.policy@2", 0.5)  # against itself
     assert (second.base, second.win_rate_against_base) == ("demo.policy@1", first.win_rate)
@@ -161,7 +228,12 @@ def test_a_candidate_is_judged_against_the_first_policy_too(retrained: Any, bran
 def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:
     decision = retrained.files.read_record("gate", GateDecision)
     assert retrained.store.gates.all() == [decision]
-    assert {c.name for c in decision.checks} == {"win_rate", "checkable_answers", "mean_length", "blocking_checks"}
+    assert {c.name for c in decision.checks} == {
+        "win_rate",
+        "checkable_answers",
+        "mean_length",
+        "blocking_checks",
+    }
     assert all(c.reason for c in decision.checks)
     assert decision.promoted is all(c.passed for c in decision.checks)
     champion = retrained.registry.get("policy", "champion").label
@@ -169,16 +241,22 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
     assert len(retrained.store.promotions.history("demo.policy")) == 1 + decision.promoted
 
 
-def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_is(retrained: Any, branch: Callable[..., Any]) -> None:
+def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_is(
+    retrained: Any, branch: Callable[..., Any]
+) -> None:
     refused, passed = branch(retrained), branch(retrained)
     refused.materialise(["gate"], config={"ops": {"gate": {"config": {"min_win_rate": 1.0}}}})
     assert not refused.files.read_record("gate", GateDecision).promoted
     evaluation = passed.files.read_record("evaluation", Evaluation)
     better = evaluation.model_copy(
         update={
-            "win_rate": evaluation.win_rate.model_copy(update={"value": 0.6, "low": 0.55, "high": 0.65}),
+            "win_rate": evaluation.win_rate.model_copy(
+                update={"value": 0.6, "low": 0.55, "high": 0.65}
+            ),
             "mean_length_candidate": evaluation.mean_length_champion,
-            "checkable_difference": evaluation.checkable_difference.model_copy(update={"low": -0.1, "value": 0.0, "high": 0.1}),
+            "checkable_difference": evaluation.checkable_difference.model_copy(
+                update={"low": -0.1, "value": 0.0, "high": 0.1}
+            ),
         }
     )
     passed.files.write_record("evaluation", better)
@@ -192,7 +270,9 @@ def test_a_candidate_that_fails_one_rule_is_not_promoted_and_one_that_meets_all_
 
 
 @pytest.mark.parametrize("other", [{"candidate": "demo.policy@99"}, {"champion": "demo.policy@98"}])
-def test_an_evaluation_of_other_models_promotes_nobody(retrained: Any, branch: Callable[..., Any], other: dict[str, str]) -> None:
+def test_an_evaluation_of_other_models_promotes_nobody(
+    retrained: Any, branch: Callable[..., Any], other: dict[str, str]
+) -> None:
     project = branch(retrained)
     champion = project.registry.get("policy", "champion")
     evaluation = project.files.read_record("evaluation", Evaluation)
@@ -212,7 +292,12 @@ def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> 
         assert urlparse(url).scheme == "http"
         run = runs[url.rpartition("/")[2]]
         assert run.status == "FINISHED"
-        wanted = {"dagster.run_id": event.run_id, "dagster.asset": stage, "dagster.partition": "-", "dagster.job": "retraining"}
+        wanted = {
+            "dagster.run_id": event.run_id,
+            "dagster.asset": stage,
+            "dagster.partition": "-",
+            "dagster.job": "retraining",
+        }
         assert {k: run.tags.get(k) for k in wanted} == wanted
         assert run.tags["data_hash"] == event.asset_materialization.metadata["data_hash"].value
         assert len(run.tags["mlflow.source.git.commit"].removesuffix("-dirty")) == 40
@@ -228,7 +313,11 @@ def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
         "calibration": {"reliability_diagram", "reliability_by_group"},
         "candidate_model": {"loss_curve"},
     }
-    assert all(png.startswith(PNG) and len(png) > 5000 for pictures in shown.values() for png in pictures.values())
+    assert all(
+        png.startswith(PNG) and len(png) > 5000
+        for pictures in shown.values()
+        for png in pictures.values()
+    )
     kept = [p.name for p in Path(retrained.settings.home).parent.rglob("mlflow/artifacts/**/*.png")]
     assert {"loss_curve.png", "reliability_diagram.png"} <= set(kept)
 
@@ -242,33 +331,53 @@ def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
 
 
 def test_an_accuracy_in_mlflow_has_its_ceiling_beside_it(retrained: Any) -> None:
-    named = [run.metrics for run in retrained.registry.runs(200) if any(is_accuracy(name) for name in run.metrics)]
+    named = [
+        run.metrics
+        for run in retrained.registry.runs(200)
+        if any(is_accuracy(name) for name in run.metrics)
+    ]
     assert named
     assert all("noise_ceiling" in metrics for metrics in named)
 
 
-def test_the_same_retraining_again_makes_no_second_candidate(retrained: Any, branch: Callable[..., Any]) -> None:
+def test_the_same_retraining_again_makes_no_second_candidate(
+    retrained: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(retrained)
     before = project.files.read_record("candidate_model", ModelVersion)
-    project.materialise(["candidate_model"], config={"ops": {"candidate_model": {"config": QUICK["candidate_model"]}}})
-    if project.registry.get("policy", "champion").version == 1:  # else its parent is another one, and so is the candidate
+    project.materialise(
+        ["candidate_model"],
+        config={"ops": {"candidate_model": {"config": QUICK["candidate_model"]}}},
+    )
+    # else its parent is another one, and so is the candidate
+    if project.registry.get("policy", "champion").version == 1:
         assert project.files.read_record("candidate_model", ModelVersion) == before
         assert len(project.registry.history("policy")) == 2
 
 
 def metadata(project: Any, stage: str) -> dict[str, Any]:
-    return project.instance.get_latest_materialization_event(dg.AssetKey(stage)).asset_materialization.metadata
+    return project.instance.get_latest_materialization_event(
+        dg.AssetKey(stage)
+    ).asset_materialization.metadata
 
 
-def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
-    """The champion cannot be loaded any more; what stands in its place says so and hinders nobody."""
+def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(
+    grown: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The champion cannot be loaded any more; what stands in its place says so and hinders
+    nobody.
+    """
     project = branch(grown, encoder=str(save_tiny_bert(tmp_path, positions=256)))
     old = project.judge
     with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
-        project.champions.judge().predict([Question(prompt="p", completion_a="a", completion_b="b")])
+        project.champions.judge().predict(
+            [Question(prompt="p", completion_a="a", completion_b="b")]
+        )
     # An encoder with random weights knows nothing: by its accuracy the new model would be refused.
     lenient = QUICK["calibration"] | {"min_compared_pairs": 10_000}
-    project.materialise(["reward_model", "calibration"], config={"ops": {"calibration": {"config": lenient}}})
+    project.materialise(
+        ["reward_model", "calibration"], config={"ops": {"calibration": {"config": lenient}}}
+    )
     told = metadata(project, "reward_model")["headline"].value
     assert f"fitted anew, not from {old}: it cannot be loaded" in told
     assert f"{old} cannot be loaded" in metadata(project, "calibration")["headline"].value
@@ -279,10 +388,24 @@ def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(grown: Any
     assert project.files.read_record("reward_model", ModelVersion).parent == project.judge
 
 
-def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(grown: Any, branch: Callable[..., Any], tmp_path: Path) -> None:
-    """Another run does it, as after `Re-execute from failure`; the same pairs and champion lead it to the checkpoint."""
-    own = {"max_tokens": 48, "steps": 6, "checkpoint_every": 2, "texts_per_batch": 6, "precision": "float32"}
-    config = {"ops": {"reward_model": {"config": {"kind": "transformer", "n_members": 2, "fine_tuning": own}}}}
+def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(
+    grown: Any, branch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Another run does it, as after `Re-execute from failure`; the same pairs and champion lead it
+    to the checkpoint.
+    """
+    own = {
+        "max_tokens": 48,
+        "steps": 6,
+        "checkpoint_every": 2,
+        "texts_per_batch": 6,
+        "precision": "float32",
+    }
+    config = {
+        "ops": {
+            "reward_model": {"config": {"kind": "transformer", "n_members": 2, "fine_tuning": own}}
+        }
+    }
     encoder = str(save_tiny_bert(tmp_path / "bert", positions=256))
 
     def dies(done: int, total: int, note: str = "") -> None:
@@ -292,12 +415,18 @@ def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(grown: Any,
     killed = branch(grown, encoder=encoder, overrides={"progress": lambda stage: dies})
     assert "killed" in killed.errors(killed.materialise(["reward_model"], config=config, ok=False))
     left = killed.settings.models / "reward_models"
-    assert sorted(path.name[:14] for path in left.rglob("step-*")) == ["step-000000002", "step-000000004"]
+    assert sorted(path.name[:14] for path in left.rglob("step-*")) == [
+        "step-000000002",
+        "step-000000004",
+    ]
     resumed = branch(killed)
     resumed.materialise(["reward_model"], config=config)
     whole = branch(grown, encoder=encoder)
     whole.materialise(["reward_model"], config=config)
-    saved = [json.loads((_reward_model_folder(project) / "config.json").read_text()) for project in (resumed, whole)]
+    saved = [
+        json.loads((_reward_model_folder(project) / "config.json").read_text())
+        for project in (resumed, whole)
+    ]
     assert [record["resumed_from"] for record in saved[0]["records"]] == [4, None]
     assert [record["resumed_from"] for record in saved[1]["records"]] == [None, None]
     assert saved[0]["weights_hash"] == saved[1]["weights_hash"]
@@ -309,7 +438,9 @@ def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(grown: Any,
 
 
 def _reward_model_folder(project: Any) -> Path:
-    folder: Path = project.registry.folder(project.files.read_record("reward_model", ModelVersion), project.champions.cache)
+    folder: Path = project.registry.folder(
+        project.files.read_record("reward_model", ModelVersion), project.champions.cache
+    )
     return folder
 
 
@@ -329,7 +460,9 @@ def test_a_champion_calibrated_again_stays_champion_and_keeps_the_better_calibra
     monkeypatch.setattr(EmbeddingRewardModel, "score", scored)
     project = branch(grown, overrides={"progress": lambda stage: told})
     before = project.champions.judge()
-    project.materialise(["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
+    project.materialise(
+        ["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
+    )
     shown = metadata(project, "calibration")
     assert shown["is_champion"].value == 1.0
     assert f"{before.label} is champion already and predicts through" in shown["headline"].value
@@ -338,10 +471,16 @@ def test_a_champion_calibrated_again_stays_champion_and_keeps_the_better_calibra
     now = project.champions.judge()
     assert now.calibrator_version.endswith("@2")
     # Of majorities it is surer than single votes are.
-    project.materialise(["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20, "target": "majority"}}}})
+    project.materialise(
+        ["calibration"],
+        config={"ops": {"calibration": {"config": {"min_pairs": 20, "target": "majority"}}}},
+    )
     shown = metadata(project, "calibration")
     assert shown["is_champion"].value == 1.0
-    assert f"is champion already and keeps its calibrator {now.calibrator_version}: log loss" in shown["headline"].value
+    assert (
+        f"is champion already and keeps its calibrator {now.calibrator_version}: log loss"
+        in shown["headline"].value
+    )
     assert project.champions.judge().calibrator_version == now.calibrator_version
     assert [report.may_serve for report in project.store.calibrations.log()] == [True, True, False]
     assert len(project.store.promotions.history("demo.reward_model")) == 1
@@ -356,9 +495,13 @@ def test_an_error_rate_stands_beside_the_least_that_can_be_reached(grown: Any) -
     assert all(run.metrics["noise_ceiling"] == pytest.approx(ceiling) for run in logged[:1])
 
 
-def test_the_same_calibration_again_has_the_same_data_version(retrained: Any, branch: Callable[..., Any]) -> None:
+def test_the_same_calibration_again_has_the_same_data_version(
+    retrained: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(retrained)
-    config = {"ops": {"calibration": {"config": QUICK["calibration"] | {"change_seq": retrained.change}}}}
+    config = {
+        "ops": {"calibration": {"config": QUICK["calibration"] | {"change_seq": retrained.change}}}
+    }
     versions = []
     for _ in range(2):
         project.materialise(["calibration"], config=config)

@@ -1,4 +1,6 @@
-"""Which runs count as killed, and what becomes of them and of the decisions they belong to; in process, sensor by sensor."""
+"""Which runs count as killed, and what becomes of them and of the decisions they belong to; in
+process, sensor by sensor.
+"""
 
 import os
 import time
@@ -44,26 +46,47 @@ class World:
     instance: dg.DagsterInstance
     clock: ClockBehind
 
-    def run(self, job: str, status: Status, *, minutes_ago: float = 30, **tags: str) -> dg.DagsterRun:
-        run = dg.DagsterRun(job_name=job, run_id=str(uuid.uuid4()), status=status, tags={k.replace("__", "/"): v for k, v in tags.items()})
-        self.instance.run_storage.add_historical_run(run, datetime.now(UTC) - timedelta(minutes=minutes_ago))
+    def run(
+        self, job: str, status: Status, *, minutes_ago: float = 30, **tags: str
+    ) -> dg.DagsterRun:
+        run = dg.DagsterRun(
+            job_name=job,
+            run_id=str(uuid.uuid4()),
+            status=status,
+            tags={k.replace("__", "/"): v for k, v in tags.items()},
+        )
+        self.instance.run_storage.add_historical_run(
+            run, datetime.now(UTC) - timedelta(minutes=minutes_ago)
+        )
         return run
 
-    def beat(self, run: dg.DagsterRun, *, seconds_ago: float, pid: int = NO_PID, host: str | None = None) -> None:
+    def beat(
+        self, run: dg.DagsterRun, *, seconds_ago: float, pid: int = NO_PID, host: str | None = None
+    ) -> None:
         self.clock.behind = timedelta(seconds=seconds_ago)
-        self.store.heartbeats.beat(run.run_id, pid=pid, host=host or os.uname().nodename, job=run.job_name)
+        self.store.heartbeats.beat(
+            run.run_id, pid=pid, host=host or os.uname().nodename, job=run.job_name
+        )
         self.clock.behind = timedelta(0)
 
     def tick(self, sensor: dg.SensorDefinition) -> list[dg.RunRequest]:
         from definitions import defs
 
         with dg.build_sensor_context(
-            instance=self.instance, resources={"store": self.store, "now": utc_now}, repository_def=defs.get_repository_def()
+            instance=self.instance,
+            resources={"store": self.store, "now": utc_now},
+            repository_def=defs.get_repository_def(),
         ) as context:
             return list(sensor.evaluate_tick(context).run_requests or [])
 
-    def check_health(self, *, start_seconds: float = START_SECONDS, **settings: float) -> list[dg.RunRequest]:
-        return self.tick(run_health_sensor(self.settings.model_copy(update=settings), RUNNING, start_seconds=start_seconds))
+    def check_health(
+        self, *, start_seconds: float = START_SECONDS, **settings: float
+    ) -> list[dg.RunRequest]:
+        return self.tick(
+            run_health_sensor(
+                self.settings.model_copy(update=settings), RUNNING, start_seconds=start_seconds
+            )
+        )
 
     def status(self, run: dg.DagsterRun) -> Status:
         found = self.instance.get_run_by_id(run.run_id)
@@ -76,25 +99,39 @@ def world(tmp_path: Path) -> Iterator[World]:
     clock = ClockBehind()
     _: Clock = clock
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo", clock=clock) as store,
+        Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}",
+            organization="default",
+            project="demo",
+            clock=clock,
+        ) as store,
         dg.DagsterInstance.ephemeral() as instance,
     ):
         store.migrate()
         yield World(Settings(home=tmp_path), store, instance, clock)
 
 
-def test_a_silent_run_is_failed_and_asked_for_again_with_its_partition_and_its_votes(world: World) -> None:
+def test_a_silent_run_is_failed_and_asked_for_again_with_its_partition_and_its_votes(
+    world: World,
+) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
     world.beat(run, seconds_ago=61)
     [again] = world.check_health()
     assert world.status(run) == Status.FAILURE
-    assert (again.job_name, again.partition_key, again.tags["rlhf/retry_of"]) == ("feedback", DAY, run.run_id)
+    assert (again.job_name, again.partition_key, again.tags["rlhf/retry_of"]) == (
+        "feedback",
+        DAY,
+        run.run_id,
+    )
     assert world.store.heartbeats.get(run.run_id) is None
     assert world.check_health() == []
 
 
 def test_a_run_over_a_range_is_asked_for_again_with_its_range(world: World) -> None:
-    days = {"dagster__asset_partition_range_start": DAY, "dagster__asset_partition_range_end": "2026-01-09"}
+    days = {
+        "dagster__asset_partition_range_start": DAY,
+        "dagster__asset_partition_range_end": "2026-01-09",
+    }
     world.beat(world.run("feedback", Status.STARTED, **days), seconds_ago=61)
     [again] = world.check_health()
     assert {k.replace("/", "__"): v for k, v in again.tags.items()}.items() >= days.items()
@@ -123,7 +160,10 @@ def test_a_process_number_that_was_given_to_another_process_is_not_the_run(world
 
 def test_a_run_that_waited_long_in_the_queue_is_given_time_to_start(world: World) -> None:
     run = world.run("feedback", Status.NOT_STARTED, minutes_ago=600)
-    world.instance.report_dagster_event(dg.DagsterEvent(event_type_value="PIPELINE_STARTING", job_name="feedback"), run_id=run.run_id)
+    world.instance.report_dagster_event(
+        dg.DagsterEvent(event_type_value="PIPELINE_STARTING", job_name="feedback"),
+        run_id=run.run_id,
+    )
     assert world.status(run) == Status.STARTING
     assert world.check_health() == []
     assert world.status(run) == Status.STARTING
@@ -137,17 +177,23 @@ def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
 
 
 def test_a_run_that_starts_slowly_is_no_dead_run(world: World) -> None:
-    """On two busy cores a run took 15 s to its first beat: failed before, it went on beside the run requested in its place."""
+    """On two busy cores a run took 15 s to its first beat: failed before, it went on beside the run
+    requested in its place.
+    """
     run = world.run("feedback", Status.STARTING, dagster__partition=DAY)
     time.sleep(0.01)
     assert world.check_health(dead_after_seconds=0.001) == []
     assert world.status(run) == Status.STARTING
 
 
-def test_a_killed_run_that_dagster_failed_itself_gives_back_its_slots_and_is_asked_for_again(world: World) -> None:
+def test_a_killed_run_that_dagster_failed_itself_gives_back_its_slots_and_is_asked_for_again(
+    world: World,
+) -> None:
     run = world.run("feedback", Status.FAILURE, dagster__partition=DAY)
     world.instance.event_log_storage.set_concurrency_slots("training", 1)
-    world.instance.event_log_storage.claim_concurrency_slot("training", run.run_id, "candidate_model")
+    world.instance.event_log_storage.claim_concurrency_slot(
+        "training", run.run_id, "candidate_model"
+    )
     world.beat(run, seconds_ago=61)
     [again] = world.check_health()
     assert again.tags["rlhf/retry_of"] == run.run_id
@@ -155,12 +201,16 @@ def test_a_killed_run_that_dagster_failed_itself_gives_back_its_slots_and_is_ask
 
 
 def test_a_run_that_failed_by_its_own_error_is_not_asked_for_again(world: World) -> None:
-    world.run("feedback", Status.FAILURE, dagster__partition=DAY)  # its heartbeat was cleared as it ended
+    # its heartbeat was cleared as it ended
+    world.run("feedback", Status.FAILURE, dagster__partition=DAY)
     assert world.check_health() == []
 
 
 def test_what_was_killed_three_times_is_given_up(world: World) -> None:
-    world.beat(world.run("feedback", Status.STARTED, rlhf__retries="2", dagster__partition=DAY), seconds_ago=61)
+    world.beat(
+        world.run("feedback", Status.STARTED, rlhf__retries="2", dagster__partition=DAY),
+        seconds_ago=61,
+    )
     assert world.check_health() == []
 
 
@@ -173,7 +223,9 @@ def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
     assert world.store.heartbeats.get("run") is None
 
 
-def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_does_not(world: World) -> None:
+def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_does_not(
+    world: World,
+) -> None:
     def work(run_id: str, error: BaseException) -> None:
         with world.store.heartbeats.beating(run_id, job="feedback", seconds=5):
             eventually(lambda: world.store.heartbeats.get(run_id), seconds=5, what="a beat")
@@ -194,7 +246,9 @@ def test_this_process_is_no_step_of_another_and_is_not_watched() -> None:
 
 def test_a_run_that_was_made_but_never_launched_is_replaced(world: World) -> None:
     decision = fired(world)
-    world.run("retraining", Status.NOT_STARTED, minutes_ago=2, dagster__run_key=run_key("demo", decision))
+    world.run(
+        "retraining", Status.NOT_STARTED, minutes_ago=2, dagster__run_key=run_key("demo", decision)
+    )
     [second] = world.tick(retraining_sensor(world.settings, RUNNING))
     assert second.tags["rlhf/attempt"] == "2"
     assert [run.status for run in world.instance.get_runs()] == [Status.FAILURE]
@@ -202,12 +256,19 @@ def test_a_run_that_was_made_but_never_launched_is_replaced(world: World) -> Non
 
 def test_a_run_that_is_being_launched_is_waited_for(world: World) -> None:
     decision = fired(world)
-    world.run("retraining", Status.NOT_STARTED, minutes_ago=0.1, dagster__run_key=run_key("demo", decision))
+    world.run(
+        "retraining",
+        Status.NOT_STARTED,
+        minutes_ago=0.1,
+        dagster__run_key=run_key("demo", decision),
+    )
     assert world.tick(retraining_sensor(world.settings, RUNNING)) == []
 
 
 @pytest.mark.parametrize("lost", [Status.FAILURE, Status.CANCELED])
-def test_a_failed_retraining_is_tried_three_times_and_then_given_up(world: World, lost: Status) -> None:
+def test_a_failed_retraining_is_tried_three_times_and_then_given_up(
+    world: World, lost: Status
+) -> None:
     decision = fired(world)
     attempts = []
     for _ in range(5):
@@ -222,12 +283,21 @@ def test_a_failed_retraining_is_tried_three_times_and_then_given_up(world: World
 def fired(world: World) -> TriggerDecision:
     """A decision to retrain that is waiting for its run."""
     event = DriftEvent(
-        kind="drift", model_version="m@1", detector="ddm", params_hash="p", stream="errors", seq=1, day=DAY, evidence={}  # type: ignore[arg-type]
-    )  # fmt: skip
+        kind="drift",
+        model_version="m@1",
+        detector="ddm",
+        params_hash="p",
+        stream="errors",
+        seq=1,
+        day=DAY,
+        evidence={},  # type: ignore[arg-type]
+    )
     world.store.events.add([event])
 
     def always(evidence: Any) -> TriggerDecision:
-        return TriggerDecision(action="fire", reasons=("test",), event_ids=(event.event_id,), decided_at=evidence.now)
+        return TriggerDecision(
+            action="fire", reasons=("test",), event_ids=(event.event_id,), decided_at=evidence.now
+        )
 
     decision = world.store.decisions.decide(always, now=utc_now(), champion="m@1")
     assert decision is not None

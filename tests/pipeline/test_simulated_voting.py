@@ -1,4 +1,6 @@
-"""The simulated pool votes on a day again: what it cast before is kept, whatever a later version would say beside it."""
+"""The simulated pool votes on a day again: what it cast before is kept, whatever a later version
+would say beside it.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +25,19 @@ def cast(project: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5], ids=["a whole day", "half a day"])
-def test_votes_of_an_older_home_are_recognised_and_kept(collected: Any, branch: Callable[..., Any], share: float) -> None:
+def test_votes_of_an_older_home_are_recognised_and_kept(
+    collected: Any, branch: Callable[..., Any], share: float
+) -> None:
     """Votes of earlier versions do not say which completion stood left; their keys are the same."""
     project = branch(collected)
     day = project.day(0)
     comparisons = project.store.comparisons.for_days([day])
-    whole = simulated_votes(project.settings)(comparisons, dict.fromkeys(comparisons["prompt_id"]), day)
-    older = [vote.model_copy(update={"is_swapped": None}) for vote in whole[: int(share * len(whole))]]
+    whole = simulated_votes(project.settings)(
+        comparisons, dict.fromkeys(comparisons["prompt_id"]), day
+    )
+    older = [
+        vote.model_copy(update={"is_swapped": None}) for vote in whole[: int(share * len(whole))]
+    ]
     project.store.votes.cast_many(older)
     before = cast(project)
     project.vote(day)

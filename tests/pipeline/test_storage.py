@@ -1,4 +1,6 @@
-"""`rlhf storage` on a real home: sound, put aside, put back elsewhere, moved to Postgres with equal numbers, and every refusal."""
+"""`rlhf storage` on a real home: sound, put aside, put back elsewhere, moved to Postgres with equal
+numbers, and every refusal.
+"""
 
 import hashlib
 import json
@@ -34,14 +36,18 @@ KINDS = ("store", "dagster", "mlflow")
 
 @pytest.fixture(scope="session")
 def used(make_project: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with a day of everything: runs, votes, models, a runless event, a sensor's cursor. Read only: copy it."""
+    """A home with a day of everything: runs, votes, models, a runless event, a sensor's cursor.
+    Read only: copy it.
+    """
     project = make_project(persistent=True, completion_backend="template")
     day = project.day(0)
     project.collect(day, n=6)
     project.vote(day)
     project.run("feedback", day)
     project.tick("votes")
-    project.instance.report_runless_asset_event(dg.AssetMaterialization("votes_inbox", partition=day, metadata={"n": 1}))
+    project.instance.report_runless_asset_event(
+        dg.AssetMaterialization("votes_inbox", partition=day, metadata={"n": 1})
+    )
     project.store.close()
     return project.settings.home
 
@@ -50,7 +56,11 @@ def used(make_project: Callable, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def home(used: Path, tmp_path: Path) -> Path:
     """A copy of the used home."""
     shutil.copytree(used, tmp_path / "home", ignore=shutil.ignore_patterns("cache"))
-    copying.relocate(f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}", f"{used.as_uri()}/", f"{(tmp_path / 'home').as_uri()}/")
+    copying.relocate(
+        f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}",
+        f"{used.as_uri()}/",
+        f"{(tmp_path / 'home').as_uri()}/",
+    )
     return tmp_path / "home"
 
 
@@ -62,7 +72,12 @@ def prefix(postgres: PostgresServer) -> Iterator[str]:
 
 
 def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"RLHF_HOME": str(home), "COLUMNS": "200", **environ}, catch_exceptions=False)
+    return CliRunner().invoke(
+        app,
+        arguments,
+        env={"RLHF_HOME": str(home), "COLUMNS": "200", **environ},
+        catch_exceptions=False,
+    )
 
 
 def facts_of(home: Path) -> HomeFacts:
@@ -81,27 +96,54 @@ def numbers(home: Path) -> dict[str, object]:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in settings.dagster_environ.items():
             patch.setenv(key, value)
-        with Workspace(settings).store as store, dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
+        with (
+            Workspace(settings).store as store,
+            dg.DagsterInstance.from_config(str(home / "dagster")) as instance,
+        ):
             runs = instance.get_run_records()
-            days = {key.to_user_string(): sorted(instance.get_materialized_partitions(key)) for key in instance.get_asset_keys()}
-            logs = [(r.dagster_run.run_id, [e.timestamp for e in instance.all_logs(r.dagster_run.run_id)]) for r in runs]
+            days = {
+                key.to_user_string(): sorted(instance.get_materialized_partitions(key))
+                for key in instance.get_asset_keys()
+            }
+            logs = [
+                (
+                    r.dagster_run.run_id,
+                    [e.timestamp for e in instance.all_logs(r.dagster_run.run_id)],
+                )
+                for r in runs
+            ]
             return {
                 "votes": store.votes.count(),
                 "links": store.audit.verify(),
                 "snapshot": store.votes.snapshot(["2026-01-01"])["vote_id"].tolist(),
-                "runs": [(r.dagster_run.run_id, r.dagster_run.status.value, r.create_timestamp.timestamp(), r.end_time) for r in runs],
+                "runs": [
+                    (
+                        r.dagster_run.run_id,
+                        r.dagster_run.status.value,
+                        r.create_timestamp.timestamp(),
+                        r.end_time,
+                    )
+                    for r in runs
+                ],
                 "logs": logs,
                 "days": days,
-                "models": [m.name + str(m.version) for m in Workspace(settings).registry.list_models()],
+                "models": [
+                    m.name + str(m.version) for m in Workspace(settings).registry.list_models()
+                ],
                 "tracked": len(Workspace(settings).registry.runs(100)),
             }
 
 
 def late_vote(comparison_id: str) -> NewVote:
     return NewVote(
-        comparison_id=comparison_id, annotator_id="ann", annotator_kind="simulated", choice="a", voted_at=utc_now(), origin="cli",
+        comparison_id=comparison_id,
+        annotator_id="ann",
+        annotator_kind="simulated",
+        choice="a",
+        voted_at=utc_now(),
+        origin="cli",
         idempotency_key="late",
-    )  # fmt: skip
+    )
 
 
 def test_a_sound_home_is_said_to_be_sound(home: Path) -> None:
@@ -119,7 +161,10 @@ def test_every_damage_is_found_and_ends_with_one(home: Path) -> None:
         connection.execute("PRAGMA foreign_keys=OFF")
         connection.execute("DROP TRIGGER audit_refuse_update")
         connection.execute("UPDATE audit SET actor = 'eve' WHERE seq = 1")
-        connection.execute("DELETE FROM comparisons WHERE comparison_id IN (SELECT comparison_id FROM votes LIMIT 1)")
+        connection.execute(
+            "DELETE FROM comparisons WHERE comparison_id IN (SELECT comparison_id FROM votes LIMIT "
+            "1)"
+        )
         connection.commit()
     result = rlhf(home, "storage", "check")
     assert result.exit_code == 1
@@ -140,7 +185,8 @@ def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path:
     assert result.exit_code == 0, result.output
     assert numbers(restored) == before
     assert (restored / "prompts" / "imported.jsonl").read_text() == "{}\n"
-    assert rlhf(restored, "storage", "check").exit_code == 0  # and MLflow finds the models where they lie now
+    # and MLflow finds the models where they lie now
+    assert rlhf(restored, "storage", "check").exit_code == 0
 
 
 def test_a_backup_is_taken_while_votes_are_cast(home: Path, tmp_path: Path) -> None:
@@ -179,7 +225,9 @@ def test_an_interrupted_backup_is_none_and_may_be_repeated(home: Path, tmp_path:
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
 
 
-def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage, "DAEMON_BEATS_S", 0.1)
     move = ("storage", "migrate", "--to", "postgresql://nobody@127.0.0.1:9")
     with Workspace(settings_of(home)).store as store:
@@ -199,10 +247,19 @@ def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(home: Path, monke
 
 
 def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_work(
-    home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    home: Path,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(storage, "DAEMON_BEATS_S", 0.1)
-    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    assert (
+        rlhf(
+            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
+        ).exit_code
+        == 0
+    )
     backup = tmp_path / "backup"
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
     before = numbers(home)
@@ -221,7 +278,9 @@ def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_w
     with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() + 3600, "SENSOR", "here", []))
     for where, environ in restores:
-        with pytest.raises(ConfigurationError, match=r"daemon works in the databases of .* Stop `rlhf dev`"):
+        with pytest.raises(
+            ConfigurationError, match=r"daemon works in the databases of .* Stop `rlhf dev`"
+        ):
             rlhf(where, "storage", "restore", str(backup), "--replace", **environ)
     assert numbers(home) == before
     assert not elsewhere.exists() or not any(elsewhere.iterdir())
@@ -236,8 +295,16 @@ def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_w
 def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
     home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
 ) -> None:
-    backup, server = tmp_path / "backup", {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix}
-    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+    backup, server = (
+        tmp_path / "backup",
+        {"RLHF_SERVER_URL": postgres.url, "RLHF_DATABASE_PREFIX": prefix},
+    )
+    assert (
+        rlhf(
+            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
+        ).exit_code
+        == 0
+    )
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
     before, home_id = numbers(home), facts_of(home).home_id
     assert home_id
@@ -253,7 +320,9 @@ def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
     # A backup from before homes had ids.
     older = Path(shutil.copytree(backup, tmp_path / "older"))
     without_id(older)
-    with pytest.raises(StoreError, match=r"belong to another home of default/demo.*rlhf init --join"):
+    with pytest.raises(
+        StoreError, match=r"belong to another home of default/demo.*rlhf init --join"
+    ):
         rlhf(tmp_path / "third", "storage", "restore", str(older), "--replace", **server)
     assert not (tmp_path / "third").exists()
     assert rlhf(second, "storage", "restore", str(older), "--replace").exit_code == 0
@@ -285,7 +354,12 @@ def test_a_replaced_home_is_asked_for_its_own_runs(home: Path, tmp_path: Path) -
     backup = tmp_path / "backup"
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
     other = tmp_path / "other"  # of a project that the backup does not know
-    assert rlhf(other, "import", "prompts", str(prompts_file(tmp_path)), "--project", "other").exit_code == 0
+    assert (
+        rlhf(
+            other, "import", "prompts", str(prompts_file(tmp_path)), "--project", "other"
+        ).exit_code
+        == 0
+    )
     with Workspace(settings_of(other)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="learning")
     with pytest.raises(ConfigurationError, match=r"1 runs are under way \(learning\)"):
@@ -298,14 +372,23 @@ def prompts_file(folder: Path) -> Path:
     return file
 
 
-def test_the_server_is_told_how_much_arrived(home: Path, postgres: PostgresServer, prefix: str) -> None:
-    assert rlhf(home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix).exit_code == 0
+def test_the_server_is_told_how_much_arrived(
+    home: Path, postgres: PostgresServer, prefix: str
+) -> None:
+    assert (
+        rlhf(
+            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
+        ).exit_code
+        == 0
+    )
     tables = {"store": "votes", "dagster": "event_logs", "mlflow": "runs"}
     for kind, table in tables.items():
         url = postgres.database_url(f"{prefix}_{kind}")
         engine = copying.engine_of(url)
         with engine.connect() as connection:
-            counted = connection.execute(text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}).scalar_one()
+            counted = connection.execute(
+                text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}
+            ).scalar_one()
         engine.dispose()
         assert counted == copying.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
 
@@ -317,7 +400,11 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) 
 
 
 @pytest.mark.parametrize(
-    ("url", "why"), [("mysql://h", r"--to begins with mysql:.*write postgresql://"), ("", "Where to|--to begins with no scheme")]
+    ("url", "why"),
+    [
+        ("mysql://h", r"--to begins with mysql:.*write postgresql://"),
+        ("", "Where to|--to begins with no scheme"),
+    ],
 )
 def test_a_server_that_is_none_is_refused(home: Path, url: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
@@ -328,7 +415,14 @@ def killed_half_way(home: Path, url: str, store_url: str) -> None:
     """A move that is killed as soon as the votes have arrived: MLflow and Dagster have not."""
     environ = os.environ | {"RLHF_HOME": str(home), "RLHF_DATABASE_PREFIX": "moved"}
     command = [str(Path(sys.executable).parent / "rlhf"), "storage", "migrate", "--to", url]
-    moving = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    moving = subprocess.Popen(
+        command,
+        env=environ,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 120
     while not (copying.has_tables(store_url) and copying.n_rows(store_url, {"votes"}).get("votes")):
         assert moving.poll() is None
@@ -365,7 +459,9 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
 
     # A process from before the move cannot write where nobody reads any more.
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as old:
-        comparison = old.votes.snapshot([settings_of(home).start_day.isoformat()])["comparison_id"].iloc[0]
+        comparison = old.votes.snapshot([settings_of(home).start_day.isoformat()])[
+            "comparison_id"
+        ].iloc[0]
         with pytest.raises(StoreError, match=r"this store was moved to postgresql.*start it again"):
             old.votes.cast(late_vote(comparison))
 
@@ -374,18 +470,30 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DAGSTER_URL, settings.dagster_environ[DAGSTER_URL])
         with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
-            instance.report_runless_asset_event(dg.AssetMaterialization("votes_inbox", partition="2026-01-02"))
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization("votes_inbox", partition="2026-01-02")
+            )
             assert "2026-01-02" in instance.get_materialized_partitions(dg.AssetKey("votes_inbox"))
 
     # And the backup of a home on Postgres goes to another server's databases.
     backup = tmp_path / "backup"
     moved = numbers(home)
     assert rlhf(home, "storage", "backup", str(backup)).exit_code == 0
-    assert json.loads((backup / "manifest.json").read_text())["databases"]["store"]["kind"] == "postgres"
+    assert (
+        json.loads((backup / "manifest.json").read_text())["databases"]["store"]["kind"]
+        == "postgres"
+    )
     with pytest.raises(ConfigurationError, match=r"this home uses sqlite\. Set RLHF_SERVER_URL"):
         rlhf(tmp_path / "new", "storage", "restore", str(backup))
     try:
-        result = rlhf(tmp_path / "new", "storage", "restore", str(backup), RLHF_SERVER_URL=postgres.url, RLHF_DATABASE_PREFIX="restored")
+        result = rlhf(
+            tmp_path / "new",
+            "storage",
+            "restore",
+            str(backup),
+            RLHF_SERVER_URL=postgres.url,
+            RLHF_DATABASE_PREFIX="restored",
+        )
         assert result.exit_code == 0, result.output
         assert numbers(tmp_path / "new") == moved
         assert rlhf(tmp_path / "new", "storage", "check").exit_code == 0

@@ -1,4 +1,6 @@
-"""A confirmed change of taste is remembered by a run that a person launches, and a model that forgot it does not serve."""
+"""A confirmed change of taste is remembered by a run that a person launches, and a model that
+forgot it does not serve.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +19,17 @@ CALIBRATION = {"min_pairs": 10, "min_compared_pairs": 10}
 def reversed_votes(settings: Any) -> Callable[..., Any]:
     """People choose what they would have rejected."""
     vote = simulated_votes(settings)
-    return lambda *given: [one.model_copy(update={"choice": TURNED.get(one.choice, one.choice)}) for one in vote(*given)]
+    return lambda *given: [
+        one.model_copy(update={"choice": TURNED.get(one.choice, one.choice)})
+        for one in vote(*given)
+    ]
 
 
 @pytest.fixture(scope="module")
 def changed(grown: Any, branch: Callable[..., Any]) -> Any:
-    """A fourth day on which taste is reversed; the trigger confirms it, and a person launches `retraining` with nothing said."""
+    """A fourth day on which taste is reversed; the trigger confirms it, and a person launches
+    `retraining` with nothing said.
+    """
     project = branch(grown, overrides={"annotators": reversed_votes(grown.settings)})
     day = project.day(3)
     project.collect(day)
@@ -44,7 +51,8 @@ def right_since_the_change(project: Any, number: int) -> float:
 def test_run_launched_by_hand_uses_the_confirmed_change(changed: Any) -> None:
     (recorded,) = changed.store.taste_changes.all()
     first = changed.files.read_frame("votes", changed.day(3))["seq"].min()
-    assert abs(recorded.change_seq - first) < 60  # the detectors date it by the errors they have seen
+    # the detectors date it by the errors they have seen
+    assert abs(recorded.change_seq - first) < 60
     version = changed.files.read_record("reward_model", ModelVersion)
     assert version.params["taste_changes"] == {"since_seq": recorded.change_seq}
     assert version.params["weight_before_change"] < 1
@@ -55,7 +63,9 @@ def test_run_launched_by_hand_uses_the_confirmed_change(changed: Any) -> None:
     assert right_since_the_change(changed, 1) < 0.4
 
 
-def test_model_that_forgot_the_change_does_not_become_champion(changed: Any, branch: Callable[..., Any]) -> None:
+def test_model_that_forgot_the_change_does_not_become_champion(
+    changed: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(changed)
     project.store.taste_changes.retract(1, reason="to forget it", actor="test")
     learn = {"ops": {"calibration": {"config": CALIBRATION | {"window_pairs": 20}}}}
@@ -71,4 +81,6 @@ def test_model_that_forgot_the_change_does_not_become_champion(changed: Any, bra
     project.run("retraining", config=quick(calibration=CALIBRATION | {"window_pairs": 20}))
     gate = project.store.gates.all()[-1]
     assert not gate.promoted
-    assert "the reward model that judged was refused" in " ".join(check.reason for check in gate.checks)
+    assert "the reward model that judged was refused" in " ".join(
+        check.reason for check in gate.checks
+    )

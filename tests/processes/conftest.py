@@ -1,4 +1,11 @@
 """Fixtures of the tests that start, watch and kill processes: daemons, servers, runs."""
 
-from tests.project import branch, grown, initialised_home, make_project, quiet_libraries, small_policy  # noqa: F401 (fixtures)
+from tests.project import (  # noqa: F401 (fixtures)
+    branch,
+    grown,
+    initialised_home,
+    make_project,
+    quiet_libraries,
+    small_policy,
+)
 from tests.unit.cli.conftest import tiny_policy  # noqa: F401 (fixture)

@@ -1,4 +1,6 @@
-"""A real `dagster-daemon` on a test's project: started, watched, killed. Knows processes and Dagster's own records of them."""
+"""A real `dagster-daemon` on a test's project: started, watched, killed. Knows processes and
+Dagster's own records of them.
+"""
 
 import contextlib
 import os
@@ -40,7 +42,15 @@ class Server:
     def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> "Server":
         with log.open("ab") as output:
             return cls(
-                subprocess.Popen(command, cwd=log.parent, env=dict(environ), stdout=output, stderr=output, start_new_session=True), log
+                subprocess.Popen(
+                    command,
+                    cwd=log.parent,
+                    env=dict(environ),
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                ),
+                log,
             )
 
     @property
@@ -48,7 +58,9 @@ class Server:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def family(self) -> list[psutil.Process]:
-        """The process and every descendant that is alive: a run that has ended may stand in the list until its launcher looks."""
+        """The process and every descendant that is alive: a run that has ended may stand in the
+        list until its launcher looks.
+        """
         with contextlib.suppress(psutil.NoSuchProcess):
             this = psutil.Process(self.process.pid)
             return [one for one in (this, *this.children(recursive=True)) if _is_alive(one)]
@@ -84,12 +96,15 @@ def _is_alive(process: psutil.Process) -> bool:
 @contextlib.contextmanager
 def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[list[Server]]:
     """`n` daemons at once on one home; ended at the end, whatever happens."""
-    # Not in the checkout: Dagster lets a .env of the working directory, as `make` writes one, win over the environment.
+    # Not in the checkout: Dagster lets a .env of the working directory, as `make` writes one, win
+    # over the environment.
     command = [str(BINARIES / "dagster-daemon"), "run", "-w", str(ROOT / "workspace.yaml")]
     started: list[Server] = []
     try:
         for i in range(n):
-            started.append(Server.start(command, environ, folder / f"daemon-{time.time_ns()}-{i}.log"))
+            started.append(
+                Server.start(command, environ, folder / f"daemon-{time.time_ns()}-{i}.log")
+            )
             time.sleep(
                 2.5 if i < n - 1 else 0
             )  # half of what Dagster's queue waits between two looks: it has no lock, and two launch a run twice
@@ -108,34 +123,57 @@ def runs_of(instance: dg.DagsterInstance, job: str, **tags: str) -> list[dg.Dags
 def ticks(instance: dg.DagsterInstance, sensor: str) -> list[Any]:
     """All ticks of a sensor, newest first."""
     states = [state for state in instance.all_instigator_state() if state.instigator_name == sensor]
-    return [tick for state in states for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)]
+    return [
+        tick
+        for state in states
+        for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)
+    ]
 
 
 def ticked_again(instance: dg.DagsterInstance, sensor: str, n: int) -> Callable[[], bool]:
     """Whether the sensor ended `n` more ticks since this was called."""
     ended = ("SKIPPED", "SUCCESS", "FAILURE")
     before = {tick.tick_id for tick in ticks(instance, sensor)}
-    return lambda: len([t for t in ticks(instance, sensor) if t.tick_id not in before and t.status.value in ended]) >= n
+    return lambda: (
+        len(
+            [
+                t
+                for t in ticks(instance, sensor)
+                if t.tick_id not in before and t.status.value in ended
+            ]
+        )
+        >= n
+    )
 
 
 def forget(instance: dg.DagsterInstance, sensor: str) -> None:
-    """Everything Dagster remembers of a sensor: its cursor, its state, its ticks with their run keys."""
+    """Everything Dagster remembers of a sensor: its cursor, its state, its ticks with their run
+    keys.
+    """
     for state in instance.all_instigator_state():
         if state.instigator_name == sensor:
             for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id):
-                instance.schedule_storage.purge_ticks(state.instigator_origin_id, state.selector_id, tick.timestamp + 1)
+                instance.schedule_storage.purge_ticks(
+                    state.instigator_origin_id, state.selector_id, tick.timestamp + 1
+                )
             instance.delete_instigator_state(state.instigator_origin_id, state.selector_id)
 
 
 def held_slots(instance: dg.DagsterInstance, pool: str) -> list[str]:
     """Ids of the runs that hold a slot of the pool."""
-    return [slot.run_id for slot in instance.event_log_storage.get_concurrency_info(pool).claimed_slots]
+    return [
+        slot.run_id for slot in instance.event_log_storage.get_concurrency_info(pool).claimed_slots
+    ]
 
 
 def step_pids(instance: dg.DagsterInstance, run_id: str) -> list[int]:
     """Processes that the steps of a run were executed in."""
     started = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_WORKER_STARTED)
-    return [int(str(entry.dagster_event.event_specific_data.metadata["pid"].value)) for entry in started if entry.dagster_event]
+    return [
+        int(str(entry.dagster_event.event_specific_data.metadata["pid"].value))
+        for entry in started
+        if entry.dagster_event
+    ]
 
 
 def lives(pid: int) -> bool:

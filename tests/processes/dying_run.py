@@ -1,6 +1,8 @@
-"""Not a test: one job of a project in a process of its own that kills itself with -9 at a given moment.
+"""Not a test: one job of a project in a process of its own that kills itself with -9 at a given
+moment.
 
-`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment; JOB may be stages with commas between.
+`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment; JOB may be stages
+with commas between.
 """
 
 import json
@@ -50,7 +52,14 @@ def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
             return utc_now() if self.n < after else die()
 
     def overrides(settings: Settings) -> dict[str, Any]:
-        return {"store": Store.open(settings.store_url, organization=settings.organization, project=settings.project, clock=Clock())}
+        return {
+            "store": Store.open(
+                settings.store_url,
+                organization=settings.organization,
+                project=settings.project,
+                clock=Clock(),
+            )
+        }
 
     return overrides
 
@@ -60,7 +69,9 @@ def while_writing(stage: str) -> Callable[[Settings], dict[str, Any]]:
 
     def overrides(settings: Settings) -> dict[str, Any]:
         move = os.replace
-        os.replace = lambda source, target: die() if f"/{stage}/" in str(target) else move(source, target)
+        os.replace = lambda source, target: (
+            die() if f"/{stage}/" in str(target) else move(source, target)
+        )
         return {}
 
     return overrides
@@ -73,7 +84,11 @@ def while_registering(settings: Settings) -> dict[str, Any]:
         _create_version = die
 
     own: Registry = resources_for(settings)["registry"]
-    return {"registry": DyingRegistry(own.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project)}
+    return {
+        "registry": DyingRegistry(
+            own.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project
+        )
+    }
 
 
 MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {
@@ -90,11 +105,20 @@ def main(moment: str, job: str, day: str, run_config: str) -> None:
     settings = Settings.read(folder=ROOT)
     overrides = MOMENTS[moment](settings)
     with dg.DagsterInstance.get() as instance:
-        arguments: dict[str, Any] = {"instance": instance, "run_config": json.loads(run_config)} | ({"partition_key": day} if day else {})
+        arguments: dict[str, Any] = {"instance": instance, "run_config": json.loads(run_config)} | (
+            {"partition_key": day} if day else {}
+        )
         if "," in job:
-            dg.materialize(STAGES, selection=job.split(","), resources=resources_for(settings) | overrides, **arguments)
+            dg.materialize(
+                STAGES,
+                selection=job.split(","),
+                resources=resources_for(settings) | overrides,
+                **arguments,
+            )
         else:
-            definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(**arguments)
+            definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(
+                **arguments
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A home filled by `rlhf import` in a process of its own, and what must be true of it once its days were replayed, whoever was killed."""
+"""A home filled by `rlhf import` in a process of its own, and what must be true of it once its days
+were replayed, whoever was killed.
+"""
 
 import json
 from collections import Counter
@@ -21,7 +23,9 @@ STEPS = ("day", "name")
 
 @dataclass(frozen=True)
 class ImportFiles:
-    """Comparisons of several days, first judged on their day, and every vote on them; the file's order is not that of time."""
+    """Comparisons of several days, first judged on their day, and every vote on them; the file's
+    order is not that of time.
+    """
 
     pairs: Path
     votes: Path
@@ -30,7 +34,9 @@ class ImportFiles:
     n_votes: int  # of a day
 
     @classmethod
-    def write(cls, folder: Path, days: Sequence[str], *, n: int, annotators: int = 3) -> "ImportFiles":
+    def write(
+        cls, folder: Path, days: Sequence[str], *, n: int, annotators: int = 3
+    ) -> "ImportFiles":
         pairs, votes = [], []
         for d, day in enumerate(days):
             frame = imported.comparisons(n, name=f"d{d}")
@@ -53,14 +59,23 @@ class ImportFiles:
 
 def started(project: Any, folder: Path, *arguments: str) -> Server:
     """`rlhf …` on the project, under way."""
-    return Server.start([str(BINARIES / "rlhf"), *arguments], project.environ, folder / f"{'-'.join(arguments[:2])}.log")
+    return Server.start(
+        [str(BINARIES / "rlhf"), *arguments],
+        project.environ,
+        folder / f"{'-'.join(arguments[:2])}.log",
+    )
 
 
 def done(project: Any, folder: Path, *arguments: str, seconds: float = 240) -> str:
     """What `rlhf …` printed; fails the test unless it ends well."""
     command = started(project, folder, *arguments)
     try:
-        eventually(lambda: command.process.poll() is not None, seconds=seconds, what=f"the end of rlhf {' '.join(arguments)}", every=0.05)
+        eventually(
+            lambda: command.process.poll() is not None,
+            seconds=seconds,
+            what=f"the end of rlhf {' '.join(arguments)}",
+            every=0.05,
+        )
         assert command.process.returncode == 0, command.text
         return command.text
     finally:
@@ -68,7 +83,9 @@ def done(project: Any, folder: Path, *arguments: str, seconds: float = 240) -> s
 
 
 def steps(project: Any) -> pd.DataFrame:
-    """Every run of the replay in the order in which they were made: `run_id, day, name, status, start, end`."""
+    """Every run of the replay in the order in which they were made: `run_id, day, name, status,
+    start, end`.
+    """
     records = [r for r in project.instance.get_run_records() if STEP_TAG in r.dagster_run.tags]
     rows = [
         {
@@ -84,7 +101,9 @@ def steps(project: Any) -> pd.DataFrame:
 
 
 def assert_replayed_once(project: Any, files: ImportFiles, *, killed: Sequence[str]) -> None:
-    """Every day in order and each step once, but for the `killed` runs; nothing doubled, lost, left to do or predicted after the fact."""
+    """Every day in order and each step once, but for the `killed` runs; nothing doubled, lost, left
+    to do or predicted after the fact.
+    """
     store, days = project.store, list(files.days)
     assert (store.replays.pending(), store.replays.finished()) == ([], days)
     assert [*store.decisions.pending(), *store.decisions.submitted()] == []
@@ -92,7 +111,9 @@ def assert_replayed_once(project: Any, files: ImportFiles, *, killed: Sequence[s
     assert store.audit.verify() > store.votes.count()
     for stage in FEEDBACK:
         assert project.files.days(stage) == days
-    assert [len(project.files.read_frame("votes", day)) for day in days] == [files.n_votes] * len(days)
+    assert [len(project.files.read_frame("votes", day)) for day in days] == [files.n_votes] * len(
+        days
+    )
     _assert_in_order(project, killed)
     _assert_prequential(project, files)
 
@@ -103,21 +124,31 @@ def _assert_in_order(project: Any, killed: Sequence[str]) -> None:
     whole = taken[taken["status"] == "SUCCESS"].reset_index(drop=True)
     assert set(Counter(zip(whole["day"], whole["name"], strict=True)).values()) == {1}
     assert whole["day"].is_monotonic_increasing
-    assert (whole["start"].iloc[1:].to_numpy() >= whole["end"].iloc[:-1].to_numpy()).all(), "two steps at once"
+    assert (whole["start"].iloc[1:].to_numpy() >= whole["end"].iloc[:-1].to_numpy()).all(), (
+        "two steps at once"
+    )
     others = project.instance.get_runs(dg.RunsFilter(job_name="feedback"))
-    assert {run.run_id for run in others} == set(taken.loc[taken["name"] == "feedback", "run_id"]), "a day was reported outside its replay"
+    assert {run.run_id for run in others} == set(
+        taken.loc[taken["name"] == "feedback", "run_id"]
+    ), "a day was reported outside its replay"
 
 
 def _assert_prequential(project: Any, files: ImportFiles) -> None:
-    """From the second day on, which has a model: one prediction of each comparison, by the model of that morning."""
-    learnt = {version.label: version.data_seq for version in project.registry.history("reward_model")}
+    """From the second day on, which has a model: one prediction of each comparison, by the model of
+    that morning.
+    """
+    learnt = {
+        version.label: version.data_seq for version in project.registry.history("reward_model")
+    }
     assert project.store.predictions.for_days(files.days[:1]).empty
     for day in files.days[1:]:
         predictions = project.store.predictions.for_days([day])
         assert len(predictions) == predictions["comparison_id"].nunique() == files.n_pairs
         votes = project.store.votes.on(predictions["comparison_id"].tolist())
         first_vote = votes.groupby("comparison_id")["seq"].min()
-        assert (predictions["reward_model"].map(learnt) < predictions["comparison_id"].map(first_vote)).all()
+        assert (
+            predictions["reward_model"].map(learnt) < predictions["comparison_id"].map(first_vote)
+        ).all()
         judged = project.files.read_frame("reflection_log", day)
         assert sorted(judged["vote_id"]) == sorted(votes["vote_id"])
         report = project.files.read_frame("drift_report", day)

@@ -1,8 +1,10 @@
-"""Not a test: a day's collection in a process of its own, of a project that the environment does not name.
+"""Not a test: a day's collection in a process of its own, of a project that the environment does
+not name.
 
-`python step_processes.py DAY RUN_CONFIG`. In the environment, where every step's process finds it too: STEP_SETTINGS, the project's
-settings as JSON. STEP_JOB, a job of the project; without it a collection under the training executor. STEP_MISHAP, what happens
-when a completion was made: `wait` for ever at the first attempt, `die` or `raise` at each; STEP_MARK, a file that gets the process
+`python step_processes.py DAY RUN_CONFIG`. In the environment, where every step's process finds it
+too: STEP_SETTINGS, the project's settings as JSON. STEP_JOB, a job of the project; without it a
+collection under the training executor. STEP_MISHAP, what happens when a completion was made: `wait`
+for ever at the first attempt, `die` or `raise` at each; STEP_MARK, a file that gets the process
 number of each attempt.
 """
 
@@ -50,9 +52,13 @@ def collection() -> dg.JobDefinition:
     if "STEP_JOB" in os.environ:
         return definitions_for(settings, **overrides).resolve_job_def(os.environ["STEP_JOB"])
     job = dg.define_asset_job(
-        "collection_in_processes", selection=["prompts", "completions", "comparisons"], executor_def=training_executor
+        "collection_in_processes",
+        selection=["prompts", "completions", "comparisons"],
+        executor_def=training_executor,
     )
-    definitions = dg.Definitions(assets=STAGES, jobs=[job], resources=resources_for(settings) | overrides)
+    definitions = dg.Definitions(
+        assets=STAGES, jobs=[job], resources=resources_for(settings) | overrides
+    )
     return definitions.resolve_job_def(job.name)
 
 
@@ -60,6 +66,9 @@ if __name__ == "__main__":
     partition, run_config = sys.argv[1:]
     with dg.DagsterInstance.get() as instance:
         done = dg.execute_job(
-            dg.reconstructable(collection), instance, run_config=json.loads(run_config), tags={"dagster/partition": partition}
+            dg.reconstructable(collection),
+            instance,
+            run_config=json.loads(run_config),
+            tags={"dagster/partition": partition},
         )
     sys.exit(0 if done.success else 1)

@@ -1,4 +1,6 @@
-"""Imported days lived through again by a real daemon in a home that only `rlhf import` has touched, with everybody killed on the way."""
+"""Imported days lived through again by a real daemon in a home that only `rlhf import` has touched,
+with everybody killed on the way.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,21 +36,39 @@ class Replayed:
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     home, folder = tmp_path_factory.mktemp("replayed"), tmp_path_factory.mktemp("daemons")
-    quick = {"sensor_seconds": 1, "slow_sensor_seconds": 1, "heartbeat_seconds": 1, "dead_after_seconds": 5, "quiet_minutes": 0}
-    settings = Settings(home=home, project="real", min_new_pairs=N, refit_after_pairs=1_000_000, **quick)
+    quick = {
+        "sensor_seconds": 1,
+        "slow_sensor_seconds": 1,
+        "heartbeat_seconds": 1,
+        "dead_after_seconds": 5,
+        "quiet_minutes": 0,
+    }
+    settings = Settings(
+        home=home, project="real", min_new_pairs=N, refit_after_pairs=1_000_000, **quick
+    )
     files = ImportFiles.write(folder, DAYS, n=N)
     bare = Project(settings, dg.DagsterInstance.ephemeral())
     done(bare, folder, "import", "comparisons", str(files.pairs))
     importing = started(bare, folder, "import", "votes", str(files.votes))
     store = bare.store
-    eventually(lambda: [i.state for i in store.imports.all()] == ["finished"] * 2, seconds=60, what="the votes", every=0.02)
+    eventually(
+        lambda: [i.state for i in store.imports.all()] == ["finished"] * 2,
+        seconds=60,
+        what="the votes",
+        every=0.02,
+    )
     importing.kill()  # the terminal is closed before the first day was replayed
     store.close()
     project = Project(settings, dg.DagsterInstance.from_config(str(home / "dagster")))
     assert project.instance.get_runs() == []
     assert project.store.replays.pending() == list(DAYS)
     with daemons(project.environ, folder) as (first,):
-        eventually(project.store.predictions.count, seconds=600, what="predictions of the second day", every=0.02)
+        eventually(
+            project.store.predictions.count,
+            seconds=600,
+            what="predictions of the second day",
+            every=0.02,
+        )
         (killed,) = project.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
         pid = project.store.heartbeats.get(killed.run_id).pid
         first.kill()
@@ -61,9 +81,15 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
         "reported": project.files.days("drift_report"),
     }
     with daemons(project.environ, folder) as (second,):
-        eventually(lambda: not project.store.replays.pending(), seconds=900, what="the end of the replay")
+        eventually(
+            lambda: not project.store.replays.pending(), seconds=900, what="the end of the replay"
+        )
         again = [ticked_again(project.instance, sensor, 2) for sensor in SENSORS]
-        eventually(lambda: all(ticked() for ticked in again), seconds=180, what="two more ticks of each sensor")
+        eventually(
+            lambda: all(ticked() for ticked in again),
+            seconds=180,
+            what="two more ticks of each sensor",
+        )
         said = second.text.splitlines()
         second.kill()
     yield Replayed(project, files, killed.run_id, at_the_kill, said)
@@ -81,11 +107,17 @@ def test_the_daemon_was_killed_in_the_middle_of_the_second_day(replayed: Replaye
     assert found["reported"] == list(DAYS[:1])
 
 
-def test_days_are_replayed_in_order_each_once_and_predicted_by_a_model_that_had_not_seen_them(replayed: Replayed) -> None:
+def test_days_are_replayed_in_order_each_once_and_predicted_by_a_model_that_had_not_seen_them(
+    replayed: Replayed,
+) -> None:
     assert_replayed_once(replayed.project, replayed.files, killed=[replayed.killed])
 
 
 def test_no_tick_and_no_line_of_the_lone_daemon_is_an_error(replayed: Replayed) -> None:
     assert [line for line in replayed.said if "ERROR" in line or "Traceback" in line] == []
     for sensor in SENSORS:
-        assert [tick.error.message for tick in ticks(replayed.project.instance, sensor) if tick.status.value == "FAILURE"] == [], sensor
+        assert [
+            tick.error.message
+            for tick in ticks(replayed.project.instance, sensor)
+            if tick.status.value == "FAILURE"
+        ] == [], sensor

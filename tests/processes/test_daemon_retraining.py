@@ -1,4 +1,6 @@
-"""One change of taste, one retraining: on a real daemon, with everything that can go wrong between the event and the gate."""
+"""One change of taste, one retraining: on a real daemon, with everything that can go wrong between
+the event and the gate.
+"""
 
 import re
 import time
@@ -48,7 +50,9 @@ class Household:
         return self.project.instance
 
     def start(self, n: int = 1, **settings: Any) -> None:
-        changed = type(self.project)(self.project.settings.model_copy(update=settings), self.instance)
+        changed = type(self.project)(
+            self.project.settings.model_copy(update=settings), self.instance
+        )
         self.running = self.stack.enter_context(daemons(changed.environ, self.folder, n))
 
     def end(self) -> None:
@@ -58,7 +62,11 @@ class Household:
     def launch(self, n: int) -> None:
         """How many runs the daemons that start next launch at once; more wait in the queue."""
         file = self.project.settings.home / "dagster" / "dagster.yaml"
-        text, found = re.subn(r"max_concurrent_runs: \d+", f"max_concurrent_runs: {n}", file.read_text(encoding="utf-8"))
+        text, found = re.subn(
+            r"max_concurrent_runs: \d+",
+            f"max_concurrent_runs: {n}",
+            file.read_text(encoding="utf-8"),
+        )
         assert found == 1
         file.write_text(text, encoding="utf-8")
 
@@ -67,9 +75,16 @@ class Household:
 
 
 @pytest.fixture(scope="module")
-def household(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Household]:
+def household(
+    make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Household]:
     project = make_project(
-        persistent=True, sensor_seconds=2, slow_sensor_seconds=2, heartbeat_seconds=1, dead_after_seconds=10, quiet_minutes=0.02
+        persistent=True,
+        sensor_seconds=2,
+        slow_sensor_seconds=2,
+        heartbeat_seconds=1,
+        dead_after_seconds=10,
+        quiet_minutes=0.02,
     )
     for index in range(2):
         project.collect(project.day(index))
@@ -83,13 +98,17 @@ def household(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="module")
 def submitted(household: Household) -> dg.DagsterRun:
-    """The run of a decision whose daemon was killed before submitting it, requested by two daemons that were started at once."""
+    """The run of a decision whose daemon was killed before submitting it, requested by two daemons
+    that were started at once.
+    """
     store = household.project.store
     store.events.add(drift_of(household.project.judge, household.project.day(1)))
     decision = store.decisions.decide(decide, now=utc_now(), champion=household.project.judge)
     assert decision.action == "fire", decision.reasons
-    assert store.decisions.lease(decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5))  # what the killed one leaves
-    # Dagster's own queue has no lock: two daemons that look at once launch a run twice, and the second process fails it.
+    # what the killed one leaves
+    assert store.decisions.lease(decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5))
+    # Dagster's own queue has no lock: two daemons that look at once launch a run twice, and the
+    # second process fails it.
     household.launch(0)
     household.start(n=2)
     return eventually(household.retrainings, seconds=90, what="a retraining run")[0]
@@ -102,17 +121,37 @@ def cut(household: Household, submitted: dg.DagsterRun) -> float:
     household.launch(4)
     household.start()
     run_id, instance = submitted.run_id, household.instance
-    eventually(lambda: run_id in held_slots(instance, "training"), seconds=240, what="the run in the training pool", every=0.1)
-    steps = eventually(lambda: [pid for pid in step_pids(instance, run_id) if lives(pid)], seconds=30, what="a training process")
+    eventually(
+        lambda: run_id in held_slots(instance, "training"),
+        seconds=240,
+        what="the run in the training pool",
+        every=0.1,
+    )
+    steps = eventually(
+        lambda: [pid for pid in step_pids(instance, run_id) if lives(pid)],
+        seconds=30,
+        what="a training process",
+    )
     beat = household.project.store.heartbeats.get(run_id)
     assert beat.pid not in steps, "the run's own process beats, not the one that trains"
-    assert utc_now() - beat.at < timedelta(seconds=8), "it beats during steps that do not hold the store"
-    servers = [p for daemon in household.running for p in daemon.family() if "multiprocessing" not in " ".join(p.cmdline())]
+    assert utc_now() - beat.at < timedelta(seconds=8), (
+        "it beats during steps that do not hold the store"
+    )
+    servers = [
+        p
+        for daemon in household.running
+        for p in daemon.family()
+        if "multiprocessing" not in " ".join(p.cmdline())
+    ]
     for process in servers:  # daemons and code servers first: none of them sees the run die
         kill(process.pid)
     kill(beat.pid)
     at = time.monotonic()
-    eventually(lambda: not any(lives(pid) for pid in steps), seconds=10, what="the end of the training process whose run was killed")
+    eventually(
+        lambda: not any(lives(pid) for pid in steps),
+        seconds=10,
+        what="the end of the training process whose run was killed",
+    )
     household.end()
     return at
 
@@ -120,22 +159,47 @@ def cut(household: Household, submitted: dg.DagsterRun) -> float:
 @pytest.fixture(scope="module")
 def retried(household: Household, cut: float) -> dg.DagsterRun:
     """The second attempt, running."""
-    assert household.instance.get_run_by_id(household.retrainings()[0].run_id).status == dg.DagsterRunStatus.STARTED
+    assert (
+        household.instance.get_run_by_id(household.retrainings()[0].run_id).status
+        == dg.DagsterRunStatus.STARTED
+    )
     household.start()
-    return eventually(second_attempt(household), seconds=120, what="a second attempt that has started")
+    return eventually(
+        second_attempt(household), seconds=120, what="a second attempt that has started"
+    )
 
 
-def test_one_change_is_one_run_under_re_ticks_forgotten_cursors_and_two_daemons(household: Household, submitted: dg.DagsterRun) -> None:
-    eventually(ticked_again(household.instance, "retraining", 3), seconds=120, what="three more ticks")
+def test_one_change_is_one_run_under_re_ticks_forgotten_cursors_and_two_daemons(
+    household: Household, submitted: dg.DagsterRun
+) -> None:
+    eventually(
+        ticked_again(household.instance, "retraining", 3), seconds=120, what="three more ticks"
+    )
     for sensor in ("retraining", "votes"):
         forget(household.instance, sensor)
-    eventually(ticked_again(household.instance, "retraining", 4), seconds=120, what="four ticks after everything was forgotten")
+    eventually(
+        ticked_again(household.instance, "retraining", 4),
+        seconds=120,
+        what="four ticks after everything was forgotten",
+    )
     ticked = "Checking for new runs for sensor: retraining"
-    eventually(lambda: all(ticked in daemon.text for daemon in household.running), seconds=180, what="a tick of each daemon")
+    eventually(
+        lambda: all(ticked in daemon.text for daemon in household.running),
+        seconds=180,
+        what="a tick of each daemon",
+    )
     assert [run.run_id for run in household.retrainings()] == [submitted.run_id]
-    assert [(d.action, d.state, d.run_id) for d in household.project.store.decisions.all()] == [("fire", "submitted", submitted.run_id)]
-    caught_up = [run.tags["dagster/run_key"] for run in runs_of(household.instance, "feedback") if "dagster/run_key" in run.tags]
-    assert len(caught_up) == 1, "the votes from before the first daemon are caught up with once, whatever the cursor"
+    assert [(d.action, d.state, d.run_id) for d in household.project.store.decisions.all()] == [
+        ("fire", "submitted", submitted.run_id)
+    ]
+    caught_up = [
+        run.tags["dagster/run_key"]
+        for run in runs_of(household.instance, "feedback")
+        if "dagster/run_key" in run.tags
+    ]
+    assert len(caught_up) == 1, (
+        "the votes from before the first daemon are caught up with once, whatever the cursor"
+    )
 
 
 def test_a_killed_training_is_found_dead_and_the_next_attempt_starts_within_two_minutes(
@@ -148,26 +212,41 @@ def test_a_killed_training_is_found_dead_and_the_next_attempt_starts_within_two_
     assert retried.tags[DECISION] == submitted.tags[DECISION]
 
 
-def test_the_second_attempt_ends_with_a_gated_candidate_and_nothing_is_left_to_do(household: Household, retried: dg.DagsterRun) -> None:
+def test_the_second_attempt_ends_with_a_gated_candidate_and_nothing_is_left_to_do(
+    household: Household, retried: dg.DagsterRun
+) -> None:
     eventually(
-        lambda: household.instance.get_run_by_id(retried.run_id).is_finished, seconds=300, what="the end of the second attempt", every=1
+        lambda: household.instance.get_run_by_id(retried.run_id).is_finished,
+        seconds=300,
+        what="the end of the second attempt",
+        every=1,
     )
     assert household.instance.get_run_by_id(retried.run_id).status == dg.DagsterRunStatus.SUCCESS
     store = household.project.store
-    eventually(lambda: store.decisions.all()[0].state == "succeeded", seconds=30, what="a decision that has succeeded")
+    eventually(
+        lambda: store.decisions.all()[0].state == "succeeded",
+        seconds=30,
+        what="a decision that has succeeded",
+    )
     eventually(ticked_again(household.instance, "retraining", 2), seconds=30, what="two more ticks")
     assert len(store.decisions.all()) == 1
     assert len(household.retrainings()) == 2
     assert len(store.gates.all()) == 1
 
 
-def test_late_votes_for_an_old_day_re_make_only_that_day(household: Household, retried: dg.DagsterRun) -> None:
+def test_late_votes_for_an_old_day_re_make_only_that_day(
+    household: Household, retried: dg.DagsterRun
+) -> None:
     project, (old, new) = household.project, (household.project.day(0), household.project.day(1))
     before = {run.run_id for run in runs_of(household.instance, "feedback")}
     made = {day: written(project, day) for day in (old, new)}
     n_votes = len(project.files.read_frame("votes", old))
     project.store.votes.cast_many(late_votes(project, old, n=20))
-    eventually(lambda: written(project, old)["drift_report"] > made[old]["drift_report"], seconds=90, what="a new drift report")
+    eventually(
+        lambda: written(project, old)["drift_report"] > made[old]["drift_report"],
+        seconds=90,
+        what="a new drift report",
+    )
     eventually(ticked_again(household.instance, "votes", 2), seconds=30, what="two more ticks")
     again = [run for run in runs_of(household.instance, "feedback") if run.run_id not in before]
     assert [run.tags.get("dagster/partition") for run in again] == [old]
@@ -176,12 +255,17 @@ def test_late_votes_for_an_old_day_re_make_only_that_day(household: Household, r
 
 
 def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.DagsterRun) -> None:
-    # Two daemons on one SQLite file may take a tick from each other; what counts is that a lone one never fails.
+    # Two daemons on one SQLite file may take a tick from each other; what counts is that a lone one
+    # never fails.
     alone = household.running[0]
     errors = [line for line in alone.text.splitlines() if "ERROR" in line or "Traceback" in line]
     assert errors == []
     for sensor in SENSORS:
-        failed = [tick.error.message for tick in ticks(household.instance, sensor) if tick.status.value == "FAILURE"]
+        failed = [
+            tick.error.message
+            for tick in ticks(household.instance, sensor)
+            if tick.status.value == "FAILURE"
+        ]
         assert failed == [], sensor
 
 
@@ -193,7 +277,11 @@ def test_with_sensors_off_nothing_runs(household: Household, retried: dg.Dagster
     project.store.votes.cast_many(late_votes(project, project.day(1), n=5))
     household.start(sensors_running=False)
     looked = "Checking for new runs"
-    eventually(lambda: "SensorDaemon" in household.running[0].text, seconds=60, what="a daemon that is awake")
+    eventually(
+        lambda: "SensorDaemon" in household.running[0].text,
+        seconds=60,
+        what="a daemon that is awake",
+    )
     time.sleep(10)  # three ticks' time with the code loaded
     assert looked not in household.running[0].text
     assert {sensor: len(ticks(household.instance, sensor)) for sensor in SENSORS} == ticked
@@ -204,11 +292,18 @@ def drift_of(champion: str, day: str) -> list[DriftEvent]:
     """What two detectors say of one change."""
     return [
         DriftEvent(
-            kind="drift", model_version=champion, detector=detector, params_hash="p", stream="errors", seq=900 + i,
-            day=datetime.fromisoformat(day).date(), change_seq=700, evidence={},
+            kind="drift",
+            model_version=champion,
+            detector=detector,
+            params_hash="p",
+            stream="errors",
+            seq=900 + i,
+            day=datetime.fromisoformat(day).date(),
+            change_seq=700,
+            evidence={},
         )
         for i, detector in enumerate(("ddm", "hddm_a"))
-    ]  # fmt: skip
+    ]
 
 
 def second_attempt(household: Household) -> Callable[[], dg.DagsterRun | None]:
@@ -224,11 +319,16 @@ def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
     at = datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(hours=20)
     return [
         NewVote(
-            comparison_id=comparison, annotator_id="late", annotator_kind="simulated", choice="a", voted_at=at, origin="simulation",
+            comparison_id=comparison,
+            annotator_id="late",
+            annotator_kind="simulated",
+            choice="a",
+            voted_at=at,
+            origin="simulation",
             idempotency_key=f"late:{comparison}",
         )
         for comparison in project.store.comparisons.for_days([day])["comparison_id"].head(n)
-    ]  # fmt: skip
+    ]
 
 
 def written(project: Any, day: str) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""`rlhf dev` as a person uses it: all servers answer, sensors run, a range backfills as one run, a failed run goes on, Ctrl-C ends all."""
+"""`rlhf dev` as a person uses it: all servers answer, sensors run, a range backfills as one run, a
+failed run goes on, Ctrl-C ends all.
+"""
 
 import json
 import socket
@@ -33,7 +35,9 @@ class Dev:
     def ask(self, query: str, **variables: Any) -> Any:
         """The data of a GraphQL answer, as the web page asks for it."""
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(f"{self.dagster}/graphql", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.dagster}/graphql", body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             found = json.load(answer)
         assert "errors" not in found, found
@@ -45,14 +49,26 @@ class Dev:
 
 
 @pytest.fixture(scope="module")
-def dev(make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    project = make_project(persistent=True, completion_backend="template", sensor_seconds=2, slow_sensor_seconds=2)
+def dev(
+    make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Dev]:
+    project = make_project(
+        persistent=True, completion_backend="template", sensor_seconds=2, slow_sensor_seconds=2
+    )
     ports = {name: free_port() for name in ("dagster", "mlflow", "web")}
-    command = [str(BINARIES / "rlhf"), "dev", *(part for name, port in ports.items() for part in (f"--{name}-port", str(port)))]
+    command = [
+        str(BINARIES / "rlhf"),
+        "dev",
+        *(part for name, port in ports.items() for part in (f"--{name}-port", str(port))),
+    ]
     server = Server.start(command, project.environ, tmp_path_factory.mktemp("dev") / "dev.log")
     started = Dev(project, server, *(f"http://127.0.0.1:{port}" for port in ports.values()))
     try:
-        eventually(lambda: "Ctrl-C ends all" in server.text or server.process.poll(), seconds=120, what="addresses")
+        eventually(
+            lambda: "Ctrl-C ends all" in server.text or server.process.poll(),
+            seconds=120,
+            what="addresses",
+        )
         assert server.process.poll() is None, server.text
         yield started
     finally:
@@ -71,14 +87,20 @@ def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
     with urllib.request.urlopen(f"{dev.mlflow}/health", timeout=10) as answer:
         assert answer.read() == b"OK"
     search = urllib.request.Request(
-        f"{dev.mlflow}/api/2.0/mlflow/registered-models/search", headers={"Content-Type": "application/json"}, method="GET"
+        f"{dev.mlflow}/api/2.0/mlflow/registered-models/search",
+        headers={"Content-Type": "application/json"},
+        method="GET",
     )
     with urllib.request.urlopen(search, timeout=30) as answer:
-        assert [model["name"] for model in json.load(answer)["registered_models"]] == ["demo.policy"]
+        assert [model["name"] for model in json.load(answer)["registered_models"]] == [
+            "demo.policy"
+        ]
 
 
 def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
-    """The web servers of Dagster and MLflow ask nobody for a login: whoever reaches them may start runs and delete models."""
+    """The web servers of Dagster and MLflow ask nobody for a login: whoever reaches them may start
+    runs and delete models.
+    """
     found = []
     for process in dev.server.family():
         with suppress(psutil.NoSuchProcess):  # a run that ended meanwhile
@@ -90,8 +112,25 @@ def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
 
 def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev) -> None:
     taken = dev.dagster.rpartition(":")[2]
-    command = [str(BINARIES / "rlhf"), "dev", "--dagster-port", taken, "--mlflow-port", str(free_port()), "--web-port", str(free_port())]
-    second = subprocess.run(command, cwd=ROOT, env=dev.project.environ, capture_output=True, text=True, timeout=60, check=False)
+    command = [
+        str(BINARIES / "rlhf"),
+        "dev",
+        "--dagster-port",
+        taken,
+        "--mlflow-port",
+        str(free_port()),
+        "--web-port",
+        str(free_port()),
+    ]
+    second = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dev.project.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert second.returncode == 1
     assert f"Port {taken}" in second.stderr
     assert "--dagster-port" in second.stderr
@@ -99,14 +138,25 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(dev: Dev)
 
 def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
     sensors = (
-        "query($s: RepositorySelector!) {sensorsOrError(repositorySelector: $s) {... on Sensors {results {name sensorState {status}}}}}"
+        "query($s: RepositorySelector!) {sensorsOrError(repositorySelector: $s) {... on "
+        "Sensors {results {name sensorState {status}}}}}"
     )
     schedules = (
-        sensors.replace("sensorsOrError", "schedulesOrError").replace("on Sensors", "on Schedules").replace("sensorState", "scheduleState")
+        sensors.replace("sensorsOrError", "schedulesOrError")
+        .replace("on Sensors", "on Schedules")
+        .replace("sensorState", "scheduleState")
     )
-    found = {s["name"]: s["sensorState"]["status"] for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]}
-    assert found == dict.fromkeys(("votes", "replay", "learning", "retraining", "run_health", "parked"), "RUNNING")
-    timed = {s["name"]: s["scheduleState"]["status"] for s in dev.ask(schedules, s=LOCATION)["schedulesOrError"]["results"]}
+    found = {
+        s["name"]: s["sensorState"]["status"]
+        for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]
+    }
+    assert found == dict.fromkeys(
+        ("votes", "replay", "learning", "retraining", "run_health", "parked"), "RUNNING"
+    )
+    timed = {
+        s["name"]: s["scheduleState"]["status"]
+        for s in dev.ask(schedules, s=LOCATION)["schedulesOrError"]["results"]
+    }
     assert set(timed.values()) == {"RUNNING"}
     assert len(timed) == 4
 
@@ -115,23 +165,38 @@ def test_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
     project, stages = dev.project, ["prompts", "completions", "comparisons"]
     days = [project.day(index) for index in range(8)]  # thirty: test_ranges.py
     for index in GAPS:
-        project.materialise(["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}})
+        project.materialise(
+            ["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}}
+        )
     before = {run.run_id for run in project.instance.get_runs()}
     launch = """mutation($p: LaunchBackfillParams!) {launchPartitionBackfill(backfillParams: $p) {
         __typename ... on LaunchBackfillSuccess {backfillId} ... on PythonError {message}}}"""
     config = {"ops": {"prompts": {"config": {"n": 6}}}}
     answer = dev.ask(
-        launch, p={"assetSelection": [{"path": [stage]} for stage in stages], "partitionNames": days, "runConfigData": config}
-    )["launchPartitionBackfill"]  # fmt: skip
+        launch,
+        p={
+            "assetSelection": [{"path": [stage]} for stage in stages],
+            "partitionNames": days,
+            "runConfigData": config,
+        },
+    )["launchPartitionBackfill"]
     assert answer["__typename"] == "LaunchBackfillSuccess", answer
     finished = eventually(
-        lambda: (b := project.instance.get_backfill(answer["backfillId"])) and b.status.value.startswith(("COMPLETED", "FAILED")) and b,
+        lambda: (
+            (b := project.instance.get_backfill(answer["backfillId"]))
+            and b.status.value.startswith(("COMPLETED", "FAILED"))
+            and b
+        ),
         seconds=180,
         what="the end of the backfill",
         every=1,
     )
     assert finished.status.value == "COMPLETED_SUCCESS"
-    new = [run for run in project.instance.get_runs() if run.run_id not in before and "dagster/backfill" in run.tags]
+    new = [
+        run
+        for run in project.instance.get_runs()
+        if run.run_id not in before and "dagster/backfill" in run.tags
+    ]
     assert [run.status.value for run in new] == ["SUCCESS"]
     for stage in stages:
         assert project.files.days(stage) == days
@@ -154,8 +219,13 @@ def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None
     folder.unlink()
     again = """mutation($p: ReexecutionParams!) {launchRunReexecution(reexecutionParams: $p) {
         __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
-    second = dev.ask(again, p={"parentRunId": first, "strategy": "FROM_FAILURE"})["launchRunReexecution"]["run"]["runId"]
-    assert eventually(lambda: dev.ended(second), seconds=120, what="the end of the re-execution") == "SUCCESS"
+    second = dev.ask(again, p={"parentRunId": first, "strategy": "FROM_FAILURE"})[
+        "launchRunReexecution"
+    ]["run"]["runId"]
+    assert (
+        eventually(lambda: dev.ended(second), seconds=120, what="the end of the re-execution")
+        == "SUCCESS"
+    )
     assert succeeded(project, second) == {"reflection_log", "drift_report"}
 
 
@@ -172,7 +242,11 @@ def test_ctrl_c_ends_everything_it_started(dev: Dev) -> None:
 
 def succeeded(project: Any, run_id: str) -> set[str | None]:
     logs = project.instance.all_logs(run_id)
-    return {entry.step_key for entry in logs if entry.dagster_event and entry.dagster_event.event_type_value == "STEP_SUCCESS"}
+    return {
+        entry.step_key
+        for entry in logs
+        if entry.dagster_event and entry.dagster_event.event_type_value == "STEP_SUCCESS"
+    }
 
 
 def working(process: psutil.Process) -> bool:

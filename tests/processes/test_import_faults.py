@@ -1,4 +1,6 @@
-"""Files that are broken, disks that are full, imports that are killed or meet another: a clear message, nothing doubled, nothing lost."""
+"""Files that are broken, disks that are full, imports that are killed or meet another: a clear
+message, nothing doubled, nothing lost.
+"""
 
 import csv
 import json
@@ -23,7 +25,10 @@ from rlhf_pipeline.datasets.mapping import Mapping
 from rlhf_pipeline.errors import ArtefactError, DatasetError, StoreError
 from rlhf_pipeline.store import Store
 
-PAIRS = [{"pair_id": f"p{n}", "prompt": f"prompt {n}", "response_a": f"yes {n}", "response_b": f"no {n}"} for n in range(40)]
+PAIRS = [
+    {"pair_id": f"p{n}", "prompt": f"prompt {n}", "response_a": f"yes {n}", "response_b": f"no {n}"}
+    for n in range(40)
+]
 START = datetime(2016, 1, 31)  # noqa: DTZ001 - as files have it
 MEGABYTE = 1_000_000
 
@@ -37,7 +42,11 @@ def home(tmp_path):
 def rlhf(home):
     def call(*arguments, in_home=home):
         environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200"}
-        return CliRunner().invoke(app, ["import", *map(str, arguments)], env=environ, catch_exceptions=False).output
+        return (
+            CliRunner()
+            .invoke(app, ["import", *map(str, arguments)], env=environ, catch_exceptions=False)
+            .output
+        )
 
     return call
 
@@ -92,7 +101,9 @@ def test_a_parquet_file_cut_in_half_imports_nothing_and_whole_everything(rlhf, h
     assert rlhf("votes", path, "--no-replay").startswith("200 imported")
 
 
-def test_votes_of_a_file_that_breaks_in_its_middle_are_not_cast_before_it_is_mended(rlhf, home, tmp_path):
+def test_votes_of_a_file_that_breaks_in_its_middle_are_not_cast_before_it_is_mended(
+    rlhf, home, tmp_path
+):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(5_000)])
     whole = path.read_text()
@@ -103,7 +114,9 @@ def test_votes_of_a_file_that_breaks_in_its_middle_are_not_cast_before_it_is_men
     assert states(home) == ["finished", "failed"]
     assert list((home / "imports").glob("staged-*")) == []
     path.write_text(whole)
-    assert rlhf("votes", path, "--no-replay").startswith("5,000 imported, 0 already known, 0 merged, 0 rejected")
+    assert rlhf("votes", path, "--no-replay").startswith(
+        "5,000 imported, 0 already known, 0 merged, 0 rejected"
+    )
 
 
 def test_comparisons_before_the_break_of_a_file_are_known_when_it_is_mended(rlhf, home, tmp_path):
@@ -118,7 +131,9 @@ def test_comparisons_before_the_break_of_a_file_are_known_when_it_is_mended(rlhf
         (failed,) = store.imports.all()
     assert json.loads(failed.record)["imported"] == n_before
     path.write_text(whole)
-    assert rlhf("comparisons", path).startswith(f"{3_000 - n_before:,} imported, {n_before:,} already known")
+    assert rlhf("comparisons", path).startswith(
+        f"{3_000 - n_before:,} imported, {n_before:,} already known"
+    )
 
 
 def test_a_wrong_delimiter_is_named_before_anything_is_made(rlhf, home, tmp_path):
@@ -126,13 +141,17 @@ def test_a_wrong_delimiter_is_named_before_anything_is_made(rlhf, home, tmp_path
     with pytest.raises(DatasetError, match="Add --delimiter ';'"):
         rlhf("comparisons", path, "--project", "real")
     assert not home.exists()
-    assert rlhf("comparisons", path, "--project", "real", "--delimiter", ";").startswith("40 imported")
+    assert rlhf("comparisons", path, "--project", "real", "--delimiter", ";").startswith(
+        "40 imported"
+    )
 
 
 def test_a_missing_column_is_named_with_those_there_are(rlhf, home, tmp_path):
     rows = [{name: row[name] for name in ("pair_id", "prompt", "response_a")} for row in PAIRS]
     with pytest.raises(
-        DatasetError, match=r"no column for completion_b\. The file has: pair_id, prompt, response_a.*--map completion_b=COLUMN"
+        DatasetError,
+        match=r"no column for completion_b\. The file has: pair_id, prompt, response_a.*--map "
+        r"completion_b=COLUMN",
     ):
         rlhf("comparisons", write_csv(tmp_path / "pairs.csv", rows), "--project", "real")
     assert counts(home) == (0, 0)
@@ -142,7 +161,10 @@ def test_a_byte_order_mark_and_two_encodings_cost_the_odd_rows_only(rlhf, home, 
     lines = [f"p{n},prüfe {n},ja,nein\r\n" for n in range(4)]
     path = tmp_path / "pairs.csv"
     header = b"\xef\xbb\xbfpair_id,prompt,response_a,response_b\r\n"
-    path.write_bytes(header + b"".join(line.encode("latin-1" if n == 2 else "utf-8") for n, line in enumerate(lines)))
+    path.write_bytes(
+        header
+        + b"".join(line.encode("latin-1" if n == 2 else "utf-8") for n, line in enumerate(lines))
+    )
     output = rlhf("comparisons", path, "--project", "real").splitlines()
     assert output[:2] == [
         "3 imported, 0 already known, 0 merged, 1 rejected",
@@ -168,8 +190,18 @@ def test_a_cell_of_ten_megabytes_costs_its_row_only(rlhf, tmp_path, kind):
 
 def test_clocks_with_and_without_zones_in_one_file_are_both_read_and_said(rlhf, tmp_path):
     with_pairs(rlhf, tmp_path)
-    rows = [vote(0), vote(1) | {"submitted_at": "2016-02-01T12:00:00+05:30"}, vote(2) | {"submitted_at": "2016-02-01T12:00:00Z"}]
-    output = rlhf("votes", write_csv(tmp_path / "votes.csv", rows), "--no-replay", "--timezone", "America/New_York")
+    rows = [
+        vote(0),
+        vote(1) | {"submitted_at": "2016-02-01T12:00:00+05:30"},
+        vote(2) | {"submitted_at": "2016-02-01T12:00:00Z"},
+    ]
+    output = rlhf(
+        "votes",
+        write_csv(tmp_path / "votes.csv", rows),
+        "--no-replay",
+        "--timezone",
+        "America/New_York",
+    )
     assert "1 time without a zone read as America/New_York, 2 with one converted to UTC" in output
 
 
@@ -179,17 +211,31 @@ def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)]
-    if os.name != "posix" or os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+    if (
+        os.name != "posix"
+        or os.geteuid() != 0
+        or subprocess.run(mount, capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("needs the right to mount a small file system")
     try:
-        yield folder, lambda size: subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+        yield (
+            folder,
+            lambda size: subprocess.run(
+                ["mount", "-o", f"remount,size={size}", str(folder)], check=True
+            ),
+        )
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_fills_up_during_an_import_is_named_and_the_rest_follows(rlhf, small_disk, tmp_path):
+def test_a_disk_that_fills_up_during_an_import_is_named_and_the_rest_follows(
+    rlhf, small_disk, tmp_path
+):
     disk, grow = small_disk
-    rows = [{**PAIRS[0], "pair_id": f"p{n}", "prompt": f"prompt {n} " + "x" * 5_000} for n in range(3_000)]
+    rows = [
+        {**PAIRS[0], "pair_id": f"p{n}", "prompt": f"prompt {n} " + "x" * 5_000}
+        for n in range(3_000)
+    ]
     path = write_csv(tmp_path / "pairs.csv", rows)
     home = disk / "home"
     with pytest.raises(StoreError, match=r"no space is left\. Free disk space and try again"):
@@ -197,15 +243,21 @@ def test_a_disk_that_fills_up_during_an_import_is_named_and_the_rest_follows(rlh
     grow("100m")
     n_before = counts(home)[0]
     assert 0 < n_before < 3_000
-    assert rlhf("comparisons", path, in_home=home).startswith(f"{3_000 - n_before:,} imported, {n_before:,} already known")
+    assert rlhf("comparisons", path, in_home=home).startswith(
+        f"{3_000 - n_before:,} imported, {n_before:,} already known"
+    )
     votes = [vote(n) | {"reason": "x" * 2_000} for n in range(3_000)]
     grow(f"{sum(p.stat().st_size for p in home.rglob('*') if p.is_file()) // MEGABYTE + 4}m")
-    with pytest.raises(ArtefactError, match=r"imports.*No space left on device\. Free some space and run again"):
+    with pytest.raises(
+        ArtefactError, match=r"imports.*No space left on device\. Free some space and run again"
+    ):
         rlhf("votes", write_csv(tmp_path / "votes.csv", votes), "--no-replay", in_home=home)
     assert counts(home) == (3_000, 0)
     assert list((home / "imports").glob("staged-*")) == []
     grow("100m")
-    assert rlhf("votes", tmp_path / "votes.csv", "--no-replay", in_home=home).startswith("3,000 imported, 0 already known")
+    assert rlhf("votes", tmp_path / "votes.csv", "--no-replay", in_home=home).startswith(
+        "3,000 imported, 0 already known"
+    )
 
 
 def test_an_import_beside_another_is_refused_and_says_which_one_runs(rlhf, home, tmp_path):
@@ -215,7 +267,10 @@ def test_an_import_beside_another_is_refused_and_says_which_one_runs(rlhf, home,
         store.imports.start("votes", "/data/other.csv", {})
         with (
             FileLock(home / "imports" / ".lock"),
-            pytest.raises(DatasetError, match=r"is running: votes of /data/other\.csv, since .*Nothing of .*votes\.csv"),
+            pytest.raises(
+                DatasetError,
+                match=r"is running: votes of /data/other\.csv, since .*Nothing of .*votes\.csv",
+            ),
         ):
             rlhf("votes", path, "--no-replay")
         assert store.votes.count() == 0
@@ -223,15 +278,36 @@ def test_an_import_beside_another_is_refused_and_says_which_one_runs(rlhf, home,
     assert states(home) == ["finished", "failed", "finished"]
 
 
-def test_of_two_imports_of_one_file_at_once_one_imports_it_and_nothing_is_doubled(rlhf, home, tmp_path):
+def test_of_two_imports_of_one_file_at_once_one_imports_it_and_nothing_is_doubled(
+    rlhf, home, tmp_path
+):
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_000)])
-    command = [sys.executable, "-c", "from rlhf_pipeline.cli import main; main()", "import", "votes", str(path), "--no-replay"]
+    command = [
+        sys.executable,
+        "-c",
+        "from rlhf_pipeline.cli import main; main()",
+        "import",
+        "votes",
+        str(path),
+        "--no-replay",
+    ]
     environ = {**os.environ, "RLHF_HOME": str(home)}
-    both = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
     said = ["".join(process.communicate()) for process in both]
     assert sum("2,000 imported" in text for text in said) == 1, said
-    assert sum("Another import into" in text or "0 imported, 2,000 already known" in text for text in said) == 1, said
+    assert (
+        sum(
+            "Another import into" in text or "0 imported, 2,000 already known" in text
+            for text in said
+        )
+        == 1
+    ), said
     assert counts(home) == (40, 2_000)
 
 
@@ -258,7 +334,9 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
     with pytest.raises(Ended):
         ended_import()
     assert counts(home) == (40, 1_000)
-    other = write_csv(tmp_path / "other.csv", [vote(n, "bob") | {"submitted_at": "2017-01-01"} for n in range(3)])
+    other = write_csv(
+        tmp_path / "other.csv", [vote(n, "bob") | {"submitted_at": "2017-01-01"} for n in range(3)]
+    )
     assert rlhf("votes", other, "--no-replay", "--keep-annotators").startswith("3 imported")
     first = (START + timedelta(days=30, minutes=-7 * 2_499)).date().isoformat()
     with store_of(home) as store:
@@ -266,12 +344,19 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
     assert (half.file, half.first_day, half.error) == (str(path), first, "Ended: ")
     whole = home.with_name("copy")
     shutil.copytree(home, whole)
-    assert rlhf("votes", path, "--no-replay", "--keep-annotators", in_home=whole).startswith("1,500 imported, 1,000 already known")
+    assert rlhf("votes", path, "--no-replay", "--keep-annotators", in_home=whole).startswith(
+        "1,500 imported, 1,000 already known"
+    )
     with store_of(whole) as store:
         assert store.imports.unfinished() == []
-    said = CliRunner().invoke(app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False)
+    said = CliRunner().invoke(
+        app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False
+    )
     assert said.exit_code == 0
-    assert f"taken as they are: {half.n_days} days from {first}, of the unfinished import of {path}" in said.output
+    assert (
+        f"taken as they are: {half.n_days} days from {first}, of the unfinished import of {path}"
+        in said.output
+    )
     assert said.output.endswith("No imported day waits for its replay.\n")
     with store_of(home) as store:
         assert store.imports.unfinished() == []
@@ -281,7 +366,12 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
     monkeypatch.setenv("RLHF_HOME", str(home))
     monkeypatch.setattr("rlhf_pipeline.cli.replay.replay_pending", lambda workspace: 0)
     with_pairs(rlhf, tmp_path)
-    rlhf("votes", write_csv(tmp_path / "votes.csv", [vote(n) for n in range(300)]), "--no-replay", "--keep-annotators")
+    rlhf(
+        "votes",
+        write_csv(tmp_path / "votes.csv", [vote(n) for n in range(300)]),
+        "--no-replay",
+        "--keep-annotators",
+    )
     with store_of(home) as store:
         assert store.replays.pending() == []
     said = CliRunner().invoke(app, ["replay", "--never-asked"], catch_exceptions=False)
@@ -289,15 +379,26 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
         days = store.replays.pending()
     assert len(days) > 1
     assert said.output == f"asked for: {len(days)} days from {days[0]} to {days[-1]}\n"
-    assert CliRunner().invoke(app, ["replay", "--never-asked"]).output == "no imported day was left out\n"
+    assert (
+        CliRunner().invoke(app, ["replay", "--never-asked"]).output
+        == "no imported day was left out\n"
+    )
 
 
 def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     with store_of(home) as store:
         store.imports.casting(store.imports.start("votes", "/data/votes.csv", {}), ["2016-01-31"])
-        with FileLock(home / "imports" / ".lock"), pytest.raises(DatasetError, match="is running, so its days are not whole yet"):
-            CliRunner().invoke(app, ["replay", "--unfinished"], env={"RLHF_HOME": str(home)}, catch_exceptions=False)
+        with (
+            FileLock(home / "imports" / ".lock"),
+            pytest.raises(DatasetError, match="is running, so its days are not whole yet"),
+        ):
+            CliRunner().invoke(
+                app,
+                ["replay", "--unfinished"],
+                env={"RLHF_HOME": str(home)},
+                catch_exceptions=False,
+            )
         assert len(store.imports.unfinished()) == 1
 
 
@@ -350,7 +451,10 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
     n_kills, n_votes = int(os.environ.get("KILLS", "16")), 1_500
     with_pairs(rlhf, tmp_path)
     for n in range(n_kills + 1):
-        write_csv(tmp_path / f"votes-{n}.csv", [vote(i, annotator=f"ann {n}") | {"task_id": f"file {n}"} for i in range(n_votes)])
+        write_csv(
+            tmp_path / f"votes-{n}.csv",
+            [vote(i, annotator=f"ann {n}") | {"task_id": f"file {n}"} for i in range(n_votes)],
+        )
     environ = {**os.environ, "RLHF_HOME": str(home), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", KILLER, str(tmp_path), str(n_kills), str(n_votes)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -358,14 +462,16 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
     outcomes = [text.split("|") for text in done.stdout.split("~")[:-1]]
     assert len(outcomes) == n_kills
     assert {repeated for _, repeated, _ in outcomes} == {"0"}, done.stderr
-    assert sum(killed == "-9" for killed, _, _ in outcomes) >= n_kills // 2  # the others were done sooner
+    # the others were done sooner
+    assert sum(killed == "-9" for killed, _, _ in outcomes) >= n_kills // 2
     known = []
     for *_, said in outcomes:
         found = re.match(r"([\d,]+) imported, ([\d,]+) already known, 0 merged, 0 rejected", said)
         imported, before = (int(number.replace(",", "")) for number in found.groups())
         assert imported + before == n_votes, said
         known.append(before)
-    assert sum(0 < before < n_votes for before in known) >= n_kills // 8, known  # killed between two transactions
+    # killed between two transactions
+    assert sum(0 < before < n_votes for before in known) >= n_kills // 8, known
     assert counts(home) == (40, (n_kills + 1) * n_votes)
     with store_of(home) as store:
         cast = [row for frame in store.votes.stream() for row in frame.itertuples()]

@@ -1,4 +1,6 @@
-"""Ctrl-C in the middle of the demo, once and again: it ends at once without a traceback, and the next call goes on."""
+"""Ctrl-C in the middle of the demo, once and again: it ends at once without a traceback, and the
+next call goes on.
+"""
 
 import os
 import signal
@@ -30,7 +32,13 @@ def project(make_project: Callable[..., Any]) -> Project:
 def start(project: Project) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "demo", "--days", "1"]
     return subprocess.Popen(
-        command, cwd=ROOT, env=project.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=project.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -54,6 +62,8 @@ def test_second_interrupt_leaves_a_demo_that_goes_on(project: Project) -> None:
     day = project.day(0)
     assert DemoState.read(project.settings.demo_state).finished == day
     published = project.store.comparisons.for_days([day])
-    assert set(project.files.read_frame("votes", day)["comparison_id"]) <= set(published["comparison_id"])
+    assert set(project.files.read_frame("votes", day)["comparison_id"]) <= set(
+        published["comparison_id"]
+    )
     assert not published["comparison_id"].duplicated().any()
     assert project.store.audit.verify() > 0

@@ -1,6 +1,8 @@
-"""From the first login to the day's report: a person judges by keyboard in a real browser, and the next tick takes those votes on.
+"""From the first login to the day's report: a person judges by keyboard in a real browser, and the
+next tick takes those votes on.
 
-`SCREENSHOTS=/folder pytest tests/pipeline/test_keys_to_report.py` keeps pictures of the annotate page as it was.
+`SCREENSHOTS=/folder pytest tests/pipeline/test_keys_to_report.py` keeps pictures of the annotate
+page as it was.
 """
 
 import os
@@ -50,7 +52,9 @@ def serving(project: Any) -> Iterator[tuple[str, Server]]:
     """Address and process of `rlhf serve`, as a new user starts it."""
     port = free_port()
     log = project.settings.home / "serve.log"
-    server = Server.start([str(BINARIES / "rlhf"), "serve", "--port", str(port)], project.environ, log)
+    server = Server.start(
+        [str(BINARIES / "rlhf"), "serve", "--port", str(port)], project.environ, log
+    )
     try:
         wait_until_it_answers(server.process, port, log)
         yield f"http://127.0.0.1:{port}", server
@@ -62,15 +66,21 @@ def serving(project: Any) -> Iterator[tuple[str, Server]]:
 
 @pytest.fixture(scope="module")
 def sitting(branch: Any, grown: Any) -> Sitting:
-    """A home in which a reward model predicts; today is collected for people; its first visitor judges twenty."""
+    """A home in which a reward model predicts; today is collected for people; its first visitor
+    judges twenty.
+    """
     executable = chromium_or_skip()
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is in the dev extra: pip install -e '.[dev]'"
+    )
     project = branch(grown, annotators="human", votes_per_request=len(KEYS))
     project.collect(utc_now().date().isoformat(), n=10)
     project.tick("votes")  # what was voted before
     asked_before = len(project.tick("votes").run_requests)
     with serving(project) as (address, server), playwright.sync_playwright() as running:
-        link = next(word for word in server.text.split() if word.startswith(f"{address}/login?token="))
+        link = next(
+            word for word in server.text.split() if word.startswith(f"{address}/login?token=")
+        )
         browser = running.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         page = context.new_page()
@@ -123,14 +133,23 @@ def of_days(project: Any, stage: str, days: set[str]) -> pd.DataFrame:
     return pd.concat([project.files.read_frame(stage, day) for day in sorted(days)])
 
 
-def test_twenty_keys_are_twenty_votes_in_the_days_snapshot_and_report(sitting: Sitting, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twenty_keys_are_twenty_votes_in_the_days_snapshot_and_report(
+    sitting: Sitting, capsys: pytest.CaptureFixture[str]
+) -> None:
     project, votes = sitting.project, sitting.votes
     assert sitting.asked_before == 0
     texts = project.store.comparisons.texts([one.comparison_id for one in votes])
     for key, (prompt, left, _), one in zip(KEYS, sitting.judged, votes, strict=True):
         assert prompt == texts[one.comparison_id].prompt
         of_left = "b" if one.is_swapped else "a"
-        assert left.strip() == (texts[one.comparison_id].completion_b if one.is_swapped else texts[one.comparison_id].completion_a).strip()
+        assert (
+            left.strip()
+            == (
+                texts[one.comparison_id].completion_b
+                if one.is_swapped
+                else texts[one.comparison_id].completion_a
+            ).strip()
+        )
         if key in "1234":
             assert (one.choice, one.strength) == (of_left, 5 - int(key))
         elif key in "6789":
@@ -146,14 +165,20 @@ def test_twenty_keys_are_twenty_votes_in_the_days_snapshot_and_report(sitting: S
 
     days = {one.day.isoformat() for one in votes}  # two of them around midnight
     snapshot = of_days(project, "votes", days)
-    assert sorted(snapshot["vote_id"]) == sorted(one.vote_id for one in votes), "these votes and no other"
+    assert sorted(snapshot["vote_id"]) == sorted(one.vote_id for one in votes), (
+        "these votes and no other"
+    )
     assert set(snapshot["annotator_kind"]) == {"human"}
-    assert dict(snapshot["choice"].value_counts()) == dict(pd.Series([str(one.choice) for one in votes]).value_counts())
+    assert dict(snapshot["choice"].value_counts()) == dict(
+        pd.Series([str(one.choice) for one in votes]).value_counts()
+    )
     pairs = of_days(project, "preference_pairs", days)
     decided = {one.comparison_id for one in votes if one.choice in ("a", "b")}
     assert set(pairs["comparison_id"]) == decided
     log = of_days(project, "reflection_log", days)
-    assert set(log.loc[log["vote_id"].notna(), "vote_id"]) == set(snapshot["vote_id"]), "each vote beside the prediction made before it"
+    assert set(log.loc[log["vote_id"].notna(), "vote_id"]) == set(snapshot["vote_id"]), (
+        "each vote beside the prediction made before it"
+    )
     report = of_days(project, "drift_report", days)
     overall = report[report["space"] == "overall"]
     assert set(overall["model_version"]) == {project.judge}
@@ -161,9 +186,11 @@ def test_twenty_keys_are_twenty_votes_in_the_days_snapshot_and_report(sitting: S
     assert project.store.audit.verify() > 0
     with capsys.disabled():
         print(
-            f"\n{len(KEYS)} keys in {sitting.keys_s:.1f} s → {len(votes)} votes of kind human → tick {[r.run_key for r in tick.run_requests]} → "
-            f"snapshot of {', '.join(sorted(days))}: {len(snapshot)} votes, {len(pairs)} preference pairs → "
-            f"drift report: {overall['n_current'].sum()} judged votes, verdict {', '.join(overall['verdict'])}"
+            f"\n{len(KEYS)} keys in {sitting.keys_s:.1f} s → {len(votes)} votes of kind human → "
+            f"tick {[r.run_key for r in tick.run_requests]} → snapshot of "
+            f"{', '.join(sorted(days))}: {len(snapshot)} votes, {len(pairs)} preference pairs → "
+            f"drift report: {overall['n_current'].sum()} judged votes, verdict "
+            f"{', '.join(overall['verdict'])}"
         )
 
 
@@ -171,6 +198,10 @@ def test_the_link_of_the_first_start_logs_in_once(sitting: Sitting) -> None:
     import httpx
 
     with serving(sitting.project) as (address, server):
-        answer = httpx.post(f"{address}/login", data={"token": sitting.link.partition("token=")[2]}, headers={"Origin": address})
+        answer = httpx.post(
+            f"{address}/login",
+            data={"token": sitting.link.partition("token=")[2]},
+            headers={"Origin": address},
+        )
         assert answer.status_code in (401, 403, 422)
         assert server.text.count("/login?token=") == 1, "only the first start prints one"

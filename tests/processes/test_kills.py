@@ -1,4 +1,6 @@
-"""kill -9 in the middle of a stage: the last good artefact stays, a re-run completes, nothing is doubled."""
+"""kill -9 in the middle of a stage: the last good artefact stays, a re-run completes, nothing is
+doubled.
+"""
 
 import json
 import signal
@@ -14,7 +16,11 @@ import pytest
 from rlhf_pipeline.records import ModelVersion
 
 DYING_RUN = Path(__file__).with_name("dying_run.py")
-COLLECTION = {"prompts": {"n": 12}, "completions": {"max_new_tokens": 12, "batch_size": 16}, "comparisons": {"pairs_per_prompt": 6}}
+COLLECTION = {
+    "prompts": {"n": 12},
+    "completions": {"max_new_tokens": 12, "batch_size": 16},
+    "comparisons": {"pairs_per_prompt": 6},
+}
 TRAINING = {
     "retraining_set": {"min_pairs": 40, "max_pairs": 64},
     "candidate_model": {"epochs": 2, "min_pairs": 40, "checkpoint_every": 2},
@@ -26,21 +32,35 @@ def config(stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"ops": {stage: {"config": values} for stage, values in stages.items()}}
 
 
-def kill(project: Any, moment: str, job: str, day: str = "", stages: dict[str, dict[str, Any]] | None = None) -> None:
+def kill(
+    project: Any,
+    moment: str,
+    job: str,
+    day: str = "",
+    stages: dict[str, dict[str, Any]] | None = None,
+) -> None:
     """Start the job in another process, which dies at that moment."""
     command = [sys.executable, str(DYING_RUN), moment, job, day, json.dumps(config(stages or {}))]
-    died = subprocess.run(command, env=project.environ, capture_output=True, text=True, check=False, timeout=120)
+    died = subprocess.run(
+        command, env=project.environ, capture_output=True, text=True, check=False, timeout=120
+    )
     assert died.returncode == -signal.SIGKILL, died.stdout[-2000:] + died.stderr[-4000:]
 
 
 def frames(project: Any) -> dict[str, bytes]:
     folder = Path(project.settings.frames)
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.suffix in (".parquet", ".json")}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.suffix in (".parquet", ".json")
+    }
 
 
 def without_annotators(frames: dict[str, bytes]) -> dict[str, bytes]:
     """The annotator model is fitted before the reward model, whatever becomes of that one."""
-    return {name: content for name, content in frames.items() if not name.startswith("annotator_model")}
+    return {
+        name: content for name, content in frames.items() if not name.startswith("annotator_model")
+    }
 
 
 def same(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
@@ -58,24 +78,34 @@ def unbroken(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def test_killed_while_completing_the_day_is_the_same_after_a_rerun(unbroken: Any, grown: Any, branch: Callable[..., Any]) -> None:
+def test_killed_while_completing_the_day_is_the_same_after_a_rerun(
+    unbroken: Any, grown: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(grown), grown.day(3)
     before, n = frames(project), project.store.comparisons.count()
     kill(project, "completing", "collection", day, COLLECTION)
     after = frames(project)
-    assert set(after) - set(before) == {f"prompts/{day}.parquet"}  # the stage before is done, the killed one left nothing
+    # the stage before is done, the killed one left nothing
+    assert set(after) - set(before) == {f"prompts/{day}.parquet"}
     assert project.store.comparisons.count() == n
     project.run("collection", day, config=config(COLLECTION))
     for stage in ("prompts", "completions", "comparisons"):
         same(project.files.read_frame(stage, day), unbroken.files.read_frame(stage, day))
     project.run("collection", day, config=config(COLLECTION))
-    assert project.store.comparisons.count() == n + len(project.files.read_frame("comparisons", day))
+    assert project.store.comparisons.count() == n + len(
+        project.files.read_frame("comparisons", day)
+    )
 
 
-def test_killed_while_casting_no_vote_is_lost_or_doubled(unbroken: Any, branch: Callable[..., Any]) -> None:
+def test_killed_while_casting_no_vote_is_lost_or_doubled(
+    unbroken: Any, branch: Callable[..., Any]
+) -> None:
     project, day = branch(unbroken), unbroken.day(4)
     project.run("collection", day, config=config(COLLECTION | {"prompts": {"n": 36}}))
-    n, n_comparisons = project.store.votes.count(), len(project.files.read_frame("comparisons", day))
+    n, n_comparisons = (
+        project.store.votes.count(),
+        len(project.files.read_frame("comparisons", day)),
+    )
     kill(project, "casting", "simulated_voting", stages={"cast_simulated_votes": {"day": day}})
     n_kept = project.store.votes.count() - n
     assert 0 < n_kept < 3 * n_comparisons  # whole transactions
@@ -83,7 +113,8 @@ def test_killed_while_casting_no_vote_is_lost_or_doubled(unbroken: Any, branch: 
     project.vote(day)
     project.vote(day)
     assert project.store.votes.count() == n + 3 * n_comparisons == project.store.votes.max_seq()
-    assert project.store.audit.verify() > project.store.votes.count()  # the chain of records is whole
+    # the chain of records is whole
+    assert project.store.audit.verify() > project.store.votes.count()
 
 
 @pytest.mark.parametrize("moment", ["writing reflections", "writing the drift report"])
@@ -99,27 +130,40 @@ def test_killed_in_the_feedback_the_last_good_day_stays_and_a_rerun_is_the_same(
     assert len(project.store.events.for_model(project.judge)) == events
 
 
-def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made(grown: Any, branch: Callable[..., Any]) -> None:
+def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     champion, before = project.judge, frames(project)
     kill(project, "registering", "learning", stages={"calibration": {"min_pairs": 20}})
     assert [m.label for m in project.registry.history("reward_model")] == [champion]
     assert project.judge == champion
     assert without_annotators(frames(project)) == without_annotators(before)
-    project.champions.judge().p_chosen(project.files.read_frame("preference_pairs", project.day(2)).head(3))
+    project.champions.judge().p_chosen(
+        project.files.read_frame("preference_pairs", project.day(2)).head(3)
+    )
     project.run("learning", config=config({"calibration": {"min_pairs": 20}}))
     assert len(project.registry.history("reward_model")) == 2
     assert project.files.read_record("reward_model", ModelVersion).parent == champion
 
 
-def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(grown: Any, branch: Callable[..., Any]) -> None:
+def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
     project = branch(grown)
     champion = project.champions.policy()
-    kill(project, "training", "retraining_set,candidate_model", stages={s: TRAINING[s] for s in ("retraining_set", "candidate_model")})
+    kill(
+        project,
+        "training",
+        "retraining_set,candidate_model",
+        stages={s: TRAINING[s] for s in ("retraining_set", "candidate_model")},
+    )
     assert [m.label for m in project.registry.history("policy")] == [champion.label]
     assert project.champions.policy() == champion
     stages = ["candidate_model", "evaluation", "gate"]  # re-execution from failure
-    result = project.materialise(stages, config=config({s: TRAINING[s] for s in stages if s in TRAINING}))
+    result = project.materialise(
+        stages, config=config({s: TRAINING[s] for s in stages if s in TRAINING})
+    )
     headline = next(
         e.materialization.metadata["headline"].value
         for e in result.get_asset_materialization_events()

@@ -1,4 +1,6 @@
-"""With the network cut, the demo runs through: no process tries to reach outside, and no file is written outside the home."""
+"""With the network cut, the demo runs through: no process tries to reach outside, and no file is
+written outside the home.
+"""
 
 import os
 import shutil
@@ -11,7 +13,8 @@ import pytest
 from rlhf_pipeline.config import TELEMETRY_OFF
 
 ROOT = Path(__file__).resolve().parents[2]
-# Loaded by every Python process that finds it on PYTHONPATH: what leads outside is written down and refused.
+# Loaded by every Python process that finds it on PYTHONPATH: what leads outside is written down and
+# refused.
 WATCH = """
 import ipaddress, os, socket, sys
 
@@ -60,7 +63,8 @@ for attempt in (
     raise SystemExit("not refused")
 socket.getaddrinfo("127.0.0.1", 80)
 """
-# What the sensor does after a change of taste: a reward model, its calibration, a candidate by DPO, the gate.
+# What the sensor does after a change of taste: a reward model, its calibration, a candidate by DPO,
+# the gate.
 RETRAIN = """
 import os
 import dagster as dg
@@ -92,24 +96,42 @@ def watched(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     (tmp_path / "network.log").touch()
     path = os.pathsep.join([str(tmp_path / "watch"), str(ROOT)])
-    return os.environ | {"PYTHONPATH": path, "NETWORK_LOG": str(tmp_path / "network.log"), "RLHF_HOME": str(tmp_path / "home")}
+    return os.environ | {
+        "PYTHONPATH": path,
+        "NETWORK_LOG": str(tmp_path / "network.log"),
+        "RLHF_HOME": str(tmp_path / "home"),
+    }
 
 
 def cut() -> list[str]:
     """A command prefix that takes the network away for real, where the system lets us."""
     unshare = shutil.which("unshare")
-    possible = unshare and subprocess.run([unshare, "-rn", "true"], capture_output=True, check=False).returncode == 0
+    possible = (
+        unshare
+        and subprocess.run([unshare, "-rn", "true"], capture_output=True, check=False).returncode
+        == 0
+    )
     return [str(unshare), "-rn"] if possible else []
 
 
 def run(command: list[str], environ: dict[str, str], cwd: Path = ROOT) -> str:
-    done = subprocess.run([*cut(), *command], cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(
+        [*cut(), *command],
+        cwd=cwd,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
 def test_the_watch_sees_and_refuses_what_a_grandchild_tries(watched: dict[str, str]) -> None:
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ATTEMPTS!r}], check=True)"
+    child = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ATTEMPTS!r}], check=True)"
+    )
     run([sys.executable, "-c", child], watched)
     seen = Path(watched["NETWORK_LOG"]).read_text().splitlines()
     assert [line.split()[:2] for line in seen] == [
@@ -121,13 +143,21 @@ def test_the_watch_sees_and_refuses_what_a_grandchild_tries(watched: dict[str, s
 
 def files_below(folder: Path) -> list[str]:
     """Without matplotlib's list of fonts, which all programs of a user share."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "matplotlib")
+    files = (
+        path for path in folder.rglob("*") if path.is_file() and path.parent.name != "matplotlib"
+    )
     return sorted(str(path.relative_to(folder)) for path in files)
 
 
-def test_the_demo_and_a_retraining_stay_inside_the_host_and_the_home(watched: dict[str, str], small_policy: Path, tmp_path: Path) -> None:
+def test_the_demo_and_a_retraining_stay_inside_the_host_and_the_home(
+    watched: dict[str, str], small_policy: Path, tmp_path: Path
+) -> None:
     # Without what tells libraries not to report home: the project must see to it itself.
-    told = {k: v for k, v in watched.items() if k not in {*TELEMETRY_OFF, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}}
+    told = {
+        k: v
+        for k, v in watched.items()
+        if k not in {*TELEMETRY_OFF, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}
+    }
     outside = {name: tmp_path / name for name in ("HOME", "TMPDIR", "cwd")}
     for folder in outside.values():
         folder.mkdir()
@@ -143,6 +173,10 @@ def test_the_demo_and_a_retraining_stay_inside_the_host_and_the_home(watched: di
     run([rlhf, "export", "completions"], environ, outside["cwd"])
 
     assert Path(environ["NETWORK_LOG"]).read_text() == ""
-    assert {name: files_below(folder) for name, folder in outside.items()} == {"HOME": [], "TMPDIR": [], "cwd": []}
+    assert {name: files_below(folder) for name, folder in outside.items()} == {
+        "HOME": [],
+        "TMPDIR": [],
+        "cwd": [],
+    }
     left = {"mlruns", "mlartifacts", "gx", "outputs"}
     assert {path.name for path in ROOT.iterdir()} & left == in_checkout & left

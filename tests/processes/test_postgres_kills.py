@@ -1,4 +1,6 @@
-"""Everything on one Postgres server: an import killed, its replay killed, both repeated; then one change of taste, one retraining."""
+"""Everything on one Postgres server: an import killed, its replay killed, both repeated; then one
+change of taste, one retraining.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -38,7 +40,12 @@ def project(make_project: Callable[..., Any], postgres: PostgresServer) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DAGSTER_URL, Settings(**where).dagster_environ[DAGSTER_URL])
         made = make_project(
-            persistent=True, completion_backend="template", annotators="human", min_new_pairs=N, refit_after_pairs=1_000_000, **where
+            persistent=True,
+            completion_backend="template",
+            annotators="human",
+            min_new_pairs=N,
+            refit_after_pairs=1_000_000,
+            **where,
         )
         yield made
     made.store.close()
@@ -49,7 +56,9 @@ def project(make_project: Callable[..., Any], postgres: PostgresServer) -> Itera
 
 @pytest.fixture(scope="module")
 def files(project: Any, tmp_path_factory: pytest.TempPathFactory) -> ImportFiles:
-    return ImportFiles.write(tmp_path_factory.mktemp("files"), [project.day(d) for d in range(3)], n=N, annotators=6)
+    return ImportFiles.write(
+        tmp_path_factory.mktemp("files"), [project.day(d) for d in range(3)], n=N, annotators=6
+    )
 
 
 @dataclass
@@ -82,11 +91,14 @@ class Cut:
 def cut_import(project: Any, files: ImportFiles) -> Cut:
     """Killed after the first of its transactions, as the next ones are written."""
     folder, store = files.votes.parent, project.store
-    assert done(project, folder, "import", "comparisons", str(files.pairs)).startswith(f"{3 * N} imported")
+    assert done(project, folder, "import", "comparisons", str(files.pairs)).startswith(
+        f"{3 * N} imported"
+    )
     importing = started(project, folder, "import", "votes", str(files.votes))
 
     def has_begun() -> int:
-        with store.database.writing():  # in the queue of the writers, so that no transaction of the import is over unseen
+        # in the queue of the writers, so that no transaction of the import is over unseen
+        with store.database.writing():
             return int(store.votes.max_seq())
 
     eventually(has_begun, seconds=60, what="the first votes", every=0.005)
@@ -96,9 +108,16 @@ def cut_import(project: Any, files: ImportFiles) -> Cut:
 
 @pytest.fixture(scope="module")
 def cut_replay(project: Any, files: ImportFiles, cut_import: Cut) -> Cut:
-    """The import again, killed in its replay, between the predictions of the second day and their feedback."""
+    """The import again, killed in its replay, between the predictions of the second day and their
+    feedback.
+    """
     again = started(project, files.votes.parent, "import", "votes", str(files.votes))
-    eventually(project.store.predictions.count, seconds=150, what="predictions of the second day", every=0.01)
+    eventually(
+        project.store.predictions.count,
+        seconds=150,
+        what="predictions of the second day",
+        every=0.01,
+    )
     again.kill()
     return Cut.of(project, again.text)
 
@@ -109,7 +128,9 @@ def replayed(project: Any, files: ImportFiles, cut_replay: Cut) -> Any:
     return project
 
 
-def test_a_killed_import_leaves_whole_transactions_and_its_days_asked_for(cut_import: Cut, files: ImportFiles) -> None:
+def test_a_killed_import_leaves_whole_transactions_and_its_days_asked_for(
+    cut_import: Cut, files: ImportFiles
+) -> None:
     assert 0 < cut_import.n_votes < 3 * files.n_votes
     assert cut_import.n_votes % 500 == 0
     assert cut_import.n_links > cut_import.n_votes
@@ -118,21 +139,34 @@ def test_a_killed_import_leaves_whole_transactions_and_its_days_asked_for(cut_im
     assert cut_import.taken == []
 
 
-def test_the_import_again_adds_what_is_missing(cut_import: Cut, cut_replay: Cut, files: ImportFiles) -> None:
+def test_the_import_again_adds_what_is_missing(
+    cut_import: Cut, cut_replay: Cut, files: ImportFiles
+) -> None:
     n = 3 * files.n_votes
-    assert f"{n - cut_import.n_votes:,} imported, {cut_import.n_votes:,} already known, 0 merged, 0 rejected" in cut_replay.said
+    assert (
+        f"{n - cut_import.n_votes:,} imported, {cut_import.n_votes:,} already known, 0 merged, 0 "
+        "rejected" in cut_replay.said
+    )
     assert cut_replay.n_votes == n
     assert cut_replay.states == ["finished", "failed", "finished"]
 
 
-def test_a_feedback_killed_after_its_predictions_has_reported_nothing_of_its_day(cut_replay: Cut, files: ImportFiles) -> None:
+def test_a_feedback_killed_after_its_predictions_has_reported_nothing_of_its_day(
+    cut_replay: Cut, files: ImportFiles
+) -> None:
     first, second, _ = files.days
-    assert cut_replay.taken == [(first, "feedback", "SUCCESS"), (first, "learning", "SUCCESS"), (second, "feedback", "STARTED")]
+    assert cut_replay.taken == [
+        (first, "feedback", "SUCCESS"),
+        (first, "learning", "SUCCESS"),
+        (second, "feedback", "STARTED"),
+    ]
     assert cut_replay.pending == list(files.days[1:])
     assert cut_replay.reported == [first]
 
 
-def test_replayed_again_every_day_is_there_once_and_predicted_before_its_votes(replayed: Any, files: ImportFiles) -> None:
+def test_replayed_again_every_day_is_there_once_and_predicted_before_its_votes(
+    replayed: Any, files: ImportFiles
+) -> None:
     killed = steps(replayed).query("day == @files.days[1] and name == 'feedback'")["run_id"].iloc[0]
     assert_replayed_once(replayed, files, killed=[killed])
     assert "postgresql" in replayed.store.database.where
@@ -141,7 +175,9 @@ def test_replayed_again_every_day_is_there_once_and_predicted_before_its_votes(r
 
 @dataclass
 class Answered:
-    """A change of taste on Postgres: the requests of every tick, before and after the run of the first."""
+    """A change of taste on Postgres: the requests of every tick, before and after the run of the
+    first.
+    """
 
     held: list[dg.RunRequest]  # of ticks before the change was seen
     at_once: list[dg.RunRequest]
@@ -155,21 +191,34 @@ def answered(replayed: Any) -> Answered:
     replayed.store.events.add(
         [
             DriftEvent(
-                kind="drift", model_version=replayed.judge, detector=name, params_hash="p", stream="errors", seq=1_400 + n,
-                day=replayed.day(2), change_seq=CHANGE, evidence={},
+                kind="drift",
+                model_version=replayed.judge,
+                detector=name,
+                params_hash="p",
+                stream="errors",
+                seq=1_400 + n,
+                day=replayed.day(2),
+                change_seq=CHANGE,
+                evidence={},
             )
             for n, name in enumerate(("ddm", "hddm_a"))
         ]
-    )  # fmt: skip
+    )
     at_once = ticks_at_once(replayed)
     before = re_ticks(replayed)
     assert len(at_once) == 1
-    replayed.run_request(at_once[0], "retraining", config={"ops": {stage: {"config": config} for stage, config in QUICK.items()}})
+    replayed.run_request(
+        at_once[0],
+        "retraining",
+        config={"ops": {stage: {"config": config} for stage, config in QUICK.items()}},
+    )
     return Answered(held, at_once, before, re_ticks(replayed))
 
 
 def ticks_at_once(project: Any) -> list[dg.RunRequest]:
-    """The sensor evaluated by several daemons in the same moment, each with connections and a cursor of its own."""
+    """The sensor evaluated by several daemons in the same moment, each with connections and a
+    cursor of its own.
+    """
     s = project.settings
     sensor = project.defs.get_repository_def().get_sensor_def("retraining")
     together = threading.Barrier(N_TICKS)
@@ -187,7 +236,9 @@ def ticks_at_once(project: Any) -> list[dg.RunRequest]:
 
 
 def re_ticks(project: Any) -> list[dg.RunRequest]:
-    """What is asked for by ticks that go on, and by those after everything the daemon remembers was forgotten."""
+    """What is asked for by ticks that go on, and by those after everything the daemon remembers was
+    forgotten.
+    """
     found = [*(project.tick("retraining").run_requests or ())]
     for _ in range(3):
         project.cursors.clear()
@@ -195,7 +246,9 @@ def re_ticks(project: Any) -> list[dg.RunRequest]:
     return found
 
 
-def test_four_ticks_at_once_make_one_decision_and_one_request(replayed: Any, answered: Answered) -> None:
+def test_four_ticks_at_once_make_one_decision_and_one_request(
+    replayed: Any, answered: Answered
+) -> None:
     fired = [d for d in replayed.store.decisions.all() if d.action == "fire"]
     assert len(fired) == 1
     assert [r.run_key for r in answered.at_once] == [f"retraining:demo:{fired[0].decision_id}:1"]

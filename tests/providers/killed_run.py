@@ -1,8 +1,15 @@
-"""A run in a process of its own, to be killed: python killed_run.py STORE_URL BASE_URL N_PROMPTS. Prints each time it noted something."""
+"""A run in a process of its own, to be killed: python killed_run.py STORE_URL BASE_URL N_PROMPTS.
+Prints each time it noted something.
+"""
 
 import sys
 
-from rlhf_pipeline.completions import CallParams, CompletionParams, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions import (
+    CallParams,
+    CompletionParams,
+    OpenAICompatibleBackend,
+    generate,
+)
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
 
@@ -13,7 +20,14 @@ CALLS = CallParams(concurrency=8, prompt_price=1, completion_price=1)
 def run(store_url: str, base_url: str, n: int) -> None:
     with Store.open(store_url, organization="org", project="demo") as store:
         backend = OpenAICompatibleBackend("stub-model", base_url)
-        generate(prompts_of(n), [backend], PARAMS, ledger=store.generation, calls=CALLS, progress=lambda *told: print(*told, flush=True))
+        generate(
+            prompts_of(n),
+            [backend],
+            PARAMS,
+            ledger=store.generation,
+            calls=CALLS,
+            progress=lambda *told: print(*told, flush=True),
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""OpenAI's Batch API against the STUB: submitted once, found again by whoever goes on, noted and billed like any call."""
+"""OpenAI's Batch API against the STUB: submitted once, found again by whoever goes on, noted and
+billed like any call.
+"""
 
 import shutil
 import signal
@@ -15,10 +17,22 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from rlhf_pipeline.completions import AnthropicBackend, CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions import (
+    AnthropicBackend,
+    CallParams,
+    CompletionParams,
+    Generation,
+    OpenAICompatibleBackend,
+    generate,
+)
 from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
 from rlhf_pipeline.completions.owners import new_owner
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked
+from rlhf_pipeline.errors import (
+    BackendUnavailable,
+    CompletionError,
+    ConfigurationError,
+    ProviderParked,
+)
 from rlhf_pipeline.protocols import LOOKS, Budget
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Forgotten, StubProvider
@@ -34,30 +48,59 @@ PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+    ) as store:
         store.migrate()
         yield store
 
 
-def ask(store: Store, stub: StubProvider, *, n: int = 5, ledger: GenerationLedger | None = None, **calls: Any) -> Generation:
-    how: dict[str, Any] = {"batch": True, "batch_poll_s": 0.05, "backoff_s": 0.01, "prompt_price": 1.0, "completion_price": 1.0}
+def ask(
+    store: Store,
+    stub: StubProvider,
+    *,
+    n: int = 5,
+    ledger: GenerationLedger | None = None,
+    **calls: Any,
+) -> Generation:
+    how: dict[str, Any] = {
+        "batch": True,
+        "batch_poll_s": 0.05,
+        "backoff_s": 0.01,
+        "prompt_price": 1.0,
+        "completion_price": 1.0,
+    }
     backend = OpenAICompatibleBackend("stub-model", stub.base_url, KEY)
-    return generate(prompts_of(n), [backend], PARAMS, ledger=ledger or store.generation, calls=CallParams(**(how | calls)))
+    return generate(
+        prompts_of(n),
+        [backend],
+        PARAMS,
+        ledger=ledger or store.generation,
+        calls=CallParams(**(how | calls)),
+    )
 
 
-def test_a_batch_makes_what_single_calls_would_have_made_and_costs_what_was_counted(store: Store, tmp_path: Path) -> None:
+def test_a_batch_makes_what_single_calls_would_have_made_and_costs_what_was_counted(
+    store: Store, tmp_path: Path
+) -> None:
     with StubProvider(api_key=KEY, batch_s=0.3) as stub:
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
         counted = stub.counters
         shutil.rmtree(tmp_path, ignore_errors=True)
         tmp_path.mkdir()
-        with Store.open(f"sqlite:///{tmp_path / 'other.db'}", organization="org", project="demo") as other:
+        with Store.open(
+            f"sqlite:///{tmp_path / 'other.db'}", organization="org", project="demo"
+        ) as other:
             other.migrate()
             singly = ask(other, stub, batch=False)
     assert made.frame.drop(columns="latency_ms").equals(singly.frame.drop(columns="latency_ms"))
     [spent] = made.spent.values()
-    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (10, counted.n_prompt_tokens, counted.n_tokens)
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
+        10,
+        counted.n_prompt_tokens,
+        counted.n_tokens,
+    )
     assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
 
 
@@ -68,17 +111,31 @@ def test_the_same_again_submits_nothing(store: Store) -> None:
         assert stub.batches.n_submitted == 1
 
 
-def test_what_failed_for_a_passing_reason_goes_into_the_next_batch_and_what_never_passes_fails_its_row(store: Store) -> None:
-    faults = [None, Fault(kind="status", status=500), Fault(kind="refusal"), Fault(kind="status", status=429)]
+def test_what_failed_for_a_passing_reason_goes_into_the_next_batch_and_what_never_passes_fails_its_row(
+    store: Store,
+) -> None:
+    faults = [
+        None,
+        Fault(kind="status", status=500),
+        Fault(kind="refusal"),
+        Fault(kind="status", status=429),
+    ]
     with StubProvider(faults=faults) as stub:
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 12)
     assert made.kinds == {"refusal": 1}
     calls = list(store.generation.calls(made.run_id))
-    assert Counter(call["kind"] for call in calls) == {"succeeded": 9, "server_error": 1, "rate_limited": 1, "refusal": 1}
+    assert Counter(call["kind"] for call in calls) == {
+        "succeeded": 9,
+        "server_error": 1,
+        "rate_limited": 1,
+        "refusal": 1,
+    }
 
 
-def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_finds_it(store: Store) -> None:
+def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_finds_it(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked, match="10 of 10 completions wait"):
             ask(store, stub, max_pause_s=0.1)
@@ -103,9 +160,21 @@ with Store.open(sys.argv[1], organization="org", project="demo") as store:
 """
 
 
-def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(store: Store, tmp_path: Path) -> None:
+def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
+    store: Store, tmp_path: Path
+) -> None:
     with StubProvider(batch_s=3.0) as stub:
-        process = subprocess.Popen([sys.executable, "-c", WAITING, f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, "60"], cwd=ROOT)
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                WAITING,
+                f"sqlite:///{tmp_path / 'store.db'}",
+                stub.base_url,
+                "60",
+            ],
+            cwd=ROOT,
+        )
         deadline = time.monotonic() + 60
         while not (stub.batches.n_submitted and store.generation.runs()[0].states == {"open": 10}):
             assert process.poll() is None
@@ -141,9 +210,16 @@ def test_a_budget_holds_for_what_a_batch_may_cost_at_most(store: Store) -> None:
 
 
 def test_a_backend_without_a_batch_api_says_so(store: Store) -> None:
-    with StubProvider() as stub, pytest.raises(ConfigurationError, match="anthropic has no Batch API"):
+    with (
+        StubProvider() as stub,
+        pytest.raises(ConfigurationError, match="anthropic has no Batch API"),
+    ):
         generate(
-            prompts_of(1), [AnthropicBackend("stub-model", stub.base_url)], PARAMS, ledger=store.generation, calls=CallParams(batch=True)
+            prompts_of(1),
+            [AnthropicBackend("stub-model", stub.base_url)],
+            PARAMS,
+            ledger=store.generation,
+            calls=CallParams(batch=True),
         )
 
 
@@ -152,22 +228,33 @@ def states(store: Store) -> dict[str, int]:
     return dict(run.states)
 
 
-def claimed_by(store: Store, owner: str, n: int = 10, ledger: GenerationLedger | None = None) -> Sequence[int]:
+def claimed_by(
+    store: Store, owner: str, n: int = 10, ledger: GenerationLedger | None = None
+) -> Sequence[int]:
     """The items that a process of this name claims."""
     [run] = store.generation.runs()
     with store.database.reading() as connection:
-        lane = tuple(connection.execute(select(generation_items.c.provider, generation_items.c.model).limit(1)).one())
-    turn = (ledger or store.generation).turn(run.run_id, owner, [], {lane: n}, Budget(), is_dead=lambda _: False)
+        lane = tuple(
+            connection.execute(
+                select(generation_items.c.provider, generation_items.c.model).limit(1)
+            ).one()
+        )
+    turn = (ledger or store.generation).turn(
+        run.run_id, owner, [], {lane: n}, Budget(), is_dead=lambda _: False
+    )
     assert len(turn.claimed[lane]) == n
     return [claim.item_no for claim in turn.claimed[lane]]
 
 
-def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(store: Store) -> None:
+def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_paid_for_twice(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         host, _, _, _ = new_owner().rsplit("/", 3)
-        claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")  # a process that is gone held all of them
+        # a process that is gone held all of them
+        claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")
         stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -175,7 +262,9 @@ def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_p
     assert (made.n_unknown, made.n_attempts) == (0, 10)
 
 
-def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_once_and_no_later_run(store: Store) -> None:
+def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_once_and_no_later_run(
+    store: Store,
+) -> None:
     with StubProvider() as stub:
         stub.batches.refuses_next = "too many lines"
         with pytest.raises(BackendUnavailable, match="too many lines"):
@@ -189,7 +278,9 @@ def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_once_and_no_later_run
 def test_a_refused_batch_of_one_model_is_nothing_to_another(store: Store) -> None:
     with StubProvider() as stub, StubProvider() as other:
         stub.batches.refuses_next = "too many lines"
-        backends = [OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)]
+        backends = [
+            OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)
+        ]
         how = CallParams(batch=True, batch_poll_s=0.05, backoff_s=0.01)
         made = generate(prompts_of(5), backends, PARAMS, ledger=store.generation, calls=how)
         assert (stub.n_calls, other.n_calls) == (0, 10)
@@ -217,12 +308,15 @@ def test_what_a_batch_made_is_read_also_where_the_budget_is_spent_by_then(store:
     assert made.frame["error"].isna().all()
 
 
-def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_costs_nothing_twice(store: Store) -> None:
+def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_costs_nothing_twice(
+    store: Store,
+) -> None:
     brief = GenerationLedger(store.database, store.completions_cache, lease_s=1.5)
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        claimed_by(store, f"otherhost/1/1.00/0{LOOKS}", ledger=brief)  # whether it lives nobody here can tell: its lease has to run out
+        # whether it lives nobody here can tell: its lease has to run out
+        claimed_by(store, f"otherhost/1/1.00/0{LOOKS}", ledger=brief)
         stub.batches.finish()
         made = ask(store, stub, ledger=brief)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -230,7 +324,9 @@ def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_cos
     assert (made.n_unknown, made.n_attempts) == (0, 10)
 
 
-def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_what_it_noted_is_not_asked_for(store: Store) -> None:
+def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_what_it_noted_is_not_asked_for(
+    store: Store,
+) -> None:
     """Half of it: the other one notes what it holds, and nobody waits for that for ever."""
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
@@ -254,11 +350,25 @@ def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_wh
     assert made.frame["error"].isna().all()
 
 
-def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(store: Store, tmp_path: Path) -> None:
-    """Requests fail and come back open while both look: what one submits the other has not seen in the list it read before."""
+def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(
+    store: Store, tmp_path: Path
+) -> None:
+    """Requests fail and come back open while both look: what one submits the other has not seen in
+    the list it read before.
+    """
     chances = [(0.5, Fault(kind="status", status=500))]
     with StubProvider(batch_s=0.1, chances=chances, seed=3) as stub:
-        process = subprocess.Popen([sys.executable, "-c", WAITING, f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, "0.01"], cwd=ROOT)
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                WAITING,
+                f"sqlite:///{tmp_path / 'store.db'}",
+                stub.base_url,
+                "0.01",
+            ],
+            cwd=ROOT,
+        )
         deadline = time.monotonic() + 60
         while not stub.batches.n_submitted:
             assert process.poll() is None
@@ -273,7 +383,9 @@ def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(sto
 
 
 @pytest.mark.parametrize("forgotten", ["list", "metadata", "listed_metadata"])
-def test_a_batch_that_the_list_does_not_show_as_this_runs_is_followed_by_its_id(store: Store, forgotten: Forgotten) -> None:
+def test_a_batch_that_the_list_does_not_show_as_this_runs_is_followed_by_its_id(
+    store: Store, forgotten: Forgotten
+) -> None:
     with StubProvider(batch_s=0.3) as stub:
         stub.batches.forgets = frozenset({forgotten})
         made = ask(store, stub)
@@ -293,7 +405,9 @@ def test_where_a_batch_does_not_keep_its_metadata_nothing_more_is_submitted_and_
     assert "does not keep the metadata" in caplog.text, "at once: who is killed now pays twice"
 
 
-def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhaps_billed(store: Store) -> None:
+def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhaps_billed(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=60) as stub:
         stub.batches.forgets = frozenset({"metadata"})
         with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1"):
@@ -306,10 +420,15 @@ def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhap
     assert {call["kind"] for call in store.generation.calls(run.run_id)} == {"cancelled"}
 
 
-def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(store: Store) -> None:
+def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=0.1) as stub:
         stub.batches.forgets = frozenset({"list", "id"})
-        with pytest.raises(BackendUnavailable, match=r"batch_1.*neither in its list nor by its id.*Set batch to false"):
+        with pytest.raises(
+            BackendUnavailable,
+            match=r"batch_1.*neither in its list nor by its id.*Set batch to false",
+        ):
             ask(store, stub)
         assert stub.batches.n_submitted == 1
     [run] = store.generation.runs()
@@ -332,7 +451,9 @@ def test_a_provider_that_asks_for_more_patience_than_a_run_has_parks_it(store: S
     assert made.frame["error"].isna().all()
 
 
-def test_batches_that_find_no_room_in_the_providers_queue_are_halved_until_they_do(store: Store) -> None:
+def test_batches_that_find_no_room_in_the_providers_queue_are_halved_until_they_do(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=0.1) as stub:
         stub.batches.most_requests = 3
         made = ask(store, stub)
@@ -354,7 +475,9 @@ def test_who_goes_on_begins_with_the_size_that_the_last_batch_had_room_for(store
     assert made.frame["error"].isna().all()
 
 
-def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_later_runs_get_on(store: Store) -> None:
+def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_later_runs_get_on(
+    store: Store,
+) -> None:
     with StubProvider() as stub:
         stub.batches.most_requests = 0
         with pytest.raises(BackendUnavailable, match="Enqueued token limit reached"):
@@ -367,7 +490,8 @@ def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_late
     assert made.frame["error"].isna().all()
 
 
-# --- files that are not as they should be -----------------------------------------------------------------------------------------------
+# --- files that are not as they should be
+# -----------------------------------------------------------------------------------------------
 
 
 def with_outputs(stub: StubProvider, change: Callable[[list[str]], list[str]]) -> None:
@@ -375,7 +499,9 @@ def with_outputs(stub: StubProvider, change: Callable[[list[str]], list[str]]) -
     whole = stub.batches._kept
     is_output = b'"response"'
     stub.batches._kept = lambda content: whole(  # type: ignore[method-assign]
-        "\n".join(change(content.decode().split("\n"))).encode() if is_output in content else content
+        "\n".join(change(content.decode().split("\n"))).encode()
+        if is_output in content
+        else content
     )
 
 
@@ -400,10 +526,14 @@ def older(stub: StubProvider, batch_id: str, seconds: float, **more: Any) -> Non
 
 
 def spoilt(stub: StubProvider, field: str, spoil: Callable[[bytes], bytes], n: int = 1) -> None:
-    """The next n times that this file of a batch is asked for, something else comes, with a status of 200."""
+    """The next n times that this file of a batch is asked for, something else comes, with a status
+    of 200.
+    """
     whole, left = stub.batches.answer, n
 
-    def answer(method: str, path: str, headers: dict[str, str], content: bytes) -> tuple[int, str, bytes] | None:
+    def answer(
+        method: str, path: str, headers: dict[str, str], content: bytes
+    ) -> tuple[int, str, bytes] | None:
         nonlocal left
         said = whole(method, path, headers, content)
         mine = {f"/v1/files/{batch[field]}/content" for batch in stub.batches._batches.values()}
@@ -420,11 +550,16 @@ def test_a_line_that_is_missing_is_booked_at_its_worst(store: Store) -> None:
         with_outputs(stub, lambda lines: lines[1:] if len(lines) == 10 else lines)
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 1]
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"succeeded": 10, "garbled": 1}
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+        "succeeded": 10,
+        "garbled": 1,
+    }
     assert made.n_unknown == 1
 
 
-def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_batch_that_was_noted_are_needed_no_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[str] = []
     whole = OpenAIBatches.replies
 
@@ -455,7 +590,9 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(store: Store, monkey
     assert read == ["batch_2"]
 
 
-def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_again(store: Store) -> None:
+def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_again(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
@@ -465,7 +602,10 @@ def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
     assert made.frame["error"].isna().all()
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"cancelled": 10, "succeeded": 10}
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+        "cancelled": 10,
+        "succeeded": 10,
+    }
     assert made.n_unknown == 10
 
 
@@ -476,7 +616,11 @@ def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> 
         gone(stub, "batch_1")
         output = stub.batches._worked_on("batch_1")["output_file_id"]
         late = stub.batches._files.pop(output)
-        with pytest.raises(ProviderParked, match=r"batch_1 cannot be read yet: .* does not show file-1 yet.*10 of 10 completions wait"):
+        with pytest.raises(
+            ProviderParked,
+            match=r"batch_1 cannot be read yet: .* does not show file-1 yet.*10 of 10 completions "
+            r"wait",
+        ):
             ask(store, stub)
         assert states(store) == {"open": 10}
         stub.batches._files[output] = late
@@ -486,13 +630,20 @@ def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> 
     assert made.n_unknown == 0
 
 
-def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it_is_old(store: Store) -> None:
+def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it_is_old(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         gone(stub, "batch_1")
-        spoilt(stub, "output_file_id", lambda content: b"<html><body>One moment</body></html>\n", n=4)
-        with pytest.raises(ProviderParked, match=r"batch_1 cannot be read yet: .*nothing that can be read in file-1"):
+        spoilt(
+            stub, "output_file_id", lambda content: b"<html><body>One moment</body></html>\n", n=4
+        )
+        with pytest.raises(
+            ProviderParked,
+            match=r"batch_1 cannot be read yet: .*nothing that can be read in file-1",
+        ):
             ask(store, stub, max_attempts=3)
         assert states(store) == {"open": 10}
         older(stub, "batch_1", 300_000)
@@ -500,17 +651,32 @@ def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
     assert made.frame["error"].isna().all()
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {"garbled": 10, "succeeded": 10}
+    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+        "garbled": 10,
+        "succeeded": 10,
+    }
     assert made.n_unknown == 10
 
 
 @pytest.mark.parametrize("n", [1, 9], ids=["once", "for long"])
-def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_second_beside_it(store: Store, n: int) -> None:
+def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_second_beside_it(
+    store: Store, n: int
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        spoilt(stub, "input_file_id", lambda content: content[: content.index(b"\n", len(content) // 3)], n)
-        with pytest.raises(ProviderParked, match=r"may take a day" if n == 1 else r"batch_1 cannot be read yet: .*what batch_1 asks for"):
+        spoilt(
+            stub,
+            "input_file_id",
+            lambda content: content[: content.index(b"\n", len(content) // 3)],
+            n,
+        )
+        with pytest.raises(
+            ProviderParked,
+            match=r"may take a day"
+            if n == 1
+            else r"batch_1 cannot be read yet: .*what batch_1 asks for",
+        ):
             ask(store, stub, max_pause_s=0.1)
         assert (stub.batches.sizes, states(store)) == ([10], {"open": 10})
         stub.batches._due["batch_1"] = 0
@@ -518,9 +684,13 @@ def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_seco
         assert stub.batches.sizes == [10]
 
 
-def test_a_result_of_one_provider_that_is_not_there_yet_keeps_nothing_of_another_waiting_and_is_read_later(store: Store) -> None:
+def test_a_result_of_one_provider_that_is_not_there_yet_keeps_nothing_of_another_waiting_and_is_read_later(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub, StubProvider() as other:
-        backends = [OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)]
+        backends = [
+            OpenAICompatibleBackend("stub-model", each.base_url, KEY) for each in (stub, other)
+        ]
 
         def both(**more: Any) -> Generation:
             how = CallParams(batch=True, batch_poll_s=0.05, backoff_s=0.01, **more)
@@ -552,7 +722,9 @@ def shown(stub: StubProvider, change: Callable[[int, dict[str, Any]], dict[str, 
     stub.batches._worked_on = worked_on  # type: ignore[method-assign]
 
 
-def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever(store: Store) -> None:
+def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever(
+    store: Store,
+) -> None:
     with StubProvider() as stub:
         shown(stub, lambda n, batch: {"status": "cancelled", "output_file_id": None})
         with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not come to it"):
@@ -581,7 +753,9 @@ def test_what_a_batch_made_before_it_failed_is_kept(store: Store) -> None:
     assert made.n_unknown == 0
 
 
-def test_a_batch_under_way_whose_file_is_gone_is_waited_for_and_not_asked_for_again(store: Store) -> None:
+def test_a_batch_under_way_whose_file_is_gone_is_waited_for_and_not_asked_for_again(
+    store: Store,
+) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)

@@ -1,4 +1,6 @@
-"""Whole runs against the STUB with a real store: nothing lost, nothing twice, nothing too early, nothing beyond a budget, no key anywhere."""
+"""Whole runs against the STUB with a real store: nothing lost, nothing twice, nothing too early,
+nothing beyond a budget, no key anywhere.
+"""
 
 import json
 import logging
@@ -35,7 +37,13 @@ from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.completions.owners import is_dead, new_owner
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, ProviderParked, StoreError
+from rlhf_pipeline.errors import (
+    BackendUnavailable,
+    CompletionError,
+    ConfigurationError,
+    ProviderParked,
+    StoreError,
+)
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
@@ -47,8 +55,16 @@ from tests.providers.asking import prompts_of
 ROOT = Path(__file__).parents[2]
 KEY = "sk-canary-0d9f4c1e"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
-FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
-BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
+FAST: dict[str, Any] = {
+    "backoff_s": 0.01,
+    "max_backoff_s": 0.05,
+    "prompt_price": 1.0,
+    "completion_price": 1.0,
+}
+BACKENDS: dict[str, Callable[..., HostedBackend]] = {
+    "openai": OpenAICompatibleBackend,
+    "anthropic": AnthropicBackend,
+}
 
 
 @pytest.fixture(params=sorted(BACKENDS))
@@ -59,9 +75,23 @@ def make(request: pytest.FixtureRequest) -> Callable[..., HostedBackend]:
 
 
 def ask(
-    ledger: WorkLedger, *backends: Any, n: int = 10, params: CompletionParams = PARAMS, progress: Any = lambda *_: None, on_text: Any = None, **calls: Any
-) -> Generation:  # fmt: skip
-    return generate(prompts_of(n), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls)), progress=progress, on_text=on_text)
+    ledger: WorkLedger,
+    *backends: Any,
+    n: int = 10,
+    params: CompletionParams = PARAMS,
+    progress: Any = lambda *_: None,
+    on_text: Any = None,
+    **calls: Any,
+) -> Generation:
+    return generate(
+        prompts_of(n),
+        backends,
+        params,
+        ledger=ledger,
+        calls=CallParams(**(FAST | calls)),
+        progress=progress,
+        on_text=on_text,
+    )
 
 
 def openai(stub: StubProvider, **more: Any) -> OpenAICompatibleBackend:
@@ -80,10 +110,13 @@ def kinds(store: Store, made: Generation) -> Counter[str]:
     return Counter(call["kind"] for call in calls_of(store, made))
 
 
-# --- nothing lost, nothing twice ------------------------------------------------------------------------------------------------------
+# --- nothing lost, nothing twice
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_every_completion_is_called_for_once_and_billed_as_counted(store: Store, make: Callable[..., HostedBackend]) -> None:
+def test_every_completion_is_called_for_once_and_billed_as_counted(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
     with StubProvider() as stub:
         made = ask(store.generation, make(stub))
         counted = stub.counters
@@ -91,19 +124,32 @@ def test_every_completion_is_called_for_once_and_billed_as_counted(store: Store,
     assert made.frame["error"].isna().all()
     assert made.frame["completion_id"].is_unique
     [spent] = made.spent.values()
-    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (20, counted.n_prompt_tokens, counted.n_tokens)
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
+        20,
+        counted.n_prompt_tokens,
+        counted.n_tokens,
+    )
     assert counted.n_calls == counted.n_billed == 20
     assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
     assert made.frame["n_tokens"].sum() == counted.n_tokens
 
 
-def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(store: Store, tmp_path: Path) -> None:
+def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
+    store: Store, tmp_path: Path
+) -> None:
     with StubProvider() as stub:
         first = ask(store.generation, openai(stub))
         again = ask(store.generation, openai(stub))
-        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as reopened:
+        with Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+        ) as reopened:
             another = generate(
-                prompts_of(10)[::-1], [openai(stub)], PARAMS, ledger=reopened.generation, calls=CallParams(**FAST), asset="another"
+                prompts_of(10)[::-1],
+                [openai(stub)],
+                PARAMS,
+                ledger=reopened.generation,
+                calls=CallParams(**FAST),
+                asset="another",
             )
         assert stub.n_calls == 20
     assert again.frame.equals(first.frame)
@@ -113,7 +159,13 @@ def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(store: Store
 
 @pytest.mark.parametrize(
     "changed",
-    [{"seed": 1}, {"max_new_tokens": 21}, {"temperatures": [0.8]}, {"top_ps": [0.9]}, {"system": "Be brief."}],
+    [
+        {"seed": 1},
+        {"max_new_tokens": 21},
+        {"temperatures": [0.8]},
+        {"top_ps": [0.9]},
+        {"system": "Be brief."},
+    ],
     ids=lambda c: next(iter(c)),
 )
 def test_whatever_changes_a_text_is_called_for_again(store: Store, changed: dict[str, Any]) -> None:
@@ -126,13 +178,33 @@ def test_whatever_changes_a_text_is_called_for_again(store: Store, changed: dict
 def test_workers_streams_timeouts_keys_and_prices_change_no_text(store: Store) -> None:
     with StubProvider() as stub:
         ask(store.generation, openai(stub), n=2)
-        ask(store.generation, openai(stub, timeout_s=5), n=2, concurrency=3, stream=True, prompt_price=9.0, max_attempts=2)
-        ask(store.generation, OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr("another")), n=2)
+        ask(
+            store.generation,
+            openai(stub, timeout_s=5),
+            n=2,
+            concurrency=3,
+            stream=True,
+            prompt_price=9.0,
+            max_attempts=2,
+        )
+        ask(
+            store.generation,
+            OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr("another")),
+            n=2,
+        )
         assert stub.n_calls == 4
 
 
-def test_faults_lose_nothing_and_double_nothing(store: Store, make: Callable[..., HostedBackend]) -> None:
-    chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, status(529)), (0.03, Fault(kind="drop")), (0.03, Fault(kind="cut"))]
+def test_faults_lose_nothing_and_double_nothing(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
+    chances = [
+        (0.05, status(429, 20)),
+        (0.05, status(500)),
+        (0.05, status(529)),
+        (0.03, Fault(kind="drop")),
+        (0.03, Fault(kind="cut")),
+    ]
     with StubProvider(chances=chances, seed=3) as stub:
         made = ask(store.generation, make(stub), n=100)
         counted = stub.counters
@@ -142,13 +214,25 @@ def test_faults_lose_nothing_and_double_nothing(store: Store, make: Callable[...
     assert sum(call["outcome"] == "succeeded" for call in calls) == 200
     assert {call["kind"] for call in calls} >= {"rate_limited", "server_error", "dropped", "cut"}
     assert made.n_unknown == counted.n_billed - counted.n_answered > 0
-    assert made.cost == pytest.approx(sum(call["cost"] for call in calls if call["billing"] == "metered") / 1e9)
+    assert made.cost == pytest.approx(
+        sum(call["cost"] for call in calls if call["billing"] == "metered") / 1e9
+    )
 
 
 def test_on_postgres_too(migrated_postgres_url: str) -> None:
     chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, Fault(kind="drop"))]
-    with StubProvider(chances=chances, seed=3) as stub, Store.open(migrated_postgres_url, organization="org", project="demo") as store:
-        made = ask(store.generation, openai(stub), n=50, budget_per_run=1.0, budget_per_day=1.0, budget_per_provider=1.0)
+    with (
+        StubProvider(chances=chances, seed=3) as stub,
+        Store.open(migrated_postgres_url, organization="org", project="demo") as store,
+    ):
+        made = ask(
+            store.generation,
+            openai(stub),
+            n=50,
+            budget_per_run=1.0,
+            budget_per_day=1.0,
+            budget_per_provider=1.0,
+        )
         calls = calls_of(store, made)
         assert len(calls) == stub.n_calls
         again = ask(store.generation, openai(stub), n=50)
@@ -164,10 +248,19 @@ def test_a_third_refused_without_a_word_still_loses_nothing(store: Store) -> Non
     assert max(Counter(call["item_no"] for call in calls_of(store, made)).values()) > 2
 
 
-def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(store: Store, tmp_path: Path) -> None:
+def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
+    store: Store, tmp_path: Path
+) -> None:
     n = 60
     with StubProvider(latency_s=0.05) as stub:
-        command = [sys.executable, "-m", "tests.providers.killed_run", f"sqlite:///{tmp_path / 'store.db'}", stub.base_url, str(n)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.providers.killed_run",
+            f"sqlite:///{tmp_path / 'store.db'}",
+            stub.base_url,
+            str(n),
+        ]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         for line in process.stdout:
@@ -181,9 +274,12 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(store: Store
         before = list(stub.requests)
         began = time.monotonic()
         made = generate(
-            prompts_of(n), [OpenAICompatibleBackend("stub-model", stub.base_url)], killed_run.PARAMS, ledger=store.generation,
+            prompts_of(n),
+            [OpenAICompatibleBackend("stub-model", stub.base_url)],
+            killed_run.PARAMS,
+            ledger=store.generation,
             calls=killed_run.CALLS,
-        )  # fmt: skip
+        )
         took = time.monotonic() - began
         after = stub.requests[len(before) :]
     assert made.run_id == run.run_id
@@ -194,16 +290,21 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(store: Store
     assert not {(f"Prompt number {prompt_id[1:]}?", seed) for prompt_id, seed in finished} & again
     states = Counter(s.state for s in store.generation.settled(run.run_id))
     assert states == {"succeeded": 2 * n}, "asked = succeeded + failed for good"
-    # What was under way when it was killed is noted, and at least as many as were made and never told.
+    # What was under way when it was killed is noted, and at least as many as were made and never
+    # told.
     assert made.n_unknown >= len(before) + len(after) - 2 * n
     assert took < 30, "leases of a process that is gone do not run out first"
 
 
-def test_two_runs_that_claim_the_same_items_call_for_each_once(store: Store, tmp_path: Path) -> None:
+def test_two_runs_that_claim_the_same_items_call_for_each_once(
+    store: Store, tmp_path: Path
+) -> None:
     frames = []
 
     def run() -> None:
-        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as mine:
+        with Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+        ) as mine:
             frames.append(ask(mine.generation, openai(stub), n=40, concurrency=4).frame)
 
     with StubProvider(latency_s=0.02) as stub:
@@ -218,7 +319,16 @@ def test_two_runs_that_claim_the_same_items_call_for_each_once(store: Store, tmp
 
 def test_equal_requests_of_one_run_are_one_call() -> None:
     requests = [
-        CompletionRequest(prompt_id=p, prompt="The same?", temperature=0, top_p=1, sample_index=0, seed=1, max_tokens=9) for p in "abc"
+        CompletionRequest(
+            prompt_id=p,
+            prompt="The same?",
+            temperature=0,
+            top_p=1,
+            sample_index=0,
+            seed=1,
+            max_tokens=9,
+        )
+        for p in "abc"
     ]
     with StubProvider() as stub:
         results = list(openai(stub).complete(requests))
@@ -256,7 +366,8 @@ def test_a_text_that_the_cache_lost_is_made_again(store: Store) -> None:
     assert again.frame["text"].tolist() == first.frame["text"].tolist()
 
 
-# --- bad input: each a named state -----------------------------------------------------------------------------------------------------
+# --- bad input: each a named state
+# -----------------------------------------------------------------------------------------------------
 
 TERMINAL: list[tuple[Fault, str]] = [
     (status(400), "bad_request"),
@@ -282,11 +393,17 @@ PASSING: list[tuple[Fault, str]] = [
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
+@pytest.mark.parametrize(
+    ("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}"
+)
 def test_what_never_passes_fails_its_row_alone(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
 ) -> None:
-    if fault.kind == "content_filter" and make.__closure__ and "Anthropic" in str(make.__closure__[0].cell_contents):
+    if (
+        fault.kind == "content_filter"
+        and make.__closure__
+        and "Anthropic" in str(make.__closure__[0].cell_contents)
+    ):
         kind = "refusal"  # one word there for both
     with StubProvider(faults=[None, fault]) as stub:
         made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
@@ -300,7 +417,9 @@ def test_what_never_passes_fails_its_row_alone(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("fault", "kind"), PASSING, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}")
+@pytest.mark.parametrize(
+    ("fault", "kind"), PASSING, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}"
+)
 def test_what_may_pass_is_tried_again_under_its_name(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
 ) -> None:
@@ -319,9 +438,13 @@ def test_what_does_not_pass_in_time_fails_for_good_with_its_reason(store: Store)
     assert made.frame["error"].dropna().str.contains("on fire").all()
 
 
-def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_endless(store: Store) -> None:
+def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_endless(
+    store: Store,
+) -> None:
     with StubProvider(faults=[None], chances=[(1.0, status(429))]) as stub:
-        made = ask(store.generation, openai(stub), n=1, concurrency=1, max_attempts=2, max_refusals=6)
+        made = ask(
+            store.generation, openai(stub), n=1, concurrency=1, max_attempts=2, max_refusals=6
+        )
         assert stub.n_calls == 1 + 6
     assert made.kinds == {"rate_limited": 1}
 
@@ -379,7 +502,8 @@ def test_local_and_hosted_backends_share_a_run(store: Store) -> None:
     assert made.spent[("template", "template-1")].cost == 0
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------------------------
+# --- waiting
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
@@ -401,7 +525,10 @@ def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
             ended.append(time.monotonic() - began)
             raise KeyboardInterrupt
 
-    with StubProvider() as good, StubProvider(chances=[(1.0, status(429, 120_000, "seconds"))]) as away:
+    with (
+        StubProvider() as good,
+        StubProvider(chances=[(1.0, status(429, 120_000, "seconds"))]) as away,
+    ):
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             ask(store.generation, openai(good), openai(away), n=20, concurrency=4, progress=told)
@@ -412,7 +539,9 @@ def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
 
 
 class Refusing429:
-    """Refuses its first call at once and asks for a second of peace; answers from then on, and notes when it was asked."""
+    """Refuses its first call at once and asks for a second of peace; answers from then on, and
+    notes when it was asked.
+    """
 
     name, model, model_version, provider, has_answered = "refusing", "m", "m", "nowhere", True
 
@@ -426,7 +555,14 @@ class Refusing429:
         self.asked.append(time.monotonic())
         if len(self.asked) == 1:
             return fault("rate_limited", "HTTP 429", wait_s=1.0)
-        return Reply(outcome="succeeded", kind="succeeded", billing="metered", text="yes", finish_reason="stop", n_tokens=1)
+        return Reply(
+            outcome="succeeded",
+            kind="succeeded",
+            billing="metered",
+            text="yes",
+            finish_reason="stop",
+            n_tokens=1,
+        )
 
     async def close(self) -> None: ...
 
@@ -435,13 +571,17 @@ def test_a_call_that_was_let_go_but_not_made_waits_for_a_refusal_that_came_betwe
     backend = Refusing429()
     made = ask(MemoryLedger(), backend, n=4, concurrency=8)
     assert made.frame["error"].isna().all()
-    assert backend.asked[1] - backend.asked[0] >= 1.0, "all eight were let go before the first was refused"
+    assert backend.asked[1] - backend.asked[0] >= 1.0, (
+        "all eight were let go before the first was refused"
+    )
 
 
 def test_the_stub_sees_who_asks_again_too_early(make: Callable[..., HostedBackend]) -> None:
     import asyncio
 
-    asked = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+    asked = CompletionRequest(
+        prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
+    )
 
     async def impatient(backend: HostedBackend) -> list[str]:
         replies = [await backend.call(asked), await backend.call(asked)]
@@ -454,7 +594,10 @@ def test_the_stub_sees_who_asks_again_too_early(make: Callable[..., HostedBacken
 
 
 def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
-    with StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub, StubProvider() as good:
+    with (
+        StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub,
+        StubProvider() as good,
+    ):
         began = utc_now()
         with pytest.raises(ProviderParked, match=r"7,200 s.* 9 of 20 completions wait until"):
             ask(store.generation, openai(stub), openai(good), n=5, concurrency=1)
@@ -472,12 +615,18 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
 
 
 def test_a_backend_without_a_ledger_of_its_own_says_how_long_it_was_asked_to_wait() -> None:
-    asked = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
-    with StubProvider(faults=[status(429, 7_200_000, "seconds")]) as stub, pytest.raises(BackendUnavailable, match=r"7,200 s"):
+    asked = CompletionRequest(
+        prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
+    )
+    with (
+        StubProvider(faults=[status(429, 7_200_000, "seconds")]) as stub,
+        pytest.raises(BackendUnavailable, match=r"7,200 s"),
+    ):
         list(openai(stub).complete([asked]))
 
 
-# --- money -----------------------------------------------------------------------------------------------------------------------------
+# --- money
+# -----------------------------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> None:
@@ -509,10 +658,13 @@ def test_a_budget_without_prices_is_refused_before_anything_is_asked(store: Stor
         assert stub.n_calls == 0
 
 
-# --- streams ---------------------------------------------------------------------------------------------------------------------------
+# --- streams
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(store: Store, make: Callable[..., HostedBackend]) -> None:
+def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
     heard: dict[int, list[str]] = {}
     first: list[float] = []
 
@@ -531,7 +683,9 @@ def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(store: Store, make:
 
 
 @pytest.mark.parametrize("kind", ["cut", "no_finish"])
-def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(store: Store, make: Callable[..., HostedBackend], kind: Kind) -> None:
+def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(
+    store: Store, make: Callable[..., HostedBackend], kind: Kind
+) -> None:
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
         made = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
         assert stub.n_calls == 5
@@ -542,7 +696,9 @@ def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(store: Store,
     assert cut["billing"] == "unknown"
 
 
-def test_whole_answers_and_streams_are_the_same_text(store: Store, make: Callable[..., HostedBackend]) -> None:
+def test_whole_answers_and_streams_are_the_same_text(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
     with StubProvider() as stub:
         whole = ask(MemoryLedger(), make(stub), n=3)
         streamed = ask(MemoryLedger(), make(stub), n=3, stream=True)
@@ -551,7 +707,8 @@ def test_whole_answers_and_streams_are_the_same_text(store: Store, make: Callabl
     assert whole.spent == streamed.spent
 
 
-# --- the ledger's own troubles ---------------------------------------------------------------------------------------------------------
+# --- the ledger's own troubles
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Refusing(MemoryLedger):
@@ -562,8 +719,15 @@ class Refusing(MemoryLedger):
         self.refusals = refusals
 
     def turn(
-        self, run_id: str, owner: str, attempts: Sequence[Attempt], wanted: Mapping[Lane, int], budget: Budget, *, is_dead: Callable[[str], bool]
-    ) -> Turn:  # fmt: skip
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> Turn:
         if self._spent and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
@@ -583,11 +747,15 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
     assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
 
 
-def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(store: Store, tmp_path: Path) -> None:
+def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
+    store: Store, tmp_path: Path
+) -> None:
     long = "word " * 3000
     with StubProvider(complete=lambda body: f"{body['messages'][0]['content']} {long}") as stub:
         params = PARAMS.model_copy(update={"max_new_tokens": 4000})
-        with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as cramped:
+        with Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+        ) as cramped:
 
             @event.listens_for(cramped.database.engine, "connect")
             def fill_the_disk(connection: Any, record: Any) -> None:
@@ -595,14 +763,17 @@ def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(store:
                 connection.execute(f"PRAGMA max_page_count={pages + 90}")
 
             # The next run waits for its claims to run out.
-            brief = GenerationLedger(cramped.database, cramped.completions_cache, lease_s=2.0, write_again_s=(0.01, 0.01))
+            brief = GenerationLedger(
+                cramped.database, cramped.completions_cache, lease_s=2.0, write_again_s=(0.01, 0.01)
+            )
             with pytest.raises(StoreError, match="no space is left"):
                 ask(brief, openai(stub), n=400, concurrency=8, params=params)
         paid = stub.n_calls
         assert paid < 700, "nothing is paid for that cannot be kept"
         [run] = store.generation.runs()
         n_kept = run.states.get("succeeded", 0)
-        again = GenerationLedger(store.database, store.completions_cache, lease_s=2.0)  # which looks as often
+        # which looks as often
+        again = GenerationLedger(store.database, store.completions_cache, lease_s=2.0)
         made = ask(again, openai(stub), n=400, concurrency=8, params=params)
         assert stub.n_calls == paid + 800 - n_kept, "exactly what is missing"
     assert made.run_id == run.run_id
@@ -619,7 +790,10 @@ def test_a_bug_in_a_backend_is_not_swallowed(store: Store) -> None:
 
 
 def test_if_everything_fails_the_stage_fails_with_the_reason(store: Store) -> None:
-    with StubProvider(chances=[(1.0, Fault(kind="refusal"))]) as stub, pytest.raises(CompletionError, match=r"All 6 .* refused"):
+    with (
+        StubProvider(chances=[(1.0, Fault(kind="refusal"))]) as stub,
+        pytest.raises(CompletionError, match=r"All 6 .* refused"),
+    ):
         ask(store.generation, openai(stub), n=3)
 
 
@@ -641,11 +815,16 @@ def test_notebooks_may_ask_too(store: Store) -> None:
         assert len(asyncio.run(cell()).frame) == 4
 
 
-# --- the key ---------------------------------------------------------------------------------------------------------------------------
+# --- the key
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_key_is_nowhere_but_in_the_requests(
-    store: Store, make: Callable[..., HostedBackend], tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    store: Store,
+    make: Callable[..., HostedBackend],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
     faults = [
@@ -666,9 +845,15 @@ def test_the_key_is_nowhere_but_in_the_requests(
             ask(store.generation, backend, n=1, params=PARAMS.model_copy(update={"seed": 9}))
     store.close()
     said = [
-        made.frame.to_json(), repr(made), shown, str(refused.value), repr(refused.value.__cause__), caplog.text, *capfd.readouterr(),
+        made.frame.to_json(),
+        repr(made),
+        shown,
+        str(refused.value),
+        repr(refused.value.__cause__),
+        caplog.text,
+        *capfd.readouterr(),
         json.dumps([r.record for r in store.generation.runs()]),
-    ]  # fmt: skip
+    ]
     assert "***" in "".join(said), "the STUB did repeat it"
     assert [text for text in said if KEY in text] == []
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -676,11 +861,15 @@ def test_the_key_is_nowhere_but_in_the_requests(
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
-# --- which provider --------------------------------------------------------------------------------------------------------------------
+# --- which provider
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_settings_name_the_provider_and_its_address() -> None:
-    openai_, local = Settings(completion_backend="openai_compatible", base_url="http://here/v1"), Settings(completion_backend="local")
+    openai_, local = (
+        Settings(completion_backend="openai_compatible", base_url="http://here/v1"),
+        Settings(completion_backend="local"),
+    )
     assert hosted_backend(local) is None
     assert hosted_backend(Settings(completion_backend="template")) is None
     [made, own, named] = [
@@ -695,7 +884,9 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
     assert (own.provider, named.provider) == ("api.anthropic.com", "here")
 
 
-def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(store: Store, make: Callable[..., HostedBackend]) -> None:
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
     with StubProvider(faults=[None, Fault(kind="html", delay_s=30)]) as stub:
         made = ask(store.generation, make(stub, timeout_s=2), n=2, concurrency=1)
         assert stub.n_calls == 5

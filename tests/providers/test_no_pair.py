@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions import (
+    CallParams,
+    CompletionParams,
+    Generation,
+    OpenAICompatibleBackend,
+    generate,
+)
 from rlhf_pipeline.completions.memory import MemoryLedger
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.simulation.provider import StubProvider
@@ -24,27 +30,45 @@ def ledger(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) -> It
         yield MemoryLedger()
         return
     shutil.copy(migrated, tmp_path / "store.db")
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+    ) as store:
         yield store.generation
 
 
-def ask(ledger: WorkLedger, *stubs: StubProvider, k: int, least: int, n: int = 10, concurrency: int = 2) -> Generation:
-    params = CompletionParams(k=k, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=least)
+def ask(
+    ledger: WorkLedger, *stubs: StubProvider, k: int, least: int, n: int = 10, concurrency: int = 2
+) -> Generation:
+    params = CompletionParams(
+        k=k, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=least
+    )
     backends = [OpenAICompatibleBackend("stub-model", stub.base_url) for stub in stubs]
-    return generate(prompts_of(n), backends, params, ledger=ledger, calls=CallParams(concurrency=concurrency, backoff_s=0.01))
+    return generate(
+        prompts_of(n),
+        backends,
+        params,
+        ledger=ledger,
+        calls=CallParams(concurrency=concurrency, backoff_s=0.01),
+    )
 
 
 def asked_of(stub: StubProvider, text: str = REFUSED) -> int:
     return sum(text in str(body["messages"]) for body in stub.requests)
 
 
-@pytest.mark.parametrize(("k", "least", "called"), [(2, 2, 1), (2, 1, 2), (4, 2, 3), (4, 4, 1), (1, 2, 1)])
-def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(ledger: WorkLedger, k: int, least: int, called: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "least", "called"), [(2, 2, 1), (2, 1, 2), (4, 2, 3), (4, 4, 1), (1, 2, 1)]
+)
+def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(
+    ledger: WorkLedger, k: int, least: int, called: int
+) -> None:
     with StubProvider(refuses=REFUSED) as stub:
         made = ask(ledger, stub, k=k, least=least)
         assert asked_of(stub) == called
         assert stub.n_calls == 9 * k + called
-    assert made.kinds == {kind: n for kind, n in (("refusal", called), ("no_pair", k - called)) if n}
+    assert made.kinds == {
+        kind: n for kind, n in (("refusal", called), ("no_pair", k - called)) if n
+    }
     of_it = made.frame[made.frame["prompt_id"] == "p3"]
     assert Counter(error.split(":")[0] for error in of_it["error"])["Not called"] == k - called
     assert made.frame.loc[made.frame["prompt_id"] != "p3", "error"].isna().all()
@@ -60,7 +84,9 @@ def test_what_another_provider_can_still_answer_is_asked_of_it(ledger: WorkLedge
 def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_path: Path) -> None:
     shutil.copy(migrated, tmp_path / "store.db")
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store,
+        Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+        ) as store,
         StubProvider(refuses=REFUSED) as stub,
     ):
 
@@ -68,9 +94,14 @@ def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_pat
             if done >= 10:  # every first sample
                 raise KeyboardInterrupt
 
-        params = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=2)
+        params = CompletionParams(
+            k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=2
+        )
         backend = OpenAICompatibleBackend("stub-model", stub.base_url)
-        asked: dict[str, Any] = {"ledger": store.generation, "calls": CallParams(concurrency=1, backoff_s=0.01)}
+        asked: dict[str, Any] = {
+            "ledger": store.generation,
+            "calls": CallParams(concurrency=1, backoff_s=0.01),
+        }
         with pytest.raises(KeyboardInterrupt):
             generate(prompts_of(10), [backend], params, **asked, progress=cut)
         before = asked_of(stub)

@@ -1,4 +1,6 @@
-"""Whatever goes wrong after a reply came, on this side of the network: the call is booked, no row is made up, and the run ends and says why."""
+"""Whatever goes wrong after a reply came, on this side of the network: the call is booked, no row
+is made up, and the run ends and says why.
+"""
 
 import asyncio
 import base64
@@ -44,18 +46,38 @@ from tests.providers.asking import prompts_of
 
 KEY = "sk-canary-5d21"
 PARAMS = CompletionParams(k=1, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
-FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
-BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
-YES = Reply(outcome="succeeded", kind="succeeded", billing="metered", text="yes", finish_reason="stop", n_prompt_tokens=2, n_tokens=1)
+FAST: dict[str, Any] = {
+    "backoff_s": 0.01,
+    "max_backoff_s": 0.05,
+    "prompt_price": 1.0,
+    "completion_price": 1.0,
+}
+BACKENDS: dict[str, Callable[..., HostedBackend]] = {
+    "openai": OpenAICompatibleBackend,
+    "anthropic": AnthropicBackend,
+}
+YES = Reply(
+    outcome="succeeded",
+    kind="succeeded",
+    billing="metered",
+    text="yes",
+    finish_reason="stop",
+    n_prompt_tokens=2,
+    n_tokens=1,
+)
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Scripted:
-    """Says what `answer` gives for the number of the call, from 1 on; notes when and what it was asked."""
+    """Says what `answer` gives for the number of the call, from 1 on; notes when and what it was
+    asked.
+    """
 
     name, model_version, has_answered = "scripted", "m", True
 
-    def __init__(self, answer: Callable[[int], Any], model: str = "m", provider: str = "nowhere") -> None:
+    def __init__(
+        self, answer: Callable[[int], Any], model: str = "m", provider: str = "nowhere"
+    ) -> None:
         self._answer = answer
         self.model = self.model_version = model
         self.provider = provider
@@ -79,12 +101,28 @@ def make(request: pytest.FixtureRequest) -> Callable[..., HostedBackend]:
     return lambda stub, **more: kind("stub-model", stub.base_url, SecretStr(KEY), **more)
 
 
-def ask(ledger: WorkLedger, *backends: Any, n: int = 3, on_text: Any = None, params: CompletionParams = PARAMS, **calls: Any) -> Generation:
-    return generate(prompts_of(n), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls)), on_text=on_text)
+def ask(
+    ledger: WorkLedger,
+    *backends: Any,
+    n: int = 3,
+    on_text: Any = None,
+    params: CompletionParams = PARAMS,
+    **calls: Any,
+) -> Generation:
+    return generate(
+        prompts_of(n),
+        backends,
+        params,
+        ledger=ledger,
+        calls=CallParams(**(FAST | calls)),
+        on_text=on_text,
+    )
 
 
 def in_time(seconds: float, do: Callable[[], Any]) -> Any:
-    """What it comes to, or the error it ends in. A run that does not end fails its test, not the whole suite."""
+    """What it comes to, or the error it ends in. A run that does not end fails its test, not the
+    whole suite.
+    """
     ended: list[Any] = []
 
     def run() -> None:
@@ -100,11 +138,21 @@ def in_time(seconds: float, do: Callable[[], Any]) -> Any:
     return ended[0]
 
 
-# --- every call is booked, and no row is made up -----------------------------------------------------------------------------------------
+# --- every call is booked, and no row is made up
+# -----------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_the_run(store: Store) -> None:
-    broken = Reply(outcome="succeeded", kind="succeeded", billing="metered", text="paid for", finish_reason="stop", n_tokens=-1)
+def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_the_run(
+    store: Store,
+) -> None:
+    broken = Reply(
+        outcome="succeeded",
+        kind="succeeded",
+        billing="metered",
+        text="paid for",
+        finish_reason="stop",
+        n_tokens=-1,
+    )
     backend = Scripted(lambda n: broken if n == 1 else YES)
     with pytest.raises(ValueError, match="n_tokens") as raised:
         ask(store.generation, backend, concurrency=1)
@@ -132,13 +180,16 @@ def of_step(n: int) -> Reply:
 
 async def beside(n: int) -> Reply:
     if n == 3:
-        asyncio.get_running_loop().call_soon(of_step, n)  # a step of the loop itself, as those are that read from a connection
+        # a step of the loop itself, as those are that read from a connection
+        asyncio.get_running_loop().call_soon(of_step, n)
         await asyncio.sleep(60)
     return YES
 
 
 @pytest.mark.parametrize("answer", [of_step, beside], ids=["in a call", "beside the calls"])
-def test_what_ends_a_run_ends_it_wherever_it_is_raised_and_each_call_is_booked(store: Store, answer: Callable[[int], Any]) -> None:
+def test_what_ends_a_run_ends_it_wherever_it_is_raised_and_each_call_is_booked(
+    store: Store, answer: Callable[[int], Any]
+) -> None:
     backend = Scripted(answer)
     ended = in_time(20, lambda: ask(store.generation, backend, n=40, concurrency=1))
     assert isinstance(ended, Ended)
@@ -155,7 +206,9 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
             raise Ended("terminated")
 
     backend = Scripted(lambda n: YES)
-    request = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+    request = CompletionRequest(
+        prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
+    )
     params, ledger, lane = CallParams(), MemoryLedger(), ("nowhere", "m")
     items = [item_of(backend, request, params, item_no=0, position=0, key="k")]
     ledger.start("run", items, asset="a", record="{}")
@@ -223,7 +276,9 @@ class RefusedAtTheEnd(GenerationLedger):
 
     n = 0
 
-    def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+    def turn(
+        self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
+    ) -> Any:
         if self.n and attempts and not wanted:
             self.n -= 1
             raise StoreError("database is locked")
@@ -231,7 +286,9 @@ class RefusedAtTheEnd(GenerationLedger):
 
 
 def ended_half_way(n: int) -> Any:
-    """The second call ends the run; the answers to the first and to those after it come while it is being ended."""
+    """The second call ends the run; the answers to the first and to those after it come while it is
+    being ended.
+    """
 
     async def answer() -> Reply:
         if n == 2:
@@ -244,7 +301,9 @@ def ended_half_way(n: int) -> Any:
     return answer()
 
 
-def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_first(store: Store) -> None:
+def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_first(
+    store: Store,
+) -> None:
     ledger = RefusedAtTheEnd(store.database, store.completions_cache, write_again_s=(0.01, 0.01))
     ledger.n = 2
     backend = Scripted(ended_half_way)
@@ -252,24 +311,37 @@ def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_
         ask(ledger, backend, n=12, concurrency=4)
     [run] = ledger.runs()
     calls = list(ledger.calls(run.run_id))
-    assert Counter(call["kind"] for call in calls) == {"succeeded": len(backend.asked) - 1, "cancelled": 1}
+    assert Counter(call["kind"] for call in calls) == {
+        "succeeded": len(backend.asked) - 1,
+        "cancelled": 1,
+    }
     assert run.states == {"succeeded": len(backend.asked) - 1, "open": 13 - len(backend.asked)}
 
 
-def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_booked_as_lost(store: Store) -> None:
-    ledger = RefusedAtTheEnd(store.database, store.completions_cache, lease_s=1.0, write_again_s=(0.01,))
+def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_booked_as_lost(
+    store: Store,
+) -> None:
+    ledger = RefusedAtTheEnd(
+        store.database, store.completions_cache, lease_s=1.0, write_again_s=(0.01,)
+    )
     ledger.n = 99
     backend = Scripted(ended_half_way)
     with pytest.raises(RuntimeError, match="a bug"):
         ask(ledger, backend, n=12, concurrency=4)
     n_untold = len(backend.asked) - 1
     [run] = ledger.runs()
-    assert run.states == {"leased": n_untold, "open": 12 - n_untold}, "what waited was given back, what was called for was not"
+    assert run.states == {"leased": n_untold, "open": 12 - n_untold}, (
+        "what waited was given back, what was called for was not"
+    )
     again = Scripted(lambda n: YES)
     made = ask(ledger, again, n=12, concurrency=4)
     assert made.frame["text"].tolist() == ["yes"] * 12
     calls = list(ledger.calls(run.run_id))
-    assert Counter(call["kind"] for call in calls) == {"lost": n_untold, "cancelled": 1, "succeeded": 12}
+    assert Counter(call["kind"] for call in calls) == {
+        "lost": n_untold,
+        "cancelled": 1,
+        "succeeded": 12,
+    }
     assert len(calls) == len(backend.asked) + len(again.asked)
     assert made.n_unknown == len(backend.asked), "each of them counts at its worst"
 
@@ -279,38 +351,53 @@ def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(sto
     class RefusedForAMoment(GenerationLedger):
         n = 2
 
-        def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+        def turn(
+            self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
+        ) -> Any:
             if self.n and attempts:
                 self.n -= 1
                 raise StoreError("database is locked")
             return super().turn(run_id, owner, attempts, wanted, budget, **more)
 
-    made = ask(RefusedForAMoment(store.database, store.completions_cache, write_again_s=(0.01, 0.01)), TemplateBackend())
+    made = ask(
+        RefusedForAMoment(store.database, store.completions_cache, write_again_s=(0.01, 0.01)),
+        TemplateBackend(),
+    )
     assert made.frame["error"].isna().all()
     assert made.n_attempts == 3
 
 
 class Forgetful(MemoryLedger):
-    """Gives nothing to do in a run's first turns, and says that nothing is left to do: `rounds` times."""
+    """Gives nothing to do in a run's first turns, and says that nothing is left to do: `rounds`
+    times.
+    """
 
     def __init__(self, rounds: int) -> None:
         super().__init__()
         self.rounds = rounds
         self.has_ended = False
 
-    def turn(self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any) -> Any:
+    def turn(
+        self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
+    ) -> Any:
         from dataclasses import replace
 
         if self.rounds and not attempts:
             self.rounds -= 1
-            return replace(super().turn(run_id, owner, attempts, dict.fromkeys(wanted, 0), budget, **more), n_open=0, n_leased=0)
+            return replace(
+                super().turn(run_id, owner, attempts, dict.fromkeys(wanted, 0), budget, **more),
+                n_open=0,
+                n_leased=0,
+            )
         return super().turn(run_id, owner, attempts, wanted, budget, **more)
 
     def end(self, run_id: str) -> None:
         self.has_ended = True
 
 
-@pytest.mark.parametrize("backend", [Scripted(lambda n: YES), TemplateBackend()], ids=["hosted", "local"])
+@pytest.mark.parametrize(
+    "backend", [Scripted(lambda n: YES), TemplateBackend()], ids=["hosted", "local"]
+)
 def test_what_is_open_after_a_round_is_asked_for_in_the_next(backend: Any) -> None:
     made = ask(Forgetful(1), backend)
     assert made.frame["error"].isna().all()
@@ -319,29 +406,52 @@ def test_what_is_open_after_a_round_is_asked_for_in_the_next(backend: Any) -> No
 
 def test_what_stays_open_is_no_row_but_an_error_that_says_how_many() -> None:
     ledger = Forgetful(99)
-    with pytest.raises(CompletionError, match=r"3 of 3 completions are neither made nor failed.*Run again"):
+    with pytest.raises(
+        CompletionError, match=r"3 of 3 completions are neither made nor failed.*Run again"
+    ):
         ask(ledger, Scripted(lambda n: YES))
     assert not ledger.has_ended
 
 
 def test_what_stays_open_without_a_run_is_an_error_too() -> None:
-    requests = [CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)]
+    requests = [
+        CompletionRequest(
+            prompt_id="p",
+            prompt="Now?",
+            temperature=1,
+            top_p=1,
+            sample_index=0,
+            seed=1,
+            max_tokens=9,
+        )
+    ]
     ledger = Forgetful(99)
     with pytest.raises(CompletionError, match="1 of 1 completions are neither made nor failed"):
         list(answers(Scripted(lambda n: YES), requests, CallParams(**FAST), ledger))
     assert not ledger.has_ended
 
 
-def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(store: Store) -> None:
+def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
+    store: Store,
+) -> None:
     ledger = GenerationLedger(store.database, store.completions_cache, lease_s=0.4)
     other = "another host/7/1.00/0"
 
     def answer(n: int) -> Any:
         async def slowly() -> Reply:
-            # Blocks this run for longer than its claim lasts; another takes the item and is still at it when this one fails for good.
+            # Blocks this run for longer than its claim lasts; another takes the item and is still
+            # at it when this one fails for good.
             time.sleep(0.5)
             [run] = ledger.runs()
-            taken = await asyncio.to_thread(ledger.turn, run.run_id, other, [], {("nowhere", "m"): 5}, Budget(), is_dead=lambda _: False)
+            taken = await asyncio.to_thread(
+                ledger.turn,
+                run.run_id,
+                other,
+                [],
+                {("nowhere", "m"): 5},
+                Budget(),
+                is_dead=lambda _: False,
+            )
             assert len(taken.claimed["nowhere", "m"]) == 1
             return fault("refusal", "no")
 
@@ -352,10 +462,16 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
     assert made.frame["text"].tolist() == ["yes"], "the other never told what came of it"
     [run] = ledger.runs()
     assert run.states == {"succeeded": 1}
-    assert [call["kind"] for call in ledger.calls(run.run_id)] == ["lost", "refusal", "lost", "succeeded"]
+    assert [call["kind"] for call in ledger.calls(run.run_id)] == [
+        "lost",
+        "refusal",
+        "lost",
+        "succeeded",
+    ]
 
 
-# --- waiting times -----------------------------------------------------------------------------------------------------------------------
+# --- waiting times
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -365,22 +481,37 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
         ({"retry-after": f"{(NOW.timestamp() + 30) * 1000:.0f}"}, 30),
         ({"retry-after-ms": f"{(NOW.timestamp() + 30) * 1000:.0f}"}, 30),
         ({"retry-after": f"{NOW.timestamp() - 30:.0f}"}, 0),
-        ({"retry-after": f"{NOW.timestamp() + 90:.0f}", "date": format_datetime(NOW + timedelta(seconds=60), usegmt=True)}, 30),
+        (
+            {
+                "retry-after": f"{NOW.timestamp() + 90:.0f}",
+                "date": format_datetime(NOW + timedelta(seconds=60), usegmt=True),
+            },
+            30,
+        ),
         ({"retry-after": "1e300"}, LONGEST_WAIT_S),
         ({"retry-after": "99999999"}, LONGEST_WAIT_S),
         ({"retry-after-ms": "1e20"}, LONGEST_WAIT_S),
         ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, LONGEST_WAIT_S),
     ],
 )
-def test_a_waiting_time_that_is_a_moment_is_read_as_one_and_none_is_longer_than_a_year(headers: dict[str, str], seconds: float) -> None:
+def test_a_waiting_time_that_is_a_moment_is_read_as_one_and_none_is_longer_than_a_year(
+    headers: dict[str, str], seconds: float
+) -> None:
     assert waiting_time(headers, NOW) == pytest.approx(seconds, abs=1.01)
-    reset = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": headers.get("retry-after", "1e300")}
+    reset = {
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": headers.get("retry-after", "1e300"),
+    }
     if "date" not in headers and "GMT" not in str(headers) and "retry-after" in headers:
         assert exhausted_for(reset, NOW) == pytest.approx(seconds, abs=1.01)
 
 
-@pytest.mark.parametrize("wait_ms", [int(1.73e15), int(1e12), 10**30], ids=["moment", "long", "absurd"])
-def test_an_absurd_waiting_time_loses_no_call(store: Store, make: Callable[..., HostedBackend], wait_ms: int) -> None:
+@pytest.mark.parametrize(
+    "wait_ms", [int(1.73e15), int(1e12), 10**30], ids=["moment", "long", "absurd"]
+)
+def test_an_absurd_waiting_time_loses_no_call(
+    store: Store, make: Callable[..., HostedBackend], wait_ms: int
+) -> None:
     refusal = Fault(kind="status", status=429, retry_after_as="seconds", retry_after_ms=wait_ms)
     with StubProvider(faults=[refusal]) as stub:
         with contextlib.suppress(ProviderParked):  # where it is a wait, no moment that is past
@@ -401,7 +532,8 @@ def test_a_wait_that_no_calendar_holds_parks_the_run(store: Store) -> None:
     assert [call["kind"] for call in store.generation.calls(run.run_id)] == ["long_wait"]
 
 
-# --- a provider that is closed while a call waits ----------------------------------------------------------------------------------------
+# --- a provider that is closed while a call waits
+# ----------------------------------------------------------------------------------------
 
 
 class SlowToRelease(MemoryLedger):
@@ -423,7 +555,8 @@ def test_a_call_that_wakes_while_its_closed_provider_is_cleared_is_given_back() 
             peace.set()
             return YES
 
-        async def refusal() -> Reply:  # at the same moment: what the success let go waits until after the closing
+        # at the same moment: what the success let go waits until after the closing
+        async def refusal() -> Reply:
             await peace.wait()
             await asyncio.sleep(0)
             return fault("rate_limited", "HTTP 429", wait_s=0.5)
@@ -454,11 +587,21 @@ def test_a_call_that_waits_hears_at_once_that_its_provider_is_closed() -> None:
     assert time.monotonic() - began < 5
 
 
-# --- whoever watches ---------------------------------------------------------------------------------------------------------------------
+# --- whoever watches
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), UnicodeEncodeError("latin-1", "→", 0, 1, "no"), KeyError("bug")])
-def test_an_error_of_who_watches_is_no_fault_of_the_provider(store: Store, make: Callable[..., HostedBackend], error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(32, "Broken pipe"),
+        UnicodeEncodeError("latin-1", "→", 0, 1, "no"),
+        KeyError("bug"),
+    ],
+)
+def test_an_error_of_who_watches_is_no_fault_of_the_provider(
+    store: Store, make: Callable[..., HostedBackend], error: Exception
+) -> None:
     heard: list[str | None] = []
 
     def listen(_: int, piece: str | None) -> None:
@@ -468,7 +611,9 @@ def test_an_error_of_who_watches_is_no_fault_of_the_provider(store: Store, make:
     with StubProvider() as stub:
         made = ask(store.generation, make(stub), stream=True, on_text=listen)
         assert stub.n_calls == 3
-        assert made.cost == pytest.approx((stub.counters.n_prompt_tokens + stub.counters.n_tokens) / 1e6)
+        assert made.cost == pytest.approx(
+            (stub.counters.n_prompt_tokens + stub.counters.n_tokens) / 1e6
+        )
     assert made.frame["error"].isna().all()
     assert made.n_unknown == 0
     assert len(heard) == 1, "it is told no more"
@@ -484,7 +629,8 @@ def test_an_error_of_who_watches_this_machine_spoils_nothing_either(store: Store
     assert isinstance(made.unheard, BrokenPipeError)
 
 
-# --- one provider, several models --------------------------------------------------------------------------------------------------------
+# --- one provider, several models
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiting_time_holds_for_every_model_of_a_provider_and_for_no_other() -> None:
@@ -502,17 +648,25 @@ def test_a_waiting_time_holds_for_every_model_of_a_provider_and_for_no_other() -
 
         return slowly()
 
-    asking, same, other = Scripted(wait_once, "a"), Scripted(steadily, "b"), Scripted(steadily, "a", "elsewhere")
+    asking, same, other = (
+        Scripted(wait_once, "a"),
+        Scripted(steadily, "b"),
+        Scripted(steadily, "a", "elsewhere"),
+    )
     made = ask(MemoryLedger(), asking, same, other, n=40, concurrency=2)
     assert made.frame["error"].isna().all()
     refused_at = asking.asked[0] + 0.05
     for backend in (asking, same):
         early = [at for at in backend.asked if refused_at + 0.02 < at < refused_at + 1.0]
         assert early == [], f"{backend.model} was asked in between"
-    assert [at for at in other.asked if refused_at < at < refused_at + 0.9], "who said nothing is asked meanwhile"
+    assert [at for at in other.asked if refused_at < at < refused_at + 0.9], (
+        "who said nothing is asked meanwhile"
+    )
 
 
-def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_all_its_models(store: Store) -> None:
+def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_all_its_models(
+    store: Store,
+) -> None:
     def steadily(n: int) -> Any:
         async def slowly() -> Reply:
             await asyncio.sleep(0.1)
@@ -532,7 +686,8 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_
     assert run.states["open"] == 40 - len(same.asked)
 
 
-# --- errors within a stream --------------------------------------------------------------------------------------------------------------
+# --- errors within a stream
+# --------------------------------------------------------------------------------------------------------------
 
 
 def calls_of(store: Store) -> list[dict[str, Any]]:
@@ -541,14 +696,20 @@ def calls_of(store: Store) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_error_after_a_status_of_success_is_what_it_says_it_is(store: Store, make: Callable[..., HostedBackend], stream: bool) -> None:
-    exhausted = Fault(kind="error_event", code="insufficient_quota", message="You exceeded your current quota")
+def test_an_error_after_a_status_of_success_is_what_it_says_it_is(
+    store: Store, make: Callable[..., HostedBackend], stream: bool
+) -> None:
+    exhausted = Fault(
+        kind="error_event", code="insufficient_quota", message="You exceeded your current quota"
+    )
     with StubProvider(faults=[exhausted] * 9) as stub:
         with pytest.raises(BackendUnavailable, match=r"exceeded your current quota.*top it up"):
             ask(store.generation, make(stub), concurrency=1, stream=stream)
         assert stub.n_calls == 1, "it would refuse everything"
     [call] = calls_of(store)
-    assert (call["kind"], bool(call["partial"])) == ("no_credit", stream), "what came before it is kept"
+    assert (call["kind"], bool(call["partial"])) == ("no_credit", stream), (
+        "what came before it is kept"
+    )
 
 
 @pytest.mark.parametrize(
@@ -582,10 +743,14 @@ def test_an_error_within_a_stream_is_told_apart_as_one_before_it(
     ],
     ids=["a number", "vLLM", "older vLLM", "a text"],
 )
-def test_an_error_in_the_words_of_other_servers_is_read_too(said: dict[str, Any], kind: str) -> None:
+def test_an_error_in_the_words_of_other_servers_is_read_too(
+    said: dict[str, Any], kind: str
+) -> None:
     reply = OpenAICompatibleBackend("m", "http://here/v1")._read(said, 200, {})
     assert reply.kind == kind
-    assert next(text for text in ("busy", "no such model", "something broke", "no") if text in str(said)) in str(reply.error)
+    assert next(
+        text for text in ("busy", "no such model", "something broke", "no") if text in str(said)
+    ) in str(reply.error)
 
 
 def streamed(kind: str, *said: dict[str, Any]) -> Reply:
@@ -600,9 +765,21 @@ def streamed(kind: str, *said: dict[str, Any]) -> Reply:
 
         wire = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
         backend = BACKENDS[kind]("m", "http://here/v1", SecretStr(KEY))
-        client = AsyncOpenAI(base_url="http://here/v1", api_key=KEY, http_client=wire, max_retries=0) if kind == "openai" else wire
+        client = (
+            AsyncOpenAI(base_url="http://here/v1", api_key=KEY, http_client=wire, max_retries=0)
+            if kind == "openai"
+            else wire
+        )
         backend._open = (asyncio.get_running_loop(), client)  # type: ignore[attr-defined]
-        request = CompletionRequest(prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9)
+        request = CompletionRequest(
+            prompt_id="p",
+            prompt="Now?",
+            temperature=1,
+            top_p=1,
+            sample_index=0,
+            seed=1,
+            max_tokens=9,
+        )
         return await backend.call(request, lambda piece: None)
 
     return asyncio.run(call())
@@ -612,7 +789,10 @@ THOUGHT = {"choices": [{"delta": {"reasoning_content": "let me think"}}]}
 COUNTED = {"usage": {"prompt_tokens": 9, "completion_tokens": 900}}
 DIED = {"error": {"message": "upstream died", "code": 502}}
 BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
-THINKING = {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "let me think"}}
+THINKING = {
+    "type": "content_block_delta",
+    "delta": {"type": "thinking_delta", "thinking": "let me think"},
+}
 ENDING = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 900}}
 SPENT = {"usage": {"input_tokens": 9, "output_tokens": 900}}
 FULL = {"type": "error", "error": {"type": "api_error", "message": "upstream died"}}
@@ -629,7 +809,11 @@ FULL = {"type": "error", "error": {"type": "api_error", "message": "upstream die
         ("openai", [THOUGHT, DIED | COUNTED], ("metered", 9, 900)),
         ("anthropic", [FULL], ("none", 0, 0)),
         ("anthropic", [FULL | SPENT], ("metered", 9, 900)),
-        ("anthropic", [BEGUN, THINKING, FULL | {"usage": {"output_tokens": 900}}], ("metered", 9, 900)),
+        (
+            "anthropic",
+            [BEGUN, THINKING, FULL | {"usage": {"output_tokens": 900}}],
+            ("metered", 9, 900),
+        ),
         ("anthropic", [BEGUN, FULL], ("unknown", 0, 0)),
         ("anthropic", [BEGUN, THINKING, FULL], ("unknown", 0, 0)),
         ("anthropic", [BEGUN, THINKING, ENDING, FULL], ("metered", 9, 900)),
@@ -643,13 +827,23 @@ def test_a_stream_that_ends_in_an_error_before_its_text_is_free_only_if_nothing_
     assert (reply.billing, reply.n_prompt_tokens, reply.n_tokens) == billed
 
 
-@pytest.mark.parametrize(("kind", "said"), [("openai", DIED | COUNTED), ("anthropic", FULL | SPENT)])
-def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(kind: str, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"), [("openai", DIED | COUNTED), ("anthropic", FULL | SPENT)]
+)
+def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(
+    kind: str, said: dict[str, Any]
+) -> None:
     reply = BACKENDS[kind]("m", "http://here/v1")._read(said, 200, {})  # type: ignore[attr-defined]
-    assert (reply.kind, reply.billing, reply.n_prompt_tokens, reply.n_tokens) == ("server_error", "metered", 9, 900)
+    assert (reply.kind, reply.billing, reply.n_prompt_tokens, reply.n_tokens) == (
+        "server_error",
+        "metered",
+        9,
+        900,
+    )
 
 
-# --- secrets of an address ---------------------------------------------------------------------------------------------------------------
+# --- secrets of an address
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -660,12 +854,20 @@ def test_no_log_of_any_level_holds_a_secret_of_the_address(
         for name in ("", "httpx2", "httpcore2", "httpcore", "openai", "anthropic"):
             caplog.set_level(logging.DEBUG, logger=name)
         backend = make(stub)
-        backend.base_url = stub.base_url.replace("http://", "http://me:canary-pa%40ss@") + "?key=canary-query"  # type: ignore[attr-defined]
+        backend.base_url = (
+            stub.base_url.replace("http://", "http://me:canary-pa%40ss@") + "?key=canary-query"
+        )  # type: ignore[attr-defined]
         made = ask(store.generation, backend, concurrency=1, stream=stream)
         assert stub.n_calls == 5
     assert made.frame["error"].isna().all()
     assert "HTTP Request: POST http://127.0.0.1" in caplog.text, "requests are logged"
-    said = caplog.text + "".join(map(repr, caplog.records)) + repr([record.args for record in caplog.records])
+    said = (
+        caplog.text
+        + "".join(map(repr, caplog.records))
+        + repr([record.args for record in caplog.records])
+    )
     assert [secret for secret in ("canary", "pa@ss", KEY) if secret in said] == []
     basic = "Basic " + base64.b64encode(b"me:canary-pa@ss").decode()
-    assert {(path.partition("?")[2], authorization) for path, authorization in stub.shown} == {("key=canary-query", basic)}, "both are sent"
+    assert {(path.partition("?")[2], authorization) for path, authorization in stub.shown} == {
+        ("key=canary-query", basic)
+    }, "both are sent"

@@ -7,7 +7,12 @@ import pandas as pd
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import CompletionParams, CompletionRequest, OpenAICompatibleBackend, complete_prompts
+from rlhf_pipeline.completions import (
+    CompletionParams,
+    CompletionRequest,
+    OpenAICompatibleBackend,
+    complete_prompts,
+)
 from rlhf_pipeline.completions.base import CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
@@ -17,7 +22,13 @@ KEY = SecretStr("sk-canary-5f1d")
 
 def request(index: int = 0) -> CompletionRequest:
     return CompletionRequest(
-        prompt_id="p", prompt=f"Prompt {index}", temperature=0.7, top_p=0.9, sample_index=index, seed=index, max_tokens=32
+        prompt_id="p",
+        prompt=f"Prompt {index}",
+        temperature=0.7,
+        top_p=0.9,
+        sample_index=index,
+        seed=index,
+        max_tokens=32,
     )
 
 
@@ -34,15 +45,26 @@ def second_of_two(stub: StubProvider, **more: object) -> CompletionResult:
 
 def test_the_parameters_of_every_sample_are_sent(prompts: pd.DataFrame) -> None:
     with StubProvider() as stub:
-        frame = complete_prompts(prompts, backend(stub), CompletionParams(k=2, temperatures=[0.3, 1.2], top_ps=[0.8], max_new_tokens=20))
+        frame = complete_prompts(
+            prompts,
+            backend(stub),
+            CompletionParams(k=2, temperatures=[0.3, 1.2], top_ps=[0.8], max_new_tokens=20),
+        )
     assert stub.n_calls == 10
-    sent = {(r["messages"][0]["content"], r["temperature"], r["top_p"], r["seed"], r["max_tokens"]) for r in stub.requests}
+    sent = {
+        (r["messages"][0]["content"], r["temperature"], r["top_p"], r["seed"], r["max_tokens"])
+        for r in stub.requests
+    }
     texts = frame["prompt_id"].map(prompts.set_index("prompt_id")["text"])
-    assert sent == set(zip(texts, frame["temperature"], frame["top_p"], frame["seed"], [20] * 10, strict=True))
+    assert sent == set(
+        zip(texts, frame["temperature"], frame["top_p"], frame["seed"], [20] * 10, strict=True)
+    )
 
 
 def test_what_may_pass_is_repeated_and_nothing_is_lost() -> None:
-    faults = [Fault(kind="status", status=status) for status in (429, 500, 503, 429)] + [Fault(kind="drop")]
+    faults = [Fault(kind="status", status=status) for status in (429, 500, 503, 429)] + [
+        Fault(kind="drop")
+    ]
     with StubProvider(faults=faults) as stub:
         results = list(backend(stub).complete([request(i) for i in range(20)]))
     assert all(r.error is None for r in results)
@@ -69,7 +91,12 @@ def test_a_server_that_stays_broken_costs_only_the_rows_it_breaks() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [("content_filter", "content filter"), ("refusal", "refused: I will not"), ("empty", "empty completion"), ("no_choices", "no choice")],
+    [
+        ("content_filter", "content filter"),
+        ("refusal", "refused: I will not"),
+        ("empty", "empty completion"),
+        ("no_choices", "no choice"),
+    ],
 )
 def test_an_answer_without_a_completion_is_an_error_of_its_row(kind: Kind, told: str) -> None:
     with StubProvider(faults=[Fault(kind=kind)]) as stub:
@@ -81,7 +108,10 @@ def test_an_answer_without_a_completion_is_an_error_of_its_row(kind: Kind, told:
 
 @pytest.mark.parametrize("kind", ["html", "broken_json", "foreign_json", "drop"])
 def test_an_answer_that_is_no_chat_completion(kind: Kind) -> None:
-    with StubProvider(faults=[Fault(kind=kind)]) as stub, pytest.raises(BackendUnavailable, match="base_url"):
+    with (
+        StubProvider(faults=[Fault(kind=kind)]) as stub,
+        pytest.raises(BackendUnavailable, match="base_url"),
+    ):
         next(backend(stub, max_retries=0).complete([request()]))
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
         assert stub.base_url in str(second_of_two(stub, max_retries=0).error)
@@ -89,14 +119,19 @@ def test_an_answer_that_is_no_chat_completion(kind: Kind) -> None:
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_request_that_is_refused_fails_alone(status: int) -> None:
-    with StubProvider(faults=[None, Fault(kind="status", status=status, message="too long")]) as stub:
+    with StubProvider(
+        faults=[None, Fault(kind="status", status=status, message="too long")]
+    ) as stub:
         assert "too long" in str(second_of_two(stub).error)
         assert stub.n_calls == 2
 
 
 def test_a_refused_key_names_the_setting_and_stays_secret(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as raised:
+    with (
+        StubProvider(api_key=SecretStr("another")) as stub,
+        pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as raised,
+    ):
         list(backend(stub).complete([request(i) for i in range(40)]))
     shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + caplog.text
     assert KEY.get_secret_value() not in shown
@@ -106,13 +141,19 @@ def test_a_refused_key_names_the_setting_and_stays_secret(caplog: pytest.LogCapt
 
 
 def test_an_unknown_model_names_the_setting() -> None:
-    with StubProvider(model="other") as stub, pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
+    with (
+        StubProvider(model="other") as stub,
+        pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"),
+    ):
         list(backend(stub).complete([request()]))
 
 
 def test_an_empty_account_is_unavailable() -> None:
     fault = Fault(kind="status", status=429, code="insufficient_quota", retry_after_ms=1)
-    with StubProvider(faults=[fault] * 9) as stub, pytest.raises(BackendUnavailable, match="no credit"):
+    with (
+        StubProvider(faults=[fault] * 9) as stub,
+        pytest.raises(BackendUnavailable, match="no credit"),
+    ):
         list(backend(stub, max_retries=1).complete([request()]))
 
 

@@ -13,8 +13,17 @@ from rlhf_pipeline.simulation.provider import Fault, StubProvider
 
 
 def ask(stub: StubProvider, **more: Any) -> tuple[int, Any, dict[str, str]]:
-    body = {"model": "stub-model", "messages": [{"role": "user", "content": "Why is the sky blue?"}], "seed": 1, **more}
-    request = urllib.request.Request(stub.base_url + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    body = {
+        "model": "stub-model",
+        "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+        "seed": 1,
+        **more,
+    }
+    request = urllib.request.Request(
+        stub.base_url + "/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
     try:
         with urllib.request.urlopen(request) as answer:
             return answer.status, json.load(answer), dict(answer.headers)
@@ -42,7 +51,9 @@ def test_max_tokens_cuts_and_says_so() -> None:
 
 
 def test_faults_come_once_each_in_order() -> None:
-    with StubProvider(faults=[Fault(kind="status", status=429, retry_after_ms=50), Fault(kind="refusal")]) as stub:
+    with StubProvider(
+        faults=[Fault(kind="status", status=429, retry_after_ms=50), Fault(kind="refusal")]
+    ) as stub:
         status, body, headers = ask(stub)
         assert (status, headers["retry-after-ms"], body["error"]["type"]) == (429, "50", "stub")
         assert ask(stub)[1]["choices"][0]["message"]["refusal"]
@@ -77,11 +88,14 @@ def test_only_who_had_read_a_refusal_can_be_early() -> None:
         httpx2.Client(base_url=stub.base_url) as other,
     ):
         assert one.post("/chat/completions", json=body).status_code == 429
-        assert other.post("/chat/completions", json=body).status_code == 429, "who knows nothing of a refusal is not early"
+        assert other.post("/chat/completions", json=body).status_code == 429, (
+            "who knows nothing of a refusal is not early"
+        )
         assert stub.counters.n_early == 0
         assert one.post("/chat/completions", json=body).status_code == 200
         assert stub.counters.n_early == 1
-        with httpx2.Client(base_url=stub.base_url, cookies=one.cookies) as fresh:  # over another connection of the same client
+        # over another connection of the same client
+        with httpx2.Client(base_url=stub.base_url, cookies=one.cookies) as fresh:
             assert fresh.post("/chat/completions", json=body).status_code == 200
         assert stub.counters.n_early == 2
         now[0] += 3.1
@@ -92,7 +106,9 @@ def test_only_who_had_read_a_refusal_can_be_early() -> None:
 def test_a_client_without_cookies_is_early_on_the_connection_that_told_it() -> None:
     body = json.dumps({"model": "stub-model", "messages": [{"role": "user", "content": "Now?"}]})
     with StubProvider(faults=[Fault(kind="status", status=429, retry_after_ms=60_000)]) as stub:
-        connection = http.client.HTTPConnection(stub.base_url.removeprefix("http://").removesuffix("/v1"))
+        connection = http.client.HTTPConnection(
+            stub.base_url.removeprefix("http://").removesuffix("/v1")
+        )
         for status in (429, 200):
             connection.request("POST", "/v1/chat/completions", body)
             answer = connection.getresponse()

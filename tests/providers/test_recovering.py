@@ -1,4 +1,6 @@
-"""Runs whose provider, price, disk or neighbour lets them down half-way: they end, and nothing that was paid for is thrown away."""
+"""Runs whose provider, price, disk or neighbour lets them down half-way: they end, and nothing that
+was paid for is thrown away.
+"""
 
 import asyncio
 import base64
@@ -40,8 +42,16 @@ from tests.providers.asking import prompts_of
 
 KEY = "sk-canary-72e0"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
-FAST: dict[str, Any] = {"backoff_s": 0.01, "max_backoff_s": 0.05, "prompt_price": 1.0, "completion_price": 1.0}
-BACKENDS: dict[str, Callable[..., HostedBackend]] = {"openai": OpenAICompatibleBackend, "anthropic": AnthropicBackend}
+FAST: dict[str, Any] = {
+    "backoff_s": 0.01,
+    "max_backoff_s": 0.05,
+    "prompt_price": 1.0,
+    "completion_price": 1.0,
+}
+BACKENDS: dict[str, Callable[..., HostedBackend]] = {
+    "openai": OpenAICompatibleBackend,
+    "anthropic": AnthropicBackend,
+}
 ELSEWHERE = "another host/7/1.00/0"
 
 
@@ -55,8 +65,17 @@ def openai(stub: StubProvider, key: str = KEY) -> OpenAICompatibleBackend:
     return OpenAICompatibleBackend("stub-model", stub.base_url, SecretStr(key))
 
 
-def ask(ledger: WorkLedger, *backends: Any, n: int = 10, params: CompletionParams = PARAMS, text: str = "Prompt number {}?", **calls: Any) -> Generation:  # fmt: skip
-    return generate(prompts_of(n, text), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls)))
+def ask(
+    ledger: WorkLedger,
+    *backends: Any,
+    n: int = 10,
+    params: CompletionParams = PARAMS,
+    text: str = "Prompt number {}?",
+    **calls: Any,
+) -> Generation:
+    return generate(
+        prompts_of(n, text), backends, params, ledger=ledger, calls=CallParams(**(FAST | calls))
+    )
 
 
 class Ahead:
@@ -87,19 +106,30 @@ def in_time(seconds: float, do: Callable[[], Any]) -> Any:
     return ended[0]
 
 
-# --- a closed provider whose items somebody else holds -----------------------------------------------------------------------------------
+# --- a closed provider whose items somebody else holds
+# -----------------------------------------------------------------------------------
 
 
-def test_a_run_whose_provider_is_closed_ends_though_another_host_died_holding_items(store: Store) -> None:
+def test_a_run_whose_provider_is_closed_ends_though_another_host_died_holding_items(
+    store: Store,
+) -> None:
     ledger = GenerationLedger(store.database, store.completions_cache, lease_s=2.0)
     with StubProvider(api_key=SecretStr("another")) as stub:
         backend = openai(stub)
         with pytest.raises(BackendUnavailable):
             ask(ledger, backend)
         [run] = ledger.runs()
-        ledger.start(run.run_id, [], asset="completions", record="{}")  # begun again elsewhere, and killed with some in its hands
+        # begun again elsewhere, and killed with some in its hands
+        ledger.start(run.run_id, [], asset="completions", record="{}")
         lane = (backend.provider, backend.model)
-        assert len(ledger.turn(run.run_id, ELSEWHERE, [], {lane: 5}, Budget(), is_dead=lambda _: False).claimed[lane]) == 5
+        assert (
+            len(
+                ledger.turn(
+                    run.run_id, ELSEWHERE, [], {lane: 5}, Budget(), is_dead=lambda _: False
+                ).claimed[lane]
+            )
+            == 5
+        )
         refused = in_time(20, lambda: ask(ledger, backend))
     assert isinstance(refused, BackendUnavailable)
     [run] = ledger.runs()
@@ -132,7 +162,8 @@ def test_a_call_that_waits_for_a_closed_provider_is_not_made() -> None:
     assert backend.n_calls == 2, "the other seven were let go, waited, and found it closed"
 
 
-# --- prices and budgets -------------------------------------------------------------------------------------------------------------------
+# --- prices and budgets
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
@@ -148,7 +179,9 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kept", ["memory", "store"])
-def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(store: Store, kept: str) -> None:
+def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(
+    store: Store, kept: str
+) -> None:
     prompts = prompts_of(10)
     prompts.loc[2, "text"] = "Sum this up: " + "word " * 2_000
     with StubProvider() as stub:
@@ -162,7 +195,9 @@ def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(store: 
     assert failed["error"].str.contains("the budget of this run").all()
 
 
-def test_an_answer_too_long_to_take_counts_at_its_worst(store: Store, make: Callable[..., HostedBackend]) -> None:
+def test_an_answer_too_long_to_take_counts_at_its_worst(
+    store: Store, make: Callable[..., HostedBackend]
+) -> None:
     for stream in (False, True):
         with StubProvider(faults=[None, Fault(kind="huge")]) as stub:
             made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
@@ -175,16 +210,28 @@ def test_an_answer_too_long_to_take_counts_at_its_worst(store: Store, make: Call
 @pytest.mark.parametrize("kind", ["refusal", "empty", "content_filter"])
 def test_what_a_provider_did_not_count_is_not_booked_as_free(kind: str) -> None:
     refusal = {"content": None, "refusal": "No."} if kind == "refusal" else {"content": ""}
-    found = {"choices": [{"message": refusal, "finish_reason": kind if kind == "content_filter" else "stop"}]}
+    found = {
+        "choices": [
+            {"message": refusal, "finish_reason": kind if kind == "content_filter" else "stop"}
+        ]
+    }
     backend = OpenAICompatibleBackend("m", "http://here/v1")
-    assert [backend._read(found | more, 200, {}).billing for more in ({}, {"usage": {"completion_tokens": 3}})] == ["unknown", "metered"]
+    assert [
+        backend._read(found | more, 200, {}).billing
+        for more in ({}, {"usage": {"completion_tokens": 3}})
+    ] == ["unknown", "metered"]
     message = {"content": [], "stop_reason": "refusal" if kind == "refusal" else "end_turn"}
     claude = AnthropicBackend("m", "http://here/v1")
-    assert [claude._read(message | more, 200, {}).billing for more in ({}, {"usage": {"output_tokens": 3}})] == ["unknown", "metered"]
+    assert [
+        claude._read(message | more, 200, {}).billing
+        for more in ({}, {"usage": {"output_tokens": 3}})
+    ] == ["unknown", "metered"]
 
 
 def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> None:
-    with StubProvider(faults=[None], chances=[(1.0, Fault(kind="status", status=429, retry_after_ms=1))]) as stub:
+    with StubProvider(
+        faults=[None], chances=[(1.0, Fault(kind="status", status=429, retry_after_ms=1))]
+    ) as stub:
         first = ask(store.generation, openai(stub), n=1, concurrency=1, max_refusals=6)
         assert (stub.n_calls, first.kinds) == (1 + 6, {"rate_limited": 1})
         stub.reset()
@@ -197,19 +244,29 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
     assert sorted(numbers) == [1, *range(1, 11)]
 
 
-# --- a disk that recovers -----------------------------------------------------------------------------------------------------------------
+# --- a disk that recovers
+# -----------------------------------------------------------------------------------------------------------------
 
 
 class FullForLong(MemoryLedger):
-    """A disk that is full until a turn has been refused as often as a run tries, and has room again after that."""
+    """A disk that is full until a turn has been refused as often as a run tries, and has room again
+    after that.
+    """
 
     def __init__(self, refusals: int, **more: Any) -> None:
         super().__init__(**more)
         self.refusals = refusals
 
     def turn(
-        self, run_id: str, owner: str, attempts: Sequence[Attempt], wanted: Mapping[Lane, int], budget: Budget, *, is_dead: Callable[[str], bool]
-    ) -> Turn:  # fmt: skip
+        self,
+        run_id: str,
+        owner: str,
+        attempts: Sequence[Attempt],
+        wanted: Mapping[Lane, int],
+        budget: Budget,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> Turn:
         if attempts and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
@@ -241,7 +298,8 @@ def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> No
     assert Counter(settled.state for settled in ledger.settled("")) == {"failed": 20}
 
 
-# --- prompts that come to nothing ---------------------------------------------------------------------------------------------------------
+# --- prompts that come to nothing
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_budget_gave_up_makes_the_rest_of_its_prompt_useless(store: Store) -> None:
@@ -250,14 +308,22 @@ def test_what_a_budget_gave_up_makes_the_rest_of_its_prompt_useless(store: Store
     params = PARAMS.model_copy(update={"least_per_prompt": 2})
     with StubProvider() as cheap, StubProvider() as other:
         calls = CallParams(**(FAST | {"budget_per_provider": 0.005, "concurrency": 2}))
-        made = generate(prompts, [openai(cheap), openai(other)], params.model_copy(update={"k": 1}), ledger=store.generation, calls=calls)
+        made = generate(
+            prompts,
+            [openai(cheap), openai(other)],
+            params.model_copy(update={"k": 1}),
+            ledger=store.generation,
+            calls=calls,
+        )
         assert (cheap.n_calls, other.n_calls) == (5, 5)
     assert made.kinds == {"budget": 2}
 
 
 def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> None:
     class Odd:
-        """Refuses first samples for good, after a second sample is under way; that one's server is busy for a moment."""
+        """Refuses first samples for good, after a second sample is under way; that one's server is
+        busy for a moment.
+        """
 
         name, model, model_version, provider, has_answered = "odd", "m", "m", "nowhere", True
 
@@ -280,12 +346,20 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
     backend = Odd()
     ledger = MemoryLedger()
     with pytest.raises(CompletionError, match="All 2"):
-        ask(ledger, backend, n=1, params=PARAMS.model_copy(update={"least_per_prompt": 2}), concurrency=4, max_attempts=3)
+        ask(
+            ledger,
+            backend,
+            n=1,
+            params=PARAMS.model_copy(update={"least_per_prompt": 2}),
+            concurrency=4,
+            max_attempts=3,
+        )
     assert sorted(backend.asked) == [0, 1]
     assert {settled.kind for settled in ledger.settled("")} == {"refusal", "no_pair"}
 
 
-# --- streams ------------------------------------------------------------------------------------------------------------------------------
+# --- streams
+# ------------------------------------------------------------------------------------------------------------------------------
 
 
 async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
@@ -324,16 +398,22 @@ def test_a_stream_of_something_else_says_what_it_is(pieces: list[bytes], kind: s
     assert spoiled.value.kind == kind
 
 
-# --- keys and addresses -------------------------------------------------------------------------------------------------------------------
+# --- keys and addresses
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def everything_said(store: Store, tmp_path: Path, *more: str) -> list[str]:
     store.close()
-    return [*more, *(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file())]
+    return [
+        *more,
+        *(path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()),
+    ]
 
 
 @pytest.mark.parametrize("around", ["{}\n", "{}\r\n", " {}", "{}\t\n\n"])
-def test_white_space_around_a_key_is_no_part_of_it(store: Store, tmp_path: Path, around: str) -> None:
+def test_white_space_around_a_key_is_no_part_of_it(
+    store: Store, tmp_path: Path, around: str
+) -> None:
     unclean = SecretStr(around.format(KEY))
     for kind in BACKENDS.values():
         with StubProvider(api_key=SecretStr(KEY)) as stub:
@@ -356,7 +436,11 @@ def test_a_key_is_found_in_what_is_said_whatever_stands_around_it() -> None:
     assert "two words" not in told("got two\nwords", "two\nwords")
 
 
-@pytest.mark.parametrize("faults", [[], [Fault(kind="html")] * 9, [None, *[Fault(kind="odd_shape")] * 20]], ids=["whole", "html", "odd"])
+@pytest.mark.parametrize(
+    "faults",
+    [[], [Fault(kind="html")] * 9, [None, *[Fault(kind="odd_shape")] * 20]],
+    ids=["whole", "html", "odd"],
+)
 def test_secrets_in_an_address_stand_nowhere(
     store: Store, tmp_path: Path, faults: list[Fault | None], make: Callable[..., HostedBackend]
 ) -> None:
@@ -369,7 +453,11 @@ def test_secrets_in_an_address_stand_nowhere(
         except BackendUnavailable as refused:
             shown = str(refused)
         assert "127.0.0.1" in shown
-    assert [said[:80] for said in everything_said(store, tmp_path, shown, repr(backend)) if "canary-5b5b" in said] == []
+    assert [
+        said[:80]
+        for said in everything_said(store, tmp_path, shown, repr(backend))
+        if "canary-5b5b" in said
+    ] == []
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -386,9 +474,14 @@ def test_secrets_in_an_address_stand_nowhere(
 def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
     store: Store, tmp_path: Path, make: Callable[..., HostedBackend], said: str, stream: bool
 ) -> None:
-    with StubProvider(faults=[Fault(kind="status", status=404, message=f"{said} (1 of me)")]) as stub:
+    with StubProvider(
+        faults=[Fault(kind="status", status=404, message=f"{said} (1 of me)")]
+    ) as stub:
         backend = make(stub)
-        with_secrets = stub.base_url.replace("http://", "http://me:canary-pa%2Fss@") + "?key=canary-qu%40ery&v=1"
+        with_secrets = (
+            stub.base_url.replace("http://", "http://me:canary-pa%2Fss@")
+            + "?key=canary-qu%40ery&v=1"
+        )
         backend.base_url = with_secrets  # type: ignore[attr-defined]
         with pytest.raises(BackendUnavailable, match=r"\*\*\*.*\(1 of me\)") as refused:
             ask(store.generation, backend, n=2, concurrency=1, stream=stream)
@@ -401,18 +494,33 @@ def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
     ("url", "said", "shown"),
     [
         ("https://host/v1", "a: b@c?d=e", "a: b@c?d=e"),
-        ("https://host/v1?v=1&debug&key=", "1 key of v, ?v=1&debug&key=2", "1 key of v, ?v=1&debug&key=2"),
+        (
+            "https://host/v1?v=1&debug&key=",
+            "1 key of v, ?v=1&debug&key=2",
+            "1 key of v, ?v=1&debug&key=2",
+        ),
         ("https://host/v1?canary-bare", "/v1?canary-bare", "/v1?***"),
-        ("https://host/v1?key=a+canary%20b", "a canary b, a+canary+b, a%20canary%20b", "***, ***, ***"),
+        (
+            "https://host/v1?key=a+canary%20b",
+            "a canary b, a+canary+b, a%20canary%20b",
+            "***, ***, ***",
+        ),
         ("https://token-7@host/v1", "//token-7@host, token-7", "//***host, ***"),
-        ("https://a:b@host/v1", "a or b: https://a:b@host, Basic YTpi", "a or b: https://***host, Basic ***"),
+        (
+            "https://a:b@host/v1",
+            "a or b: https://a:b@host, Basic YTpi",
+            "a or b: https://***host, Basic ***",
+        ),
     ],
 )
-def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(url: str, said: str, shown: str) -> None:
+def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(
+    url: str, said: str, shown: str
+) -> None:
     assert told(said, *secrets_of(url)) == shown
 
 
-# --- what is used is kept -----------------------------------------------------------------------------------------------------------------
+# --- what is used is kept
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> None:
@@ -429,7 +537,9 @@ def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> Non
 
 
 def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
-    """By a clock that goes on by half a lease whenever they were renewed: the machine may be as slow as it likes."""
+    """By a clock that goes on by half a lease whenever they were renewed: the machine may be as
+    slow as it likes.
+    """
     renewed = threading.Semaphore(0)
     clock = store.database.clock = Ahead(store.database.clock)
 
@@ -454,7 +564,15 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
             with ThreadPoolExecutor(1) as pool:
                 lane = (self.name, self.model_version)
                 [run] = ledger.runs()
-                found = pool.submit(ledger.turn, run.run_id, ELSEWHERE, [], {lane: 9}, Budget(), is_dead=lambda _: False).result()
+                found = pool.submit(
+                    ledger.turn,
+                    run.run_id,
+                    ELSEWHERE,
+                    [],
+                    {lane: 9},
+                    Budget(),
+                    is_dead=lambda _: False,
+                ).result()
                 taken.extend(claim.item_no for claim in found.claimed[lane])
             for request in requests:
                 yield CompletionResult(text=request.prompt)

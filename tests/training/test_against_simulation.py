@@ -1,4 +1,6 @@
-"""The reward model against annotators whose taste is known: how much of what can be known does it find?"""
+"""The reward model against annotators whose taste is known: how much of what can be known does it
+find?
+"""
 
 from datetime import UTC, datetime
 
@@ -11,7 +13,14 @@ from rlhf_pipeline.policy.corpus import style_sentences
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import content_id
 from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModelParams, fit_reward_model
-from rlhf_pipeline.simulation import SOURCED_TASTE, WARM_TASTE, AnnotatorPool, cast_votes, side_utilities, true_ceiling
+from rlhf_pipeline.simulation import (
+    SOURCED_TASTE,
+    WARM_TASTE,
+    AnnotatorPool,
+    cast_votes,
+    side_utilities,
+    true_ceiling,
+)
 from rlhf_pipeline.votes import preference_pairs, split_of
 
 DAY = "2026-01-01"
@@ -25,31 +34,75 @@ def make_comparisons(n_prompts: int) -> tuple[pd.DataFrame, dict[str, str | None
     styles = [*(list(sentences) for sentences in style_sentences().values()), [""], [""]]
 
     def completion(reference: str | None) -> str:
-        body = f"It is {reference}." if reference and rng.random() < 0.7 else f"It is {rng.integers(100)}."
+        body = (
+            f"It is {reference}."
+            if reference and rng.random() < 0.7
+            else f"It is {rng.integers(100)}."
+        )
         before, after = (str(rng.choice(styles[rng.integers(len(styles))])) for _ in range(2))
         return " ".join(part for part in (before, body, after) if part)
 
-    references = {p: None if pd.isna(r) else r for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)}
+    references = {
+        p: None if pd.isna(r) else r
+        for p, r in zip(prompts["prompt_id"], prompts["reference"], strict=True)
+    }
     rows = [
         {
-            "day": DAY, "comparison_id": content_id("c", p.prompt_id), "prompt_id": p.prompt_id, "prompt": p.text,
-            "completion_a_id": f"{i}a", "completion_b_id": f"{i}b", "completion_a": completion(references[p.prompt_id]),
-            "completion_b": completion(references[p.prompt_id]), "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@1",
-            "category": p.category, "repeat_of": None, "position": i, "seed": 0,
+            "day": DAY,
+            "comparison_id": content_id("c", p.prompt_id),
+            "prompt_id": p.prompt_id,
+            "prompt": p.text,
+            "completion_a_id": f"{i}a",
+            "completion_b_id": f"{i}b",
+            "completion_a": completion(references[p.prompt_id]),
+            "completion_b": completion(references[p.prompt_id]),
+            "model_version_a": "demo.policy@1",
+            "model_version_b": "demo.policy@1",
+            "category": p.category,
+            "repeat_of": None,
+            "position": i,
+            "seed": 0,
         }
         for i, p in enumerate(prompts.itertuples())
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), COMPARISONS), references
 
 
 def vote_frame(
-    comparisons: pd.DataFrame, references: dict[str, str | None], taste, pool: AnnotatorPool | None = None, n: int = 3
+    comparisons: pd.DataFrame,
+    references: dict[str, str | None],
+    taste,
+    pool: AnnotatorPool | None = None,
+    n: int = 3,
 ) -> pd.DataFrame:
     prompt_of = dict(zip(comparisons["comparison_id"], comparisons["prompt_id"], strict=True))
-    cast = cast_votes(comparisons, references, taste, pool or AnnotatorPool(), day=DAY, votes_per_comparison=n, start=START)
+    cast = cast_votes(
+        comparisons,
+        references,
+        taste,
+        pool or AnnotatorPool(),
+        day=DAY,
+        votes_per_comparison=n,
+        start=START,
+    )
     rows = [
-        vote.model_dump(include={"comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"})
-        | {"day": DAY, "seq": i + 1, "vote_id": f"v{i}", "prompt_id": prompt_of[vote.comparison_id], "repeat_of": None}
+        vote.model_dump(
+            include={
+                "comparison_id",
+                "annotator_id",
+                "annotator_kind",
+                "choice",
+                "strength",
+                "voted_at",
+            }
+        )
+        | {
+            "day": DAY,
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "prompt_id": prompt_of[vote.comparison_id],
+            "repeat_of": None,
+        }
         | {"received_at": vote.voted_at}
         for i, vote in enumerate(cast)
     ]
@@ -57,9 +110,13 @@ def vote_frame(
 
 
 def vote_accuracy(margins: np.ndarray, advantage: np.ndarray, pool: AnnotatorPool) -> float:
-    """Expected share of single votes for a or b predicted by the sign of `margins`, from the true u_a - u_b."""
+    """Expected share of single votes for a or b predicted by the sign of `margins`, from the true
+    u_a - u_b.
+    """
     size = np.abs(advantage)
-    p_better, p_worse = (1 / (1 + np.exp(-(d - pool.tie_width) / pool.noise)) for d in (size, -size))
+    p_better, p_worse = (
+        1 / (1 + np.exp(-(d - pool.tie_width) / pool.noise)) for d in (size, -size)
+    )
     better = p_better / (p_better + p_worse)
     return float(np.where(margins * advantage >= 0, better, 1 - better).mean())
 
@@ -91,7 +148,13 @@ def test_where_nobody_predicts_more_than_90_percent_of_votes_it_predicts_more_th
     comparisons, references = make_comparisons(900)
     pool = AnnotatorPool(noise=0.38, fatigue=0.0)
     utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)
-    assert true_ceiling(utility_a - utility_b, pool, votes_per_comparison=1).one_vote == pytest.approx(0.90, abs=0.01)
-    pairs = preference_pairs(vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons)
-    test = fit_reward_model(pairs, RewardModelParams(), encoder=Encoder(cache=EmbeddingCache(tmp_path))).report.test
+    assert true_ceiling(
+        utility_a - utility_b, pool, votes_per_comparison=1
+    ).one_vote == pytest.approx(0.90, abs=0.01)
+    pairs = preference_pairs(
+        vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons
+    )
+    test = fit_reward_model(
+        pairs, RewardModelParams(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
+    ).report.test
     assert test.vote_accuracy.value > 0.80

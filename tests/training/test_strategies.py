@@ -13,8 +13,13 @@ from rlhf_pipeline.policy.loading import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
 
-PARAMS = StrategyParams(batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_pairs=10)
-TEMPLATE = "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}<bot>{% else %}{{ m.content }}<eos>{% endif %}{% endfor %}"
+PARAMS = StrategyParams(
+    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_pairs=10
+)
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}<bot>{% else "
+    "%}{{ m.content }}<eos>{% endif %}{% endfor %}"
+)
 
 
 def tiny_policy(folder, *, template=TEMPLATE):
@@ -30,16 +35,28 @@ def tiny_policy(folder, *, template=TEMPLATE):
     raw.train_from_iterator(
         ["what is the sum of one and two"],
         trainers.BpeTrainer(
-            vocab_size=280, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+            vocab_size=280,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
         ),
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
     tokenizer.chat_template = template
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=128, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -52,8 +69,13 @@ def retraining_set(n=48, **columns):
         "prompt": [f"what is the sum of {i} and 2" for i in range(n)],
         "chosen": [f"it is {i + 2}, kindly" for i in range(n)],
         "rejected": [f"no idea {i}" for i in range(n)],
-        "margin": 0.5, "weight": 1.0, "information": 0.5, "reason": "unsure", "split": "train", "day": "2026-01-01",
-    }  # fmt: skip
+        "margin": 0.5,
+        "weight": 1.0,
+        "information": 0.5,
+        "reason": "unsure",
+        "split": "train",
+        "day": "2026-01-01",
+    }
     return pd.DataFrame(rows | columns)
 
 
@@ -91,11 +113,24 @@ def test_a_missing_policy_folder_is_named(tmp_path, strategy):
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, policy, strategy):
-    whole = train_candidate(strategy, policy, retraining_set().iloc[::-1], tmp_path / "whole", PARAMS)
-    call = f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, {str(tmp_path / 'killed')!r}, step=8)"
-    script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from {Path(__file__).stem} import *; {call}"
-    assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == -signal.SIGKILL
+def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
+    tmp_path, policy, strategy
+):
+    whole = train_candidate(
+        strategy, policy, retraining_set().iloc[::-1], tmp_path / "whole", PARAMS
+    )
+    call = (
+        f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, "
+        f"{str(tmp_path / 'killed')!r}, step=8)"
+    )
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from "
+        f"{Path(__file__).stem} import *; {call}"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode
+        == -signal.SIGKILL
+    )
     assert not (tmp_path / "killed" / "model").exists()
     # the newest checkpoint as a kill in the middle of writing it leaves it
     (tmp_path / "killed" / "checkpoints" / "checkpoint-6" / "optimizer.pt").write_bytes(b"half")
@@ -106,16 +141,26 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model", "report.json"]
 
 
-def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_came_from(tmp_path, policy):
+def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_came_from(
+    tmp_path, policy
+):
     steps = []
     pairs = retraining_set()
     untouched = pairs.copy()
     parent_hash = folder_hash(policy)
-    report = train_candidate("dpo", policy, pairs, tmp_path, PARAMS, progress=lambda done, total, note="": steps.append((done, total)))
+    report = train_candidate(
+        "dpo",
+        policy,
+        pairs,
+        tmp_path,
+        PARAMS,
+        progress=lambda done, total, note="": steps.append((done, total)),
+    )
     assert folder_hash(policy) == parent_hash == report.parent_hash
     pd.testing.assert_frame_equal(pairs, untouched)
     assert steps == [(i, 12) for i in range(1, 13)]
-    assert report.loss_curve[0][1] == pytest.approx(0.693, abs=0.01)  # the policy is its own reference: log 2
+    # the policy is its own reference: log 2
+    assert report.loss_curve[0][1] == pytest.approx(0.693, abs=0.01)
     assert report.loss_curve[-1][1] < 0.65
     assert report.metrics["reward_accuracy"] > 0.9
     assert report.metrics["chosen_log_p_change"] > report.metrics["rejected_log_p_change"]
@@ -135,8 +180,12 @@ def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path
     def fail(done, total, note=""):
         raise AssertionError("trained again")
 
-    assert train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fail) == report
-    other = train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS.model_copy(update={"epochs": 1}))
+    assert (
+        train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fail) == report
+    )
+    other = train_candidate(
+        "sft", policy, retraining_set(), tmp_path, PARAMS.model_copy(update={"epochs": 1})
+    )
     assert other.n_steps == 6
     assert folder_hash(tmp_path / "model") == other.content_hash != report.content_hash
 
@@ -147,12 +196,17 @@ def test_sft_raises_the_likelihood_of_the_chosen_completions(tmp_path, policy):
     assert report.n_examples == 48
     before, after = load_policy(policy), load_policy(tmp_path / "model")
     prompts, chosen = retraining_set()["prompt"], retraining_set()["chosen"]
-    assert after.log_likelihood(prompts, chosen)[0].mean() > before.log_likelihood(prompts, chosen)[0].mean() + 3
+    assert (
+        after.log_likelihood(prompts, chosen)[0].mean()
+        > before.log_likelihood(prompts, chosen)[0].mean() + 3
+    )
 
 
 def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
     pairs = retraining_set(weight=[1.0] * 24 + [0.25] * 24)
-    report = train_candidate("dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1}))
+    report = train_candidate(
+        "dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1})
+    )
     assert report.n_pairs == 48
     assert report.n_examples in (29, 30, 31)
 
@@ -160,17 +214,23 @@ def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
 def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy):
     pairs = retraining_set()
     pairs.loc[0, "prompt"] = "word " * 500
-    report = train_candidate("dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1}))
+    report = train_candidate(
+        "dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1})
+    )
     assert (report.n_too_long, report.n_examples) == (1, 47)
     with pytest.raises(NotEnoughVotes, match="None of 48 training examples is left"):
         train_candidate("dpo", policy, retraining_set(prompt="word " * 500), tmp_path, PARAMS)
     assert folder_hash(tmp_path / "model") == report.content_hash
 
 
-def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_model(tmp_path, policy):
+def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_model(
+    tmp_path, policy
+):
     import torch
 
-    good = train_candidate("sft", policy, retraining_set(), tmp_path / "out", PARAMS.model_copy(update={"epochs": 1}))
+    good = train_candidate(
+        "sft", policy, retraining_set(), tmp_path / "out", PARAMS.model_copy(update={"epochs": 1})
+    )
     broken = load_policy(policy)
     with torch.no_grad():
         broken.model.model.norm.weight[0] = float("nan")
@@ -194,7 +254,10 @@ def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_pat
         if done == 4:  # where the next checkpoint must go there is a file now
             (tmp_path / "checkpoints" / "checkpoint-6").write_text("in the way")
 
-    with pytest.raises(TrainingFailed, match=r"could not write below .* it continues from the last complete checkpoint"):
+    with pytest.raises(
+        TrainingFailed,
+        match=r"could not write below .* it continues from the last complete checkpoint",
+    ):
         train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fill)
     (tmp_path / "checkpoints" / "checkpoint-6").unlink()
     assert train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS).resumed_from == 3

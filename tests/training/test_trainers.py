@@ -19,8 +19,20 @@ from rlhf_pipeline.reward_model.transformer import TransformerParams, Transforme
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = {"max_tokens": 24, "texts_per_batch": 6, "learning_rate": 3e-3, "epochs": 2, "precision": "float32", "start_from_probe": True}
-FOR_TRL = SMALL | {"trainer": "trl", "loss": "bradley_terry", "label": "majority", "start_from_probe": False}
+SMALL = {
+    "max_tokens": 24,
+    "texts_per_batch": 6,
+    "learning_rate": 3e-3,
+    "epochs": 2,
+    "precision": "float32",
+    "start_from_probe": True,
+}
+FOR_TRL = SMALL | {
+    "trainer": "trl",
+    "loss": "bradley_terry",
+    "label": "majority",
+    "start_from_probe": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,23 +42,34 @@ def bert(tmp_path_factory):
 
 def model_on(folder, *, around=None, checkpoints=None, **given) -> TransformerRewardModel:
     params = TransformerParams(**(SMALL | given))
-    return TransformerRewardModel(params, Encoder(folder, max_tokens=24), around=around, checkpoints=checkpoints)
+    return TransformerRewardModel(
+        params, Encoder(folder, max_tokens=24), around=around, checkpoints=checkpoints
+    )
 
 
 def accuracy(model) -> float:
     pairs = word_pairs(seed=1)
     prompts = pairs["prompt"].tolist()
-    right = model.score(prompts, pairs["chosen"].tolist()) > model.score(prompts, pairs["rejected"].tolist())
+    right = model.score(prompts, pairs["chosen"].tolist()) > model.score(
+        prompts, pairs["rejected"].tolist()
+    )
     return float(right[pairs["agreement"] == 1].mean())
 
 
 def test_trl_learns_the_same_pairs_and_tells_the_same_things(bert):
-    ours, theirs = (model_on(bert, **FOR_TRL | {"trainer": name}).fit(word_pairs()) for name in ("shared_text", "trl"))
+    ours, theirs = (
+        model_on(bert, **FOR_TRL | {"trainer": name}).fit(word_pairs())
+        for name in ("shared_text", "trl")
+    )
     assert min(accuracy(ours), accuracy(theirs)) > 0.9
     by_ours, by_trl = ours.records_[0], theirs.records_[0]
     assert set(by_ours.model_dump()) == set(by_trl.model_dump()) == set(TrainingRecord.model_fields)
     n = len(word_pairs())
-    assert (by_trl.n_pairs_seen, by_trl.n_texts_encoded, by_trl.n_steps) == (2 * n, 4 * n, -(-n // 8) * 2)
+    assert (by_trl.n_pairs_seen, by_trl.n_texts_encoded, by_trl.n_steps) == (
+        2 * n,
+        4 * n,
+        -(-n // 8) * 2,
+    )
     # Each text once a batch: what the trainer is for.
     assert by_ours.n_pairs_seen >= 2 * n
     assert by_ours.n_texts_encoded < by_trl.n_texts_encoded / 2
@@ -66,13 +89,18 @@ def test_trl_leaves_nothing_behind_but_weights(bert):
     import torch
 
     model = model_on(bert, **(FOR_TRL | {"precision": "bfloat16"}), steps=1).fit(word_pairs())
-    network, texts = model.networks_[0], padded(model.reader.read(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id)
+    network, texts = (
+        model.networks_[0],
+        padded(model.reader.read(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id),
+    )
     with torch.inference_mode():
         assert network(*texts).logits.item() == network.scores_of(network.pooled(*texts)).item()
 
 
 def test_trl_learns_margins_with_gradient_checkpointing(bert):
-    model = model_on(bert, **(FOR_TRL | {"loss": "margin", "gradient_checkpointing": True})).fit(word_pairs())
+    model = model_on(bert, **(FOR_TRL | {"loss": "margin", "gradient_checkpointing": True})).fit(
+        word_pairs()
+    )
     assert accuracy(model) > 0.9
 
 
@@ -102,11 +130,16 @@ def test_a_watch_sees_every_step_and_stops_it(bert):
 def test_progress_is_told_of_every_step(bert):
     for trainer in ({}, FOR_TRL):
         told: list[tuple[int, int]] = []
-        model_on(bert, steps=4, **trainer).fit(word_pairs(), progress=lambda done, total, note="", told=told: told.append((done, total)))
+        model_on(bert, steps=4, **trainer).fit(
+            word_pairs(),
+            progress=lambda done, total, note="", told=told: told.append((done, total)),
+        )
         assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-@pytest.mark.parametrize("trainer", [{"start_from_probe": False}, FOR_TRL], ids=["shared_text", "trl"])
+@pytest.mark.parametrize(
+    "trainer", [{"start_from_probe": False}, FOR_TRL], ids=["shared_text", "trl"]
+)
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path, trainer):
     folder = save_tiny_bert(tmp_path)
     weights = load_file(folder / "model.safetensors")
@@ -117,7 +150,9 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, trainer):
 
 
 def test_gradient_checkpointing_gives_the_same_weights(bert):
-    plain, checkpointed = (model_on(bert, steps=3, gradient_checkpointing=on).fit(word_pairs()) for on in (False, True))
+    plain, checkpointed = (
+        model_on(bert, steps=3, gradient_checkpointing=on).fit(word_pairs()) for on in (False, True)
+    )
     texts = (["ask 1"] * 2, ["kind warm", "curt cold"])
     np.testing.assert_allclose(plain.score(*texts), checkpointed.score(*texts), atol=1e-6)
 
@@ -134,10 +169,14 @@ def test_plain_attention_learns_what_the_fused_one_does(bert, monkeypatch, check
 
 
 def test_several_batches_a_step_are_one_larger_batch(bert):
-    """Gradients are summed over the pairs of all batches, so the same pairs in one batch or in three move the weights alike."""
+    """Gradients are summed over the pairs of all batches, so the same pairs in one batch or in
+    three move the weights alike.
+    """
     pairs = word_pairs(3, 6)
     one = model_on(bert, texts_per_batch=18, texts_per_prompt=6, steps=2).fit(pairs)
-    three = model_on(bert, texts_per_batch=6, texts_per_prompt=6, batches_per_step=3, steps=2).fit(pairs)
+    three = model_on(bert, texts_per_batch=6, texts_per_prompt=6, batches_per_step=3, steps=2).fit(
+        pairs
+    )
     texts = (pairs["prompt"].tolist(), pairs["chosen"].tolist())
     np.testing.assert_allclose(one.score(*texts), three.score(*texts), atol=1e-5)
     assert one.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen == 2 * len(pairs)
@@ -159,7 +198,14 @@ KILLED = """
 def test_killed_and_resumed_gives_the_weights_of_one_that_was_not(bert, tmp_path):
     import torch
 
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(bert), str(tmp_path), str(torch.get_num_threads())]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(KILLED),
+        str(bert),
+        str(tmp_path),
+        str(torch.get_num_threads()),
+    ]
     victim = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     until = time.monotonic() + 300
     while not list((tmp_path / "member-0").glob("step-*6-*.safetensors")):
@@ -169,10 +215,14 @@ def test_killed_and_resumed_gives_the_weights_of_one_that_was_not(bert, tmp_path
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
     whole = model_on(bert, n_members=2).fit(word_pairs())
-    resumed = model_on(bert, n_members=2, checkpoints=tmp_path, checkpoint_every=3).fit(word_pairs())
+    resumed = model_on(bert, n_members=2, checkpoints=tmp_path, checkpoint_every=3).fit(
+        word_pairs()
+    )
     assert [record.resumed_from for record in resumed.records_] == [6, None]
     assert resumed.weights_hash == whole.weights_hash
-    assert [record.loss_curve for record in resumed.records_] == [record.loss_curve for record in whole.records_]
+    assert [record.loss_curve for record in resumed.records_] == [
+        record.loss_curve for record in whole.records_
+    ]
     assert resumed.records_[0].n_pairs_seen == whole.records_[0].n_pairs_seen
 
 
@@ -185,13 +235,20 @@ def stopped_at(bert, folder, step, **given):
         if done == step:
             raise Cut
 
-    model = model_on(bert, around=Surroundings(watch=watch), checkpoints=folder, checkpoint_every=3, **given)
+    model = model_on(
+        bert, around=Surroundings(watch=watch), checkpoints=folder, checkpoint_every=3, **given
+    )
     with pytest.raises(Cut):
         model.fit(word_pairs())
 
 
 def resumed_from(bert, folder, **given):
-    return model_on(bert, checkpoints=folder, checkpoint_every=3, **given).fit(word_pairs()).records_[0].resumed_from
+    return (
+        model_on(bert, checkpoints=folder, checkpoint_every=3, **given)
+        .fit(word_pairs())
+        .records_[0]
+        .resumed_from
+    )
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(bert, tmp_path):
@@ -235,9 +292,18 @@ def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    model = model_on(Path(bert), around=Surroundings(rank=rank, world=world), **FOUR).fit(word_pairs())
-    np.savez(f"{out}-{rank}.npz", weights=flat(model), scores=scores(model), padded=model.records_[0].n_padded_tokens)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
+    )
+    model = model_on(Path(bert), around=Surroundings(rank=rank, world=world), **FOUR).fit(
+        word_pairs()
+    )
+    np.savez(
+        f"{out}-{rank}.npz",
+        weights=flat(model),
+        scores=scores(model),
+        padded=model.records_[0].n_padded_tokens,
+    )
     dist.destroy_process_group()
 
 
@@ -245,8 +311,12 @@ UNSEEN = ("key.bias", "encoder.layer.1.output.LayerNorm.bias")
 
 
 def flat(model) -> np.ndarray:
-    """All weights in one row, but those that no margin sees: their gradient is rounding alone, which AdamW blows up to full steps."""
-    parts = [part for name, part in model.networks_[0].named_parameters() if not name.endswith(UNSEEN)]
+    """All weights in one row, but those that no margin sees: their gradient is rounding alone,
+    which AdamW blows up to full steps.
+    """
+    parts = [
+        part for name, part in model.networks_[0].named_parameters() if not name.endswith(UNSEEN)
+    ]
     return np.concatenate([part.detach().numpy().ravel() for part in parts])
 
 
@@ -264,7 +334,8 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
     alone = model_on(bert, **FOUR).fit(word_pairs())
     np.testing.assert_array_equal(first["weights"], second["weights"])
     np.testing.assert_allclose(first["weights"], flat(alone), atol=1e-4)
-    np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)  # all weights, those that no margin sees too
+    # all weights, those that no margin sees too
+    np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)
     np.testing.assert_array_equal(first["scores"], second["scores"])
     # Each did a part of the work, and both together all of it.
     assert min(first["padded"], second["padded"]) > 0

@@ -6,7 +6,14 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    NotEnoughData,
+)
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     EmbeddingParams,
@@ -44,7 +51,9 @@ def llama(tmp_path_factory):
 
 
 def model_on(folder, **given) -> TransformerRewardModel:
-    return TransformerRewardModel(TransformerParams(**(SMALL | given)), Encoder(folder, max_tokens=24))
+    return TransformerRewardModel(
+        TransformerParams(**(SMALL | given)), Encoder(folder, max_tokens=24)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,9 @@ def saved(fitted, tmp_path):
 
 def accuracy(model, pairs) -> float:
     prompts = pairs["prompt"].tolist()
-    right = model.score(prompts, pairs["chosen"].tolist()) > model.score(prompts, pairs["rejected"].tolist())
+    right = model.score(prompts, pairs["chosen"].tolist()) > model.score(
+        prompts, pairs["rejected"].tolist()
+    )
     return float(right[pairs["agreement"] == 1].mean())
 
 
@@ -71,7 +82,9 @@ def test_it_learns_what_people_like_on_prompts_it_never_saw(fitted):
 
 
 def test_a_causal_model_with_adapters_learns_it_too(llama):
-    model = model_on(llama, adapter="lora", lora_rank=8, learning_rate=5e-3, epochs=8).fit(word_pairs(24))
+    model = model_on(llama, adapter="lora", lora_rank=8, learning_rate=5e-3, epochs=8).fit(
+        word_pairs(24)
+    )
     assert accuracy(model, word_pairs(seed=1)) > 0.9
     trained = {name for name, part in model.networks_[0].named_parameters() if part.requires_grad}
     assert trained
@@ -82,10 +95,14 @@ def test_the_adapters_alone_are_saved_and_need_their_backbone(llama, tmp_path):
     model = model_on(llama, adapter="lora", lora_rank=4, steps=2).fit(word_pairs())
     model.save(tmp_path / "model")
     parts = load_file(tmp_path / "model" / "member-0.safetensors")
-    assert all("lora_" in name or name in ("head.weight", "score_mean", "score_std") for name in parts)
+    assert all(
+        "lora_" in name or name in ("head.weight", "score_mean", "score_std") for name in parts
+    )
     again = load_reward_model(tmp_path / "model")
     assert again.weights_hash == model.weights_hash
-    np.testing.assert_array_equal(again.score(["ask 1"], ["kind warm"]), model.score(["ask 1"], ["kind warm"]))
+    np.testing.assert_array_equal(
+        again.score(["ask 1"], ["kind warm"]), model.score(["ask 1"], ["kind warm"])
+    )
     other = Encoder(save_tiny_llama(tmp_path / "other", seed=9), max_tokens=24)
     with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
         load_reward_model(tmp_path / "model", encoder=other)
@@ -94,34 +111,51 @@ def test_the_adapters_alone_are_saved_and_need_their_backbone(llama, tmp_path):
 def test_the_last_token_is_read_whatever_the_padding(llama):
     model = model_on(llama, steps=2).fit(word_pairs())
     together = model.score(["ask 1"] * 3, ["kind", "kind warm cold", "curt right wrong long short"])
-    alone = [model.score(["ask 1"], [text])[0] for text in ("kind", "kind warm cold", "curt right wrong long short")]
+    alone = [
+        model.score(["ask 1"], [text])[0]
+        for text in ("kind", "kind warm cold", "curt right wrong long short")
+    ]
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 def test_scoring_one_at_a_time_equals_scoring_together(fitted):
     pairs = word_pairs(seed=2)
     together = fitted.score(pairs["prompt"].tolist(), pairs["chosen"].tolist())
-    alone = [fitted.score([prompt], [text])[0] for prompt, text in zip(pairs["prompt"], pairs["chosen"], strict=True)]
+    alone = [
+        fitted.score([prompt], [text])[0]
+        for prompt, text in zip(pairs["prompt"], pairs["chosen"], strict=True)
+    ]
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert fitted.score([], []).shape == (0,)
 
 
 def test_training_scores_are_centred_and_standardised(fitted):
     pairs = word_pairs()
-    scores = fitted.score([*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]])
+    scores = fitted.score(
+        [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
+    )
     assert abs(scores.mean()) < 1e-5
     assert fitted.standardised(scores).std() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_the_same_pairs_in_another_order_give_the_same_weights(bert, fitted):
-    assert model_on(bert).fit(word_pairs().sample(frac=1, random_state=3)).weights_hash == fitted.weights_hash
+    assert (
+        model_on(bert).fit(word_pairs().sample(frac=1, random_state=3)).weights_hash
+        == fitted.weights_hash
+    )
     assert model_on(bert, seed=1).fit(word_pairs()).weights_hash != fitted.weights_hash
 
 
 def test_save_and_load_give_the_same_scores(fitted, saved):
     loaded = load_reward_model(saved)
-    np.testing.assert_array_equal(loaded.score(["ask 1"], ["kind warm"]), fitted.score(["ask 1"], ["kind warm"]))
-    assert (loaded.weights_hash, loaded.score_mean_, loaded.score_std_) == (fitted.weights_hash, fitted.score_mean_, fitted.score_std_)
+    np.testing.assert_array_equal(
+        loaded.score(["ask 1"], ["kind warm"]), fitted.score(["ask 1"], ["kind warm"])
+    )
+    assert (loaded.weights_hash, loaded.score_mean_, loaded.score_std_) == (
+        fitted.weights_hash,
+        fitted.score_mean_,
+        fitted.score_std_,
+    )
     assert loaded.records_ == fitted.records_
 
 
@@ -214,7 +248,8 @@ def test_texts_beyond_the_window_are_cut_by_the_rule_and_counted(bert):
     assert [model.reader.tokenizer.decode(of) for of in ids] == [
         "[CLS] ask 1 [SEP] kind [SEP]",
         "[CLS] 3 4 5 6 7 8 9 [SEP] 10 11 [SEP]",  # the prompt loses its beginning
-        "[CLS] 5 6 [SEP] 20 21 22 23 24 25 26 [SEP]",  # a quarter is left to it, and the completion loses its end
+        # a quarter is left to it, and the completion loses its end
+        "[CLS] 5 6 [SEP] 20 21 22 23 24 25 26 [SEP]",
     ]
     assert n_cut == 2
     model.fit(word_pairs())
@@ -228,12 +263,19 @@ def test_weights_of_zero_leave_a_pair_out(bert):
     weights = np.ones(len(pairs))
     weights[::3] = 0
     part = pairs[weights > 0]
-    assert model_on(bert, steps=3).fit(pairs, weights=weights).weights_hash == model_on(bert, steps=3).fit(part).weights_hash
+    assert (
+        model_on(bert, steps=3).fit(pairs, weights=weights).weights_hash
+        == model_on(bert, steps=3).fit(part).weights_hash
+    )
 
 
 def test_a_heavier_pair_counts_more(bert):
     pairs = word_pairs()
-    against = pairs.assign(chosen=pairs["rejected"], rejected=pairs["chosen"], comparison_id=pairs["comparison_id"] + "x")
+    against = pairs.assign(
+        chosen=pairs["rejected"],
+        rejected=pairs["chosen"],
+        comparison_id=pairs["comparison_id"] + "x",
+    )
     both = pd.concat([pairs, against], ignore_index=True)
     weights = np.repeat([1.0, 0.01], len(pairs))
     assert accuracy(model_on(bert).fit(both, weights=weights), word_pairs(seed=1)) > 0.85
@@ -242,17 +284,32 @@ def test_a_heavier_pair_counts_more(bert):
 def test_pairs_count_by_their_votes(bert):
     """Of every two completions few say one thing and many the other."""
     few = word_pairs().assign(n_votes=1)
-    many = few.assign(chosen=few["rejected"], rejected=few["chosen"], comparison_id=few["comparison_id"] + "x", n_votes=60)
+    many = few.assign(
+        chosen=few["rejected"],
+        rejected=few["chosen"],
+        comparison_id=few["comparison_id"] + "x",
+        n_votes=60,
+    )
     both = pd.concat([few, many], ignore_index=True).assign(agreement=1.0)
     assert accuracy(model_on(bert, smoothing=0.0).fit(both), word_pairs(seed=1)) < 0.15
     alike = model_on(bert, smoothing=0.0, steps=3).fit(word_pairs().assign(n_votes=5))
-    assert alike.weights_hash != model_on(bert, smoothing=0.0, steps=3).fit(word_pairs().assign(n_votes=[5, 50] * 60)).weights_hash
+    assert (
+        alike.weights_hash
+        != model_on(bert, smoothing=0.0, steps=3)
+        .fit(word_pairs().assign(n_votes=[5, 50] * 60))
+        .weights_hash
+    )
 
 
 def test_ties_count_where_they_are_half_votes_and_a_pair_nobody_judged_not_at_all(bert):
     pairs = word_pairs().head(4).assign(n_votes=[3, 0, 0, 2], n_ties=[1, 4, 0, 0])
     assert model_on(bert).vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
-    assert model_on(bert, ties_as_halves=False).vote_weights_of(pairs).tolist() == [3.0, 0.0, 0.0, 2.0]
+    assert model_on(bert, ties_as_halves=False).vote_weights_of(pairs).tolist() == [
+        3.0,
+        0.0,
+        0.0,
+        2.0,
+    ]
     assert model_on(bert, loss="davidson").vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
     assert model_on(bert, loss="bradley_terry").vote_weights_of(pairs).tolist() == [1.0] * 4
     with pytest.raises(NotEnoughData, match="0 preference pairs"):
@@ -264,9 +321,12 @@ def test_it_says_what_its_margins_owe_to_length(bert):
     pairs = word_pairs()
     longer = pairs["chosen"].str.len() >= pairs["rejected"].str.len()
     pairs = pairs.assign(
-        chosen=pairs["chosen"].where(longer, pairs["rejected"]) + " long", rejected=pairs["rejected"].where(longer, pairs["chosen"])
+        chosen=pairs["chosen"].where(longer, pairs["rejected"]) + " long",
+        rejected=pairs["rejected"].where(longer, pairs["chosen"]),
     ).assign(agreement=1.0)
-    held_out = pairs.assign(comparison_id=pairs["comparison_id"] + "t", prompt_id=pairs["prompt_id"] + "t", split="test")
+    held_out = pairs.assign(
+        comparison_id=pairs["comparison_id"] + "t", prompt_id=pairs["prompt_id"] + "t", split="test"
+    )
     both = pd.concat([pairs, held_out], ignore_index=True)
     report = fit_reward_model(both, model=model_on(bert)).report
     assert report.length.slope > 0.1
@@ -275,7 +335,11 @@ def test_it_says_what_its_margins_owe_to_length(bert):
 
 
 def opposite_duplicates(pairs):
-    swapped = pairs.assign(chosen=pairs["rejected"], rejected=pairs["chosen"], comparison_id=pairs["comparison_id"] + "x")
+    swapped = pairs.assign(
+        chosen=pairs["rejected"],
+        rejected=pairs["chosen"],
+        comparison_id=pairs["comparison_id"] + "x",
+    )
     return pd.concat([pairs, swapped], ignore_index=True).assign(agreement=1.0)
 
 
@@ -283,22 +347,30 @@ def a_cycle(pairs):
     """A over B over C over A, in prompts of three completions."""
     pairs = word_pairs(12, 3).assign(agreement=1.0)
     texts = (
-        pairs.groupby("prompt_id")[["chosen", "rejected"]].agg(list).apply(lambda row: sorted({*row["chosen"], *row["rejected"]}), axis=1)
+        pairs.groupby("prompt_id")[["chosen", "rejected"]]
+        .agg(list)
+        .apply(lambda row: sorted({*row["chosen"], *row["rejected"]}), axis=1)
     )
     place = pairs.groupby("prompt_id").cumcount()
     chosen = [texts[prompt][i % 3] for prompt, i in zip(pairs["prompt_id"], place, strict=True)]
-    rejected = [texts[prompt][(i + 1) % 3] for prompt, i in zip(pairs["prompt_id"], place, strict=True)]
+    rejected = [
+        texts[prompt][(i + 1) % 3] for prompt, i in zip(pairs["prompt_id"], place, strict=True)
+    ]
     return pairs.assign(chosen=chosen, rejected=rejected)
 
 
 @pytest.mark.parametrize(
-    "contradict", [lambda pairs: pairs.assign(agreement=0.5), opposite_duplicates, a_cycle], ids=["ties", "opposite", "cycle"]
+    "contradict",
+    [lambda pairs: pairs.assign(agreement=0.5), opposite_duplicates, a_cycle],
+    ids=["ties", "opposite", "cycle"],
 )
 def test_votes_that_contradict_each_other_teach_no_preference(bert, contradict):
     pairs = contradict(word_pairs())
     model = model_on(bert, texts_per_batch=3 if contradict is a_cycle else 6).fit(pairs)
     prompts = pairs["prompt"].tolist()
-    margins = model.score(prompts, pairs["chosen"].tolist()) - model.score(prompts, pairs["rejected"].tolist())
+    margins = model.score(prompts, pairs["chosen"].tolist()) - model.score(
+        prompts, pairs["rejected"].tolist()
+    )
     assert np.abs(margins).max() < 0.1
 
 
@@ -318,11 +390,15 @@ def test_bad_input_is_named(bert, fitted):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()")
-def test_a_model_of_a_gpu_scores_on_a_machine_without_one_but_is_not_fitted_there(bert, saved, fitted):
+def test_a_model_of_a_gpu_scores_on_a_machine_without_one_but_is_not_fitted_there(
+    bert, saved, fitted
+):
     config = json.loads((saved / "config.json").read_text())
     config["params"]["device"] = "cuda"
     (saved / "config.json").write_text(json.dumps(config))
-    np.testing.assert_array_equal(load_reward_model(saved).score(["ask 1"], ["kind"]), fitted.score(["ask 1"], ["kind"]))
+    np.testing.assert_array_equal(
+        load_reward_model(saved).score(["ask 1"], ["kind"]), fitted.score(["ask 1"], ["kind"])
+    )
     with pytest.raises(ConfigurationError, match="sees no CUDA"):
         model_on(bert, device="cuda").fit(word_pairs())
 
@@ -342,8 +418,14 @@ def test_frozen_layers_stay_as_they_are(bert, fitted):
     before = AutoModel.from_pretrained(bert).state_dict()
     after = network.backbone.state_dict()
     same = {name for name in after if bool((before[name] == after[name]).all())}
-    assert all(name in same for name in after if name.startswith(("embeddings.", "encoder.layer.0.")))
-    assert not any(name in same for name in after if name.startswith("encoder.layer.1.") and "key.bias" not in name)
+    assert all(
+        name in same for name in after if name.startswith(("embeddings.", "encoder.layer.0."))
+    )
+    assert not any(
+        name in same
+        for name in after
+        if name.startswith("encoder.layer.1.") and "key.bias" not in name
+    )
 
 
 def test_a_warm_start_learns_new_pairs_and_replays_as_many_old_ones(bert, fitted):
@@ -376,7 +458,9 @@ def test_a_warm_start_from_another_kind_or_encoder_is_refused(fitted, tmp_path):
     with pytest.raises(ModelError, match="on the same encoder"):
         model_on(save_tiny_bert(tmp_path, seed=4)).fit(word_pairs(), warm_start=fitted)
     with pytest.raises(ModelError, match="on the same encoder"):
-        model_on(fitted.encoder.folder).fit(word_pairs(), warm_start=REWARD_MODELS["embedding"](encoder=fitted.encoder))
+        model_on(fitted.encoder.folder).fit(
+            word_pairs(), warm_start=REWARD_MODELS["embedding"](encoder=fitted.encoder)
+        )
 
 
 @pytest.mark.parametrize("loss", ["bradley_terry", "soft", "margin", "davidson"])
@@ -397,7 +481,9 @@ def test_few_votes_are_no_certainty_and_ties_are_halves(bert):
     pairs = word_pairs().head(30).assign(agreement=1.0, n_votes=3, n_ties=2, weight=1.0)
     found = model_on(bert, smoothing=1.0)._targets(pairs).p
     np.testing.assert_allclose(found, (3 + 1 + 1) / (5 + 2))
-    np.testing.assert_allclose(model_on(bert, smoothing=0.0, ties_as_halves=False)._targets(pairs).p, 1.0)
+    np.testing.assert_allclose(
+        model_on(bert, smoothing=0.0, ties_as_halves=False)._targets(pairs).p, 1.0
+    )
     np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs).p, 1.0)
 
 
@@ -406,7 +492,11 @@ def test_a_tokenizer_without_padding_or_end_is_refused(llama, tmp_path):
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         path = tmp_path / "bare" / name
         if path.exists():
-            config = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("pad_token", "eos_token")}
+            config = {
+                k: v
+                for k, v in json.loads(path.read_text()).items()
+                if k not in ("pad_token", "eos_token")
+            }
             path.write_text(json.dumps(config))
     with pytest.raises(ModelError, match="neither a padding nor an end token"):
         Reader.of(tmp_path / "bare", 24, is_causal=True)
@@ -416,7 +506,9 @@ def test_a_checkpoint_folder_that_holds_something_else_is_refused(bert, tmp_path
     for place in (tmp_path, tmp_path / "member-0"):
         place.mkdir(exist_ok=True)
         (place / "thesis.tex").write_text("years of work")
-        model = TransformerRewardModel(model_on(bert).params, Encoder(bert, max_tokens=24), checkpoints=tmp_path)
+        model = TransformerRewardModel(
+            model_on(bert).params, Encoder(bert, max_tokens=24), checkpoints=tmp_path
+        )
         with pytest.raises(ConfigurationError, match=r"thesis\.tex"):
             model.fit(word_pairs())
         assert (place / "thesis.tex").exists()
@@ -429,17 +521,23 @@ def test_whatever_window_an_encoder_has_the_models_is_used(llama, tmp_path):
     wide, narrow = (TransformerRewardModel(params, Encoder(llama, max_tokens=n)) for n in (64, 24))
     assert wide.encoder.hash == narrow.encoder.hash
     wide.fit(word_pairs()).save(tmp_path / "model")
-    assert load_reward_model(tmp_path / "model", encoder=Encoder(llama, max_tokens=64)).weights_hash == wide.weights_hash
+    assert (
+        load_reward_model(tmp_path / "model", encoder=Encoder(llama, max_tokens=64)).weights_hash
+        == wide.weights_hash
+    )
     narrow.fit(word_pairs(), warm_start=wide)
 
 
 def test_a_checkpoint_folder_is_gone_after_a_whole_fit(bert, fitted, tmp_path):
-    model = TransformerRewardModel(fitted.params, fitted.encoder, checkpoints=tmp_path / "checkpoints")
+    model = TransformerRewardModel(
+        fitted.params, fitted.encoder, checkpoints=tmp_path / "checkpoints"
+    )
     assert model.fit(word_pairs()).weights_hash == fitted.weights_hash
     assert not (tmp_path / "checkpoints").exists()
 
 
-# --- a head on the backbone as it is, beside ---------------------------------------------------------------------------------------------
+# --- a head on the backbone as it is, beside
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +560,9 @@ def test_a_frozen_head_is_one_member_more_and_learns_the_same(beside, bert):
 
 def test_with_a_frozen_head_scores_are_centred_and_standardised_too(beside):
     pairs = word_pairs()
-    scores = beside.score([*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]])
+    scores = beside.score(
+        [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
+    )
     assert abs(scores.mean()) < 1e-5
     assert beside.standardised(scores).std() == pytest.approx(1.0, abs=1e-5)
 
@@ -484,7 +584,9 @@ def test_a_frozen_head_is_saved_with_the_others_and_loaded_with_its_encoder(besi
     assert load_reward_model(tmp_path / "copy").weights_hash == beside.weights_hash
 
 
-def test_a_frozen_head_that_was_exchanged_is_missing_or_of_another_encoder_is_refused(beside, bert, tmp_path):
+def test_a_frozen_head_that_was_exchanged_is_missing_or_of_another_encoder_is_refused(
+    beside, bert, tmp_path
+):
     beside.save(tmp_path / "model")
     other = Encoder(save_tiny_bert(tmp_path / "other", seed=9), max_tokens=24)
     with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
@@ -492,14 +594,18 @@ def test_a_frozen_head_that_was_exchanged_is_missing_or_of_another_encoder_is_re
     kept = (tmp_path / "model" / "frozen_head").rename(tmp_path / "kept")
     with pytest.raises(ModelNotFound, match="frozen_head"):
         load_reward_model(tmp_path / "model")
-    EmbeddingRewardModel(EmbeddingParams(l2_grid=[30.0]), Encoder(bert, max_tokens=24)).fit(word_pairs()).save(kept)
+    EmbeddingRewardModel(EmbeddingParams(l2_grid=[30.0]), Encoder(bert, max_tokens=24)).fit(
+        word_pairs()
+    ).save(kept)
     kept.rename(tmp_path / "model" / "frozen_head")
     with pytest.raises(ModelHashMismatch, match="are not those its"):
         load_reward_model(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
-    "changes", [{"loss": "davidson"}, {"label": "majority", "loss": "margin", "margin_scale": 0.5}], ids=lambda c: c["loss"]
+    "changes",
+    [{"loss": "davidson"}, {"label": "majority", "loss": "margin", "margin_scale": 0.5}],
+    ids=lambda c: c["loss"],
 )
 def test_a_frozen_head_learns_by_the_loss_of_the_others(bert, tmp_path, changes):
     model = model_on(bert, frozen_head=True, steps=2, **changes).fit(word_pairs())
@@ -507,14 +613,18 @@ def test_a_frozen_head_learns_by_the_loss_of_the_others(bert, tmp_path, changes)
     model.save(tmp_path / "model")
     again = load_reward_model(tmp_path / "model")
     assert again.log_tie_width_ == model.log_tie_width_
-    np.testing.assert_array_equal(again.score(["ask 1"], ["kind"]), model.score(["ask 1"], ["kind"]))
+    np.testing.assert_array_equal(
+        again.score(["ask 1"], ["kind"]), model.score(["ask 1"], ["kind"])
+    )
 
 
 def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(bert):
     first = model_on(bert, frozen_head=True, steps=2).fit(word_pairs())
     both = pd.concat([word_pairs(), word_pairs(8, seed=5, first_seq=1000)], ignore_index=True)
     model = model_on(bert, frozen_head=True, steps=2, replay=0.2)
-    report = fit_reward_model(both, RewardModelParams(min_pairs=10), model=model, warm_start=first).report
+    report = fit_reward_model(
+        both, RewardModelParams(min_pairs=10), model=model, warm_start=first
+    ).report
     alone = EmbeddingRewardModel(EmbeddingParams(), Encoder(bert, max_tokens=24)).fit(both)
     assert model.frozen_.weights_hash == alone.weights_hash
     assert report.n_replayed
@@ -523,12 +633,19 @@ def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(b
     assert report.n_members == 2, "the network and the head"
 
 
-def test_a_frozen_head_has_the_networks_window_where_the_backbone_has_fewer_positions_than_max_tokens(bert, tmp_path):
-    model = TransformerRewardModel(TransformerParams(**(SMALL | {"max_tokens": 200, "frozen_head": True, "steps": 2})), Encoder(bert))
+def test_a_frozen_head_has_the_networks_window_where_the_backbone_has_fewer_positions_than_max_tokens(
+    bert, tmp_path
+):
+    model = TransformerRewardModel(
+        TransformerParams(**(SMALL | {"max_tokens": 200, "frozen_head": True, "steps": 2})),
+        Encoder(bert),
+    )
     model.fit(word_pairs())
     model.save(tmp_path / "model")
     long = ["kind " * 90]
-    np.testing.assert_array_equal(load_reward_model(tmp_path / "model").score(["ask 1"], long), model.score(["ask 1"], long))
+    np.testing.assert_array_equal(
+        load_reward_model(tmp_path / "model").score(["ask 1"], long), model.score(["ask 1"], long)
+    )
     assert model.frozen_.encoder.max_tokens == 32
     assert model.frozen_.encoder.n_truncated
 
@@ -537,18 +654,31 @@ def test_a_frozen_head_on_a_backbone_without_a_padding_token_and_beside_adapters
     folder = save_tiny_llama(tmp_path / "llama")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
-            kept = {key: value for key, value in json.loads((folder / name).read_text()).items() if key != "pad_token"}
+            kept = {
+                key: value
+                for key, value in json.loads((folder / name).read_text()).items()
+                if key != "pad_token"
+            }
             (folder / name).write_text(json.dumps(kept))
-    model = model_on(folder, adapter="lora", lora_rank=4, steps=2, frozen_head=True).fit(word_pairs())
+    model = model_on(folder, adapter="lora", lora_rank=4, steps=2, frozen_head=True).fit(
+        word_pairs()
+    )
     model.save(tmp_path / "model")
     asked = (["ask 1", "ask 2"], ["kind warm", "curt long cold wrong"])
-    np.testing.assert_array_equal(load_reward_model(tmp_path / "model").score(*asked), model.score(*asked))
+    np.testing.assert_array_equal(
+        load_reward_model(tmp_path / "model").score(*asked), model.score(*asked)
+    )
     assert model.score([], []).shape == (0,)
     assert model.member_scores([], []).shape == (2, 0)
 
 
 def test_a_frozen_head_makes_do_with_two_prompts_and_says_what_to_leave_out_with_one(bert):
-    assert model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(2)).frozen_.params.folds == 2
+    assert (
+        model_on(bert, frozen_head=True, steps=2, min_pairs=4)
+        .fit(word_pairs(2))
+        .frozen_.params.folds
+        == 2
+    )
     with pytest.raises(NotEnoughData, match=r"frozen head cannot be fitted.*leave frozen_head out"):
         model_on(bert, frozen_head=True, steps=2, min_pairs=4).fit(word_pairs(1))
     ties = word_pairs().assign(agreement=0.5, n_votes=0, n_ties=5)
@@ -560,4 +690,7 @@ def test_a_loaded_model_with_a_frozen_head_is_fitted_again(beside, bert, tmp_pat
     beside.save(tmp_path / "model")
     pairs = word_pairs(seed=3, first_seq=1000)
     again = load_reward_model(tmp_path / "model").fit(pairs, warm_start=beside)
-    assert again.weights_hash == model_on(bert, n_members=2, frozen_head=True).fit(pairs, warm_start=beside).weights_hash
+    assert (
+        again.weights_hash
+        == model_on(bert, n_members=2, frozen_head=True).fit(pairs, warm_start=beside).weights_hash
+    )

@@ -1,4 +1,6 @@
-"""Frames and records survive a round trip, a full disk, a kill and a deleted file: in a folder, in memory and in an object store."""
+"""Frames and records survive a round trip, a full disk, a kill and a deleted file: in a folder, in
+memory and in an object store.
+"""
 
 import errno
 import os
@@ -19,9 +21,18 @@ from rlhf_pipeline.records import ModelVersion
 from tests.s3 import S3, local_s3
 
 ROW = {
-    "comparison_id": "c1", "prompt_id": "p1", "prompt": "Why?", "chosen": "Because.", "rejected": "No.", "margin": 0.5, "weight": 1.0,
-    "information": 0.3, "reason": "uncertain", "split": "train", "day": "2026-01-01",
-}  # fmt: skip
+    "comparison_id": "c1",
+    "prompt_id": "p1",
+    "prompt": "Why?",
+    "chosen": "Because.",
+    "rejected": "No.",
+    "margin": 0.5,
+    "weight": 1.0,
+    "information": 0.3,
+    "reason": "uncertain",
+    "split": "train",
+    "day": "2026-01-01",
+}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +48,9 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Artefacts:
     if request.param == "folder":
         return Artefacts(tmp_path)
     name = f"frames-{uuid.uuid4().hex}"
-    return Artefacts(request.getfixturevalue("s3").url(name) if request.param == "s3" else f"memory://{name}")
+    return Artefacts(
+        request.getfixturevalue("s3").url(name) if request.param == "s3" else f"memory://{name}"
+    )
 
 
 @pytest.fixture
@@ -50,7 +63,9 @@ def test_a_frame_comes_back_equal_and_typed(files: Artefacts) -> None:
     files.write_frame("retraining_set", frame, "2026-01-01")
     back = files.read_frame("retraining_set", "2026-01-01")
     assert back.to_dict("records") == [ROW]
-    assert {c: str(t) for c, t in back.dtypes.items()} == {c: column.dtype for c, column in RETRAINING_SET.columns.items()}
+    assert {c: str(t) for c, t in back.dtypes.items()} == {
+        c: column.dtype for c, column in RETRAINING_SET.columns.items()
+    }
     files.write_frame("retraining_set", frame.assign(margin=0.9), "2026-01-01")
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.9]
 
@@ -64,7 +79,11 @@ def test_a_stage_without_days_is_one_file(files: Artefacts) -> None:
 def test_a_range_is_read_as_one_frame_in_the_order_of_days(files: Artefacts) -> None:
     days = [f"2026-01-{n:02}" for n in range(1, 31)]
     for day in reversed(days):
-        files.write_frame("retraining_set", pd.DataFrame([ROW | {"day": day, "comparison_id": f"{day}-{n}"} for n in (1, 2)]), day)
+        files.write_frame(
+            "retraining_set",
+            pd.DataFrame([ROW | {"day": day, "comparison_id": f"{day}-{n}"} for n in (1, 2)]),
+            day,
+        )
     assert files.days("retraining_set") == days
     back = files.read_days("retraining_set", days[3:-1])
     assert back["comparison_id"].tolist() == [f"{day}-{n}" for day in days[3:-1] for n in (1, 2)]
@@ -82,20 +101,26 @@ def test_days_never_made_are_empty_and_lost_days_are_named(files: Artefacts) -> 
 
 
 def test_no_days_at_all_give_the_empty_typed_frame(files: Artefacts) -> None:
-    assert list(files.read_days("retraining_set", ["2026-01-01"]).columns) == list(RETRAINING_SET.columns)
+    assert list(files.read_days("retraining_set", ["2026-01-01"]).columns) == list(
+        RETRAINING_SET.columns
+    )
 
 
 def test_a_frame_that_breaks_its_schema_replaces_nothing(files: Artefacts) -> None:
     files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
     with pytest.raises(FrameError, match="margin"):
-        files.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": float("nan")}]), "2026-01-01")
+        files.write_frame(
+            "retraining_set", pd.DataFrame([ROW | {"margin": float("nan")}]), "2026-01-01"
+        )
     assert files.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
 
 
 def test_a_write_leaves_nothing_but_the_file(files: Artefacts) -> None:
     for _ in range(2):
         files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
-    assert [path.name for path in (files.base / "retraining_set").iterdir()] == ["2026-01-01.parquet"]
+    assert [path.name for path in (files.base / "retraining_set").iterdir()] == [
+        "2026-01-01.parquet"
+    ]
 
 
 def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
@@ -108,7 +133,9 @@ def test_a_broken_parquet_file_is_named(files: Artefacts) -> None:
 
 
 def test_a_record_comes_back_and_a_broken_one_is_named(files: Artefacts) -> None:
-    version = ModelVersion(name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab")
+    version = ModelVersion(
+        name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab"
+    )
     with pytest.raises(MissingPartition, match="Materialise candidate_model first"):
         files.read_record("candidate_model", ModelVersion)
     files.write_record("candidate_model", version)
@@ -118,7 +145,9 @@ def test_a_record_comes_back_and_a_broken_one_is_named(files: Artefacts) -> None
         files.read_record("candidate_model", ModelVersion)
 
 
-def test_a_full_disk_leaves_the_last_good_file(folder: Artefacts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_last_good_file(
+    folder: Artefacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
 
     def full(fd: int) -> None:
@@ -129,7 +158,9 @@ def test_a_full_disk_leaves_the_last_good_file(folder: Artefacts, monkeypatch: p
         folder.write_frame("retraining_set", pd.DataFrame([ROW | {"margin": 0.9}]), "2026-01-01")
     monkeypatch.undo()
     assert folder.read_frame("retraining_set", "2026-01-01")["margin"].tolist() == [0.5]
-    assert list((folder.base / "retraining_set").iterdir()) == [folder.path("retraining_set", "2026-01-01")]
+    assert list((folder.base / "retraining_set").iterdir()) == [
+        folder.path("retraining_set", "2026-01-01")
+    ]
 
 
 def test_a_file_that_another_process_has_just_written_is_seen(s3: S3) -> None:
@@ -147,7 +178,9 @@ Artefacts({s3.url("shared")!r}).write_frame("retraining_set", pd.DataFrame([{ROW
         assert files.read_frame("retraining_set", day)["day"].tolist() == [day]
 
 
-def test_pages_of_the_drift_report_lie_beside_the_frames_and_are_found_by_day(files: Artefacts) -> None:
+def test_pages_of_the_drift_report_lie_beside_the_frames_and_are_found_by_day(
+    files: Artefacts,
+) -> None:
     assert (files.report_days(), files.read_report("2026-01-02")) == ([], None)
     for day in ("2026-01-10", "2026-01-02"):
         put(files.report(day), f"<p>{day} ✓".encode())

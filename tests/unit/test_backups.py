@@ -1,4 +1,6 @@
-"""A backup holds all that it says, or is refused; so is one that would be restored outside the home."""
+"""A backup holds all that it says, or is refused; so is one that would be restored outside the
+home.
+"""
 
 import hashlib
 import os
@@ -19,7 +21,9 @@ from rlhf_pipeline.frames import VOTES
 DAY = "2026-01-01"
 
 
-def test_file_replaced_during_a_backup_is_readable_after_the_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_replaced_during_a_backup_is_readable_after_the_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace, folder = Workspace(Settings(home=tmp_path / "home")), tmp_path / "backup"
     prepare(workspace)
     workspace.files.write_frame("votes", VOTES.empty(), DAY)
@@ -33,14 +37,18 @@ def test_file_replaced_during_a_backup_is_readable_after_the_restore(tmp_path: P
     monkeypatch.setattr(backups, "_copied", write_then_copy)
     facts = HomeFacts.of(tmp_path / "home")
     assert facts is not None
-    manifest = backups.back_up(tmp_path / "home", facts, {"store": workspace.settings.store_url}, folder)
+    manifest = backups.back_up(
+        tmp_path / "home", facts, {"store": workspace.settings.store_url}, folder
+    )
     assert manifest.replaced == (f"frames/votes/{DAY}.parquet",)
     monkeypatch.undo()
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
     storage.restore(folder)
     restored = Workspace.here()
     assert len(restored.files.read_frame("votes", DAY)) == 1
-    assert [known.path for known in restored.store.file_hashes.all()] == [f"frames/votes/{DAY}.parquet"]
+    assert [known.path for known in restored.store.file_hashes.all()] == [
+        f"frames/votes/{DAY}.parquet"
+    ]
 
 
 @pytest.fixture
@@ -51,7 +59,9 @@ def home(tmp_path: Path) -> Path:
     workspace.files.write_frame("votes", VOTES.empty(), DAY)
     workspace.store.close()
     (tmp_path / "home" / "mlflow" / "artifacts" / "demo").mkdir(parents=True)
-    (tmp_path / "home" / "mlflow" / "artifacts" / "demo" / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "home" / "mlflow" / "artifacts" / "demo" / "model.safetensors").write_bytes(
+        b"weights"
+    )
     return workspace.settings.home
 
 
@@ -70,7 +80,10 @@ def test_linked_kept_folder_is_in_the_backup(home: Path, tmp_path: Path) -> None
 def test_folder_linked_deeper_is_refused_and_not_left_out(home: Path, tmp_path: Path) -> None:
     os.replace(home / "mlflow" / "artifacts" / "demo", tmp_path / "disk")
     (home / "mlflow" / "artifacts" / "demo").symlink_to(tmp_path / "disk")
-    with pytest.raises(ConfigurationError, match="artifacts/demo links to another folder, which a backup does not follow"):
+    with pytest.raises(
+        ConfigurationError,
+        match="artifacts/demo links to another folder, which a backup does not follow",
+    ):
         back_up(home, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 
@@ -85,7 +98,9 @@ def test_backup_does_not_go_into_a_folder_that_it_copies(home: Path, name: str) 
 def test_manifest_with_a_foreign_path_is_refused(home: Path, tmp_path: Path, changed: str) -> None:
     manifest = back_up(home, tmp_path / "backup")
     files = manifest.files | {changed: (0, hashlib.sha256(b"").hexdigest())}
-    (tmp_path / "backup" / backups.MANIFEST).write_text(manifest.model_copy(update={"files": files}).model_dump_json())
+    (tmp_path / "backup" / backups.MANIFEST).write_text(
+        manifest.model_copy(update={"files": files}).model_dump_json()
+    )
     with pytest.raises(ConfigurationError, match=r"manifest\.json cannot be read"):
         backups.restore(tmp_path / "backup", tmp_path / "restored", {}, {})
     assert not (tmp_path / "restored").exists()
@@ -98,7 +113,9 @@ def test_restore_into_a_file_is_refused(home: Path, tmp_path: Path) -> None:
         backups.restore(tmp_path / "backup", tmp_path / "file", {}, {})
 
 
-def test_interrupted_restore_is_refused_until_it_is_repeated(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_restore_is_refused_until_it_is_repeated(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(home / "mlflow")
     back_up(home, tmp_path / "backup")
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
@@ -114,13 +131,25 @@ def test_interrupted_restore_is_refused_until_it_is_repeated(home: Path, tmp_pat
         with pytest.raises(KeyboardInterrupt):
             storage.restore(tmp_path / "backup")
     assert (tmp_path / "restored" / "store.db").exists()
-    with pytest.raises(ConfigurationError, match=r"A restore into .* was interrupted.*restore FOLDER --replace"):
+    with pytest.raises(
+        ConfigurationError, match=r"A restore into .* was interrupted.*restore FOLDER --replace"
+    ):
         Workspace.here(initialising=True)
     storage.restore(tmp_path / "backup", replace=True)
     assert Workspace.here().files.days("votes") == [DAY]
 
 
 def vote() -> pd.DataFrame:
-    values = {"text": "x", "json": "{}", "int": 1, "float": 0.5, "bool": True, "time": pd.Timestamp("2026-01-01", tz="UTC")}
-    row = {name: column.values[0] if column.values else values[column.kind] for name, column in VOTES.columns.items()}
+    values = {
+        "text": "x",
+        "json": "{}",
+        "int": 1,
+        "float": 0.5,
+        "bool": True,
+        "time": pd.Timestamp("2026-01-01", tz="UTC"),
+    }
+    row = {
+        name: column.values[0] if column.values else values[column.kind]
+        for name, column in VOTES.columns.items()
+    }
     return pd.DataFrame([row | {"day": DAY}])

@@ -1,4 +1,6 @@
-"""What benchmarks promise about how they measure: every look at test pairs is kept, figures are of the code there is, two cores are two."""
+"""What benchmarks promise about how they measure: every look at test pairs is kept, figures are of
+the code there is, two cores are two.
+"""
 
 import ast
 import os
@@ -22,7 +24,9 @@ PAIRS = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["train", "test"]}
 OPENERS = {"open_test_split", "accuracy_by_group", "calibrate", "fit_reward_model"}
 
 
-def test_openings_are_kept_between_runs_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_openings_are_kept_between_runs_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = Looks(tmp_path / "kept")
     open_test_split(PAIRS, model="frozen: abc", purpose="accuracy", record=first.record)
     again = Looks(tmp_path / "kept")
@@ -35,14 +39,20 @@ def test_openings_are_kept_between_runs_and_told(tmp_path: Path, capsys: pytest.
     assert "| seed 1: fed | quality | 1 |" in said
 
 
-def test_a_run_that_opened_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_opened_nothing_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Looks(tmp_path).told()
     assert capsys.readouterr().out == "\nNo test split was opened.\n"
 
 
 def unrecorded(source: str) -> Iterator[int]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPENERS:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in OPENERS
+        ):
             said = [k.value for k in node.keywords if k.arg == "record"]
             if not said or any("to_log" in ast.unparse(value) for value in said):
                 yield node.lineno
@@ -51,7 +61,11 @@ def unrecorded(source: str) -> Iterator[int]:
 def test_no_benchmark_opens_a_test_split_off_the_record() -> None:
     """Each hands on `record`, that of benchmarks.looks.Looks."""
     benchmarks = sorted((ROOT / "benchmarks").glob("*.py"))
-    offenders = [f"{path.name}:{line}" for path in benchmarks for line in unrecorded(path.read_text(encoding="utf-8"))]
+    offenders = [
+        f"{path.name}:{line}"
+        for path in benchmarks
+        for line in unrecorded(path.read_text(encoding="utf-8"))
+    ]
     assert offenders == []
 
 
@@ -61,7 +75,9 @@ def test_the_search_finds_a_look_off_the_record() -> None:
     assert not list(unrecorded("calibrate(pairs, model, record=looks.record)"))
 
 
-def test_a_training_is_done_again_when_the_code_that_trains_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_is_done_again_when_the_code_that_trains_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "reward_model"
     (folder / "trainers").mkdir(parents=True)
     for name in ("losses.py", "trainers/shared_text.py"):
@@ -86,14 +102,23 @@ def test_on_one_core_there_is_one_for_children_too_and_all_come_back() -> None:
         assert said == "1 core"
         assert len(os.sched_getaffinity(0)) == 1
         child = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
-        assert subprocess.run(child, capture_output=True, text=True, check=True).stdout.strip() == "1"
+        assert (
+            subprocess.run(child, capture_output=True, text=True, check=True).stdout.strip() == "1"
+        )
     assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 def test_make_bench_runs_every_benchmark_once(tmp_path: Path) -> None:
     """bench_learning runs five of the others: with it they would run twice."""
-    for name in ("pyproject.toml", "constraints.txt", ".env", "benchmarks/bench_real.py", "benchmarks/bench_learning.py", ".venv/.ready"):
+    for name in (
+        "pyproject.toml",
+        "constraints.txt",
+        ".env",
+        "benchmarks/bench_real.py",
+        "benchmarks/bench_learning.py",
+        ".venv/.ready",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     python = tmp_path / ".venv" / "bin" / "python"
@@ -103,4 +128,6 @@ def test_make_bench_runs_every_benchmark_once(tmp_path: Path) -> None:
     command = ["make", "-s", "-C", str(tmp_path), "-f", str(ROOT / "Makefile"), "bench"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if line.startswith("ran ")] == ["ran benchmarks/bench_real.py"]
+    assert [line for line in ended.stdout.splitlines() if line.startswith("ran ")] == [
+        "ran benchmarks/bench_real.py"
+    ]

@@ -1,4 +1,6 @@
-"""When a fitted reward model may take the champion's place: around a change of taste, when refused, and by force."""
+"""When a fitted reward model may take the champion's place: around a change of taste, when refused,
+and by force.
+"""
 
 from datetime import UTC, datetime
 
@@ -15,15 +17,28 @@ from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 CHANGE = 10_000
-QUICK = RewardModelParams(l2_grid=[0.1], context_penalty_grid=[3.0], n_resamples=100, weight_before_change=0.02)
-RECORDED = TasteChange(change_id=1, change_seq=CHANGE, cause="confirmed", actor="pipeline", recorded_at=datetime(2026, 1, 1, tzinfo=UTC))
+QUICK = RewardModelParams(
+    l2_grid=[0.1], context_penalty_grid=[3.0], n_resamples=100, weight_before_change=0.02
+)
+RECORDED = TasteChange(
+    change_id=1,
+    change_seq=CHANGE,
+    cause="confirmed",
+    actor="pipeline",
+    recorded_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 
 
 def after_the_change(n: int, seed: int) -> pd.DataFrame:
     """People choose what they had rejected."""
     made = make_pairs(n, seed=seed)
     sides = made["chosen_side"].map({"a": "b", "b": "a"})
-    return made.assign(chosen=made["rejected"], rejected=made["chosen"], chosen_side=sides, max_seq=made["max_seq"] + CHANGE)
+    return made.assign(
+        chosen=made["rejected"],
+        rejected=made["chosen"],
+        chosen_side=sides,
+        max_seq=made["max_seq"] + CHANGE,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +53,20 @@ def calib(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
-    version = ModelVersion(name="demo.reward_model", version=number, kind="reward_model", uri="runs:/r", content_hash="h", data_seq=CHANGE)
-    return Judge(version, fit_reward_model(pairs, QUICK, encoder=WordEncoder(), taste_changes=changes).model, None, "none")
+    version = ModelVersion(
+        name="demo.reward_model",
+        version=number,
+        kind="reward_model",
+        uri="runs:/r",
+        content_hash="h",
+        data_seq=CHANGE,
+    )
+    return Judge(
+        version,
+        fit_reward_model(pairs, QUICK, encoder=WordEncoder(), taste_changes=changes).model,
+        None,
+        "none",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +82,9 @@ def forgetful(pairs: pd.DataFrame) -> Judge:
 
 
 def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion, forgetful, calib):
-    """Most pairs are from before the change: by all of them it won, at 0.44 on the latest days where the champion had 0.88."""
+    """Most pairs are from before the change: by all of them it won, at 0.44 on the latest days
+    where the champion had 0.88.
+    """
     assert not_worse(forgetful, champion, calib)[0]
     verdict = assess(forgetful, champion, calib, taste_changes=TasteChanges.from_log([RECORDED]))
     assert verdict.is_refused
@@ -72,8 +101,14 @@ def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, fo
 
 
 def test_weak_model_replaces_a_champion_that_is_wrong(champion, forgetful, calib):
-    """Without a champion it is refused; to keep a champion that is worse still would help nobody."""
-    weak = {"taste_changes": TasteChanges(CHANGE), "ceiling": Interval(value=3, low=2.9, high=3.1, n=9)}  # above any accuracy
+    """Without a champion it is refused; to keep a champion that is worse still would help
+    nobody.
+    """
+    # above any accuracy
+    weak = {
+        "taste_changes": TasteChanges(CHANGE),
+        "ceiling": Interval(value=3, low=2.9, high=3.1, n=9),
+    }
     assert assess(champion, None, calib, **weak).is_refused
     assert assess(champion, forgetful, calib, **weak).is_accepted
     assert assess(forgetful, champion, calib, **weak).is_refused
@@ -118,9 +153,18 @@ def settle(champions, calib):
 
     def run(judge, **more):
         report = CalibrationReport(
-            reward_model=judge.label, method="none", params={}, raw=measured, calibrated=measured, candidates={}, data_hash="h", n_fit=9,
-        )  # fmt: skip
-        return champions.settle(judge.version, judge.reward_model, NoCalibration(), report, calib, **more)
+            reward_model=judge.label,
+            method="none",
+            params={},
+            raw=measured,
+            calibrated=measured,
+            candidates={},
+            data_hash="h",
+            n_fit=9,
+        )
+        return champions.settle(
+            judge.version, judge.reward_model, NoCalibration(), report, calib, **more
+        )
 
     return run
 
@@ -135,12 +179,17 @@ def test_refusal_is_stored_with_what_the_model_had_learnt_from(champions, settle
 
 
 def test_champion_itself_is_never_refused(champions, settle, champion, forgetful):
-    settled = settle(Judge(champion.version, forgetful.reward_model, None, "none"), taste_changes=TasteChanges(CHANGE))
+    settled = settle(
+        Judge(champion.version, forgetful.reward_model, None, "none"),
+        taste_changes=TasteChanges(CHANGE),
+    )
     assert settled.was_champion
     assert settled.report.refusal is None
     assert champions.refusal(champion.label) is None
 
 
 def test_promotion_not_asked_for_is_no_refusal(champions, settle, pairs):
-    settled = settle(fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False)
+    settled = settle(
+        fitted(6, pairs, TasteChanges(CHANGE)), taste_changes=TasteChanges(CHANGE), promote=False
+    )
     assert (settled.takes_over, settled.report.refusal) == (False, None)

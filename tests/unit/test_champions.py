@@ -3,13 +3,24 @@ import pandas as pd
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.calibration import CalibrationParams, calibration_metrics, fit_calibrator, recalibrated_loss
+from rlhf_pipeline.calibration import (
+    CalibrationParams,
+    calibration_metrics,
+    fit_calibrator,
+    recalibrated_loss,
+)
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
 from rlhf_pipeline.champions import Champions, Judge, Question, assess, not_worse
 from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, EncoderNotFound, ModelError, ModelHashMismatch, ModelNotFound
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    EncoderNotFound,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+)
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
@@ -31,11 +42,19 @@ def champions(tmp_path_factory):
 
 
 def version(number=1):
-    return ModelVersion(name="demo.reward_model", version=number, kind="reward_model", uri="runs:/r/m", content_hash="h")
+    return ModelVersion(
+        name="demo.reward_model",
+        version=number,
+        kind="reward_model",
+        uri="runs:/r/m",
+        content_hash="h",
+    )
 
 
 class SureOf:
-    """A reward model whose margin is the same for every pair: `margin` for the completion called good."""
+    """A reward model whose margin is the same for every pair: `margin` for the completion called
+    good.
+    """
 
     def __init__(self, margin):
         self.margin = margin
@@ -51,11 +70,18 @@ def judge(margin, number=1):
 def pairs(n, max_seq):
     return pd.DataFrame(
         {
-            "comparison_id": [f"c{max_seq}-{i}" for i in range(n)], "prompt_id": [f"p{max_seq}-{i}" for i in range(n)], "prompt": "q",
-            "chosen": ["good"] * n, "rejected": ["bad"] * n, "max_seq": max_seq, "category": "factual", "agreement": 0.8, "n_votes": 5,
+            "comparison_id": [f"c{max_seq}-{i}" for i in range(n)],
+            "prompt_id": [f"p{max_seq}-{i}" for i in range(n)],
+            "prompt": "q",
+            "chosen": ["good"] * n,
+            "rejected": ["bad"] * n,
+            "max_seq": max_seq,
+            "category": "factual",
+            "agreement": 0.8,
+            "n_votes": 5,
             "chosen_side": ["a", "b"] * (n // 2) + ["a"] * (n % 2),
         }
-    )  # fmt: skip
+    )
 
 
 REST = {"day": "2026-01-01", "margin": 0.5, "annotator_kind": "human"}  # columns no model looks at
@@ -77,9 +103,16 @@ def test_the_latest_calibration_tells_the_ceiling(champions):
     p, y = np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10)
     measured, ceiling = calibration_metrics(p, y), Interval(value=0.8, low=0.7, high=0.9, n=9)
     report = CalibrationReport(
-        reward_model="demo.reward_model@1", method="none", params={}, raw=measured, calibrated=measured, candidates={},
-        noise_ceiling=ceiling, data_hash="h", n_fit=9,
-    )  # fmt: skip
+        reward_model="demo.reward_model@1",
+        method="none",
+        params={},
+        raw=measured,
+        calibrated=measured,
+        candidates={},
+        noise_ceiling=ceiling,
+        data_hash="h",
+        n_fit=9,
+    )
     champions.store.calibrations.add(report, {"method": "none"})
     assert champions.noise_ceiling() == ceiling
 
@@ -91,9 +124,16 @@ def test_an_unknown_version_is_named(champions):
 
 def test_the_setting_chooses_the_backend(champions):
     assert isinstance(champions.backend(Settings(completion_backend="template")), TemplateBackend)
-    there = Settings(completion_backend="openai_compatible", api_model="m", api_key=SecretStr("sk"), base_url="http://127.0.0.1:9/v1")
+    there = Settings(
+        completion_backend="openai_compatible",
+        api_model="m",
+        api_key=SecretStr("sk"),
+        base_url="http://127.0.0.1:9/v1",
+    )
     assert isinstance(champions.backend(there), OpenAICompatibleBackend)
-    anthropic = champions.backend(Settings(completion_backend="anthropic", api_key=SecretStr("sk")), timeout_s=7)
+    anthropic = champions.backend(
+        Settings(completion_backend="anthropic", api_key=SecretStr("sk")), timeout_s=7
+    )
     assert isinstance(anthropic, AnthropicBackend)
     assert (anthropic.provider, anthropic.timeout_s) == ("api.anthropic.com", 7)
     with pytest.raises(ConfigurationError, match=r"'parrot'.*template, local, openai_compatible"):
@@ -131,12 +171,19 @@ def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
 def test_boldness_alone_neither_wins_nor_loses():
     """A calibrator mends it, so it says nothing of what a model knows."""
     modest, bold = judge(0.7, 1), judge(7.0, 2)
-    losses = [recalibrated_loss(pairs(40, 1), one.reward_model, CalibrationParams(methods=["temperature"])) for one in (modest, bold)]
+    losses = [
+        recalibrated_loss(
+            pairs(40, 1), one.reward_model, CalibrationParams(methods=["temperature"])
+        )
+        for one in (modest, bold)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
 def test_of_too_few_pairs_to_calibrate_on_the_raw_probabilities_decide():
-    assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e))
+    assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(
+        0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e)
+    )
     assert not not_worse(judge(9.0, 2), judge(1.0, 1), pairs(1, 1))[0]
 
 
@@ -149,7 +196,9 @@ def test_without_a_vote_to_compare_by_the_newer_serves():
 
 
 def test_after_a_change_only_pairs_voted_since_then_count():
-    """The new model is right about the new taste and wrong about the old one, of which there is more."""
+    """The new model is right about the new taste and wrong about the old one, of which there is
+    more.
+    """
 
     class Turned(SureOf):
         def score(self, prompts, completions, **_):
@@ -162,7 +211,8 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     told = assess(new, old, both, taste_changes=TasteChanges(100))
     assert told.is_accepted
     assert "5 unseen pairs" in told.reason
-    # None since the change: pairs from before it say nothing, so that the champion stays until there is one.
+    # None since the change: pairs from before it say nothing, so that the champion stays until
+    # there is one.
     blind = assess(new, old, both, taste_changes=TasteChanges(500))
     assert (blind.is_accepted, blind.is_refused) == (False, True)
     assert "none of 55 held-out pairs" in blind.reason
@@ -171,7 +221,9 @@ def test_after_a_change_only_pairs_voted_since_then_count():
 def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_knows_little():
     """Calibrated anew it would be a coin too; but it is not what it serves."""
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
-    promoted, reason = not_worse(Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste)
+    promoted, reason = not_worse(
+        Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste
+    )
     assert promoted, reason
 
 
@@ -179,7 +231,9 @@ def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_know
 def test_no_model_is_worse_than_itself(seed):
     """Though the champion's calibrator was fitted on the very pairs they are compared by."""
     fitted_on = make_pairs(160, seed=seed)
-    model = EmbeddingRewardModel(EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder())
+    model = EmbeddingRewardModel(
+        EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder()
+    )
     model.fit(fitted_on[fitted_on["split"] == "train"].reset_index(drop=True))
     calib = make_pairs(50, seed=100 + seed).assign(split="calib")
     calibrator, _ = fit_calibrator(calib, model)
@@ -187,21 +241,34 @@ def test_no_model_is_worse_than_itself(seed):
     promoted, reason = not_worse(same, champion, calib)
     assert promoted, reason
     assert "no worse than" in reason
-    assert not_worse(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]  # nor is its calibrator
+    # nor is its calibrator
+    assert not_worse(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
 
 
 def test_a_champion_s_calibrator_gives_way_only_to_one_that_predicts_no_worse():
     """The same model: sure of itself beyond what votes say, and mended by a temperature."""
     voted, model = pairs(40, 1), SureOf(6.0)
-    mended, _ = fit_calibrator(voted.assign(split="calib", **REST), model, CalibrationParams(methods=["temperature"]))
+    mended, _ = fit_calibrator(
+        voted.assign(split="calib", **REST), model, CalibrationParams(methods=["temperature"])
+    )
     assert isinstance(mended, TemperatureScaling)
-    good, raw = Judge(version(), model, mended, "temperature@1"), Judge(version(), model, NoCalibration(), "none")
+    good, raw = (
+        Judge(version(), model, mended, "temperature@1"),
+        Judge(version(), model, NoCalibration(), "none"),
+    )
     kept, reason = not_worse(raw, good, voted)
     assert not kept
     assert "through none, worse than" in reason
     assert "through temperature@1 on 40 pairs of the calib split" in reason
-    assert not_worse(Judge(version(), model, mended, "temperature"), Judge(version(), model, NoCalibration(), "none@2"), voted)[0]
-    assert not_worse(raw, Judge(version(), model, None, "none"), voted) == (True, "it had no calibrator")
+    assert not_worse(
+        Judge(version(), model, mended, "temperature"),
+        Judge(version(), model, NoCalibration(), "none@2"),
+        voted,
+    )[0]
+    assert not_worse(raw, Judge(version(), model, None, "none"), voted) == (
+        True,
+        "it had no calibrator",
+    )
     for nothing in (pairs(0, 1), voted.assign(n_votes=0)):
         assert not not_worse(raw, good, nothing)[0]
 
@@ -231,7 +298,11 @@ def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another
     lost = of_another_encoder.judge()
     assert lost.label == "demo.reward_model@1"
     assert isinstance(lost.lost, ModelHashMismatch)
-    for asked in (lambda: lost.p_chosen(pairs(2, 1)), lambda: lost.embed(["q"], ["t"]), lambda: lost.reward_model.weights_hash):
+    for asked in (
+        lambda: lost.p_chosen(pairs(2, 1)),
+        lambda: lost.embed(["q"], ["t"]),
+        lambda: lost.reward_model.weights_hash,
+    ):
         with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
             asked()
     with pytest.raises(ModelHashMismatch):  # who names a version wants that one
@@ -244,7 +315,12 @@ def test_so_is_one_whose_files_are_damaged(of_another_encoder, tmp_path):
 
 
 def test_an_encoder_that_is_not_there_is_no_fault_of_the_champions(of_another_encoder, tmp_path):
-    nowhere = Champions(of_another_encoder.store, of_another_encoder.registry, tmp_path / "cache", encoder_name=str(tmp_path))
+    nowhere = Champions(
+        of_another_encoder.store,
+        of_another_encoder.registry,
+        tmp_path / "cache",
+        encoder_name=str(tmp_path),
+    )
     with pytest.raises(ModelNotFound, match="encoder"):
         nowhere.judge()
 
@@ -258,18 +334,24 @@ def test_a_new_model_takes_the_place_of_a_champion_that_cannot_be_loaded(of_anot
 
 
 class Alternatives:
-    """Two encoders, the second named as what to go on with, and a champion fitted on one of them. `outage` takes the first away."""
+    """Two encoders, the second named as what to go on with, and a champion fitted on one of them.
+    `outage` takes the first away.
+    """
 
     def __init__(self, champions, folder):
         self.folder, self.first, self.second = folder, folder / "first", folder / "second"
         for seed, encoder in enumerate((self.first, self.second)):
             save_tiny_bert(encoder, seed=seed)
         registry = OneVersion(folder / "model")
-        self.champions = Champions(champions.store, registry, folder / "cache", encoder_name=f"{self.first},{self.second}")
+        self.champions = Champions(
+            champions.store, registry, folder / "cache", encoder_name=f"{self.first},{self.second}"
+        )
 
     def fit(self, encoder):
         params = EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0])
-        EmbeddingRewardModel(params, Encoder(encoder)).fit(make_pairs(80)).save(self.folder / "model")
+        EmbeddingRewardModel(params, Encoder(encoder)).fit(make_pairs(80)).save(
+            self.folder / "model"
+        )
 
     def outage(self):
         self.first.rename(self.folder / "away")
@@ -290,10 +372,20 @@ def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place
     n_calibrations = len(known.store.calibrations.log())
     measured = calibration_metrics(np.tile([0.7, 0.6], 20), np.tile([1.0, 0.0, 1.0, 1.0], 10))
     report = CalibrationReport(
-        reward_model="demo.reward_model@2", method="none", params={}, raw=measured, calibrated=measured, candidates={}, noise_ceiling=None,
-        data_hash="h", n_fit=9,
-    )  # fmt: skip
-    said = r"demo\.reward_model@1 .*second.*No encoder .*first.*take its name out of the setting `encoder`"
+        reward_model="demo.reward_model@2",
+        method="none",
+        params={},
+        raw=measured,
+        calibrated=measured,
+        candidates={},
+        noise_ceiling=None,
+        data_hash="h",
+        n_fit=9,
+    )
+    said = (
+        r"demo\.reward_model@1 .*second.*No encoder .*first.*take its name out of the setting "
+        r"`encoder`"
+    )
     for asked in (
         known.judge,
         lambda: known.judge(version()),
@@ -310,15 +402,21 @@ def test_a_champion_of_the_stand_in_serves_on_it_and_is_beaten_only_by_a_better_
     alternatives.fit(alternatives.second)
     champion = alternatives.champions.judge()
     assert champion.lost is None
-    assert alternatives.champions.judge(version()).reward_model.encoder.folder == alternatives.second
+    assert (
+        alternatives.champions.judge(version()).reward_model.encoder.folder == alternatives.second
+    )
     promoted, reason = not_worse(judge(0.0, 2), champion, make_pairs(80))
     assert not promoted
     assert "worse than" in reason
     alternatives.outage()
-    np.testing.assert_array_equal(alternatives.champions.judge().p_chosen(make_pairs(20)), champion.p_chosen(make_pairs(20)))
+    np.testing.assert_array_equal(
+        alternatives.champions.judge().p_chosen(make_pairs(20)), champion.p_chosen(make_pairs(20))
+    )
 
 
-def test_of_an_encoder_that_no_setting_names_a_champion_is_lost_while_all_that_are_named_are_there(alternatives):
+def test_of_an_encoder_that_no_setting_names_a_champion_is_lost_while_all_that_are_named_are_there(
+    alternatives,
+):
     save_tiny_bert(alternatives.folder / "third", seed=2)
     alternatives.fit(alternatives.folder / "third")
     assert isinstance(alternatives.champions.judge().lost, ModelHashMismatch)
@@ -344,14 +442,24 @@ class ByPlace:
 
 
 def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
-    asked = [Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11)) for i in range(60)]
-    turned = [Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a) for q in asked]
+    asked = [
+        Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11))
+        for i in range(60)
+    ]
+    turned = [
+        Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a)
+        for q in asked
+    ]
     serving = Judge(version(), ByPlace(), NoCalibration(), "none@1")
     there, back = serving.predict(asked), serving.predict(turned)
     assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(there, back, strict=True))
-    assert all(one.p_calibrated + other.p_calibrated == 1.0 for one, other in zip(there, back, strict=True))
+    assert all(
+        one.p_calibrated + other.p_calibrated == 1.0 for one, other in zip(there, back, strict=True)
+    )
     both = serving.predict([*asked, *turned])
-    assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True))
+    assert all(
+        one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True)
+    )
     assert len({one.p_raw for one in there}) > 10
 
 
@@ -359,7 +467,10 @@ def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternative
     alternatives.fit(alternatives.second)
     known = alternatives.champions
     start = known.load(alternatives.folder / "model", "the checkpoint")
-    assert (known.encoder().folder, known.encoder(start).folder) == (alternatives.first, alternatives.second)
+    assert (known.encoder().folder, known.encoder(start).folder) == (
+        alternatives.first,
+        alternatives.second,
+    )
     assert known.encoder(start).choice.told() == {
         "encoder_asked": str(alternatives.first), "encoder_used": str(alternatives.second),
         "encoder_instead_because": "the model that the fit starts from was fitted on it",
@@ -369,10 +480,23 @@ def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternative
     assert known.encoder(of_first) is known.encoder()
     alternatives.outage()
     elsewhere = Champions(
-        known.store, known.registry, alternatives.folder / "new", encoder_name=f"{alternatives.folder / 'gone'},{alternatives.second}"
+        known.store,
+        known.registry,
+        alternatives.folder / "new",
+        encoder_name=f"{alternatives.folder / 'gone'},{alternatives.second}",
     )
-    with pytest.raises(EncoderNotFound, match=r"not on .*second; it may be one that is missing: No encoder .*gone.*or fit anew"):
+    with pytest.raises(
+        EncoderNotFound,
+        match=r"not on .*second; it may be one that is missing: No encoder .*gone.*or fit anew",
+    ):
         elsewhere.encoder(of_first)
-    without = Champions(known.store, known.registry, alternatives.folder / "new", encoder_name=str(alternatives.second))
-    with pytest.raises(ModelHashMismatch, match=r"not on .*second\. Name it in the setting `encoder`"):
+    without = Champions(
+        known.store,
+        known.registry,
+        alternatives.folder / "new",
+        encoder_name=str(alternatives.second),
+    )
+    with pytest.raises(
+        ModelHashMismatch, match=r"not on .*second\. Name it in the setting `encoder`"
+    ):
         without.encoder(of_first)

@@ -19,7 +19,9 @@ time.sleep(60)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 def test_child_ends_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, children.__file__], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, children.__file__], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "child\n"
     parent.send_signal(signal.SIGKILL)

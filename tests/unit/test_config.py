@@ -32,7 +32,9 @@ def test_an_absolute_home_stays_where_it_is(tmp_path):
 
 
 def test_empty_and_foreign_variables_are_no_settings(tmp_path):
-    assert Settings.read({"RLHF_POLICY": "", "HOME": "/root", "XRLHF_POLICY": "x"}, tmp_path) == Settings.read({}, tmp_path)
+    assert Settings.read(
+        {"RLHF_POLICY": "", "HOME": "/root", "XRLHF_POLICY": "x"}, tmp_path
+    ) == Settings.read({}, tmp_path)
 
 
 def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
@@ -42,9 +44,19 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("START_DAY", "soon"), ("SENSORS_RUNNING", "perhaps"), ("KEEP_DAYS", "0"), ("PROJECT", "My Project"), ("ANNOTATORS", "cats"),
-     ("EXECUTOR", "threads"), ("MAX_CONCURRENT_STEPS", "0"), ("STEP_RETRIES", "-1"), ("STEP_RETRIES", "11"), ("MAX_CONCURRENT_RUNS", "0")],
-)  # fmt: skip
+    [
+        ("START_DAY", "soon"),
+        ("SENSORS_RUNNING", "perhaps"),
+        ("KEEP_DAYS", "0"),
+        ("PROJECT", "My Project"),
+        ("ANNOTATORS", "cats"),
+        ("EXECUTOR", "threads"),
+        ("MAX_CONCURRENT_STEPS", "0"),
+        ("STEP_RETRIES", "-1"),
+        ("STEP_RETRIES", "11"),
+        ("MAX_CONCURRENT_RUNS", "0"),
+    ],
+)
 def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
     with pytest.raises(ConfigurationError, match=f"{name.lower()}: "):
         Settings.read({f"RLHF_{name}": value}, tmp_path)
@@ -59,12 +71,22 @@ def test_a_file_that_is_no_mapping_is_named(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("line", "place"),
-    [('api_key: "sk-canary', r"line 3, column 1"), ("api_key: *canary", "line 2, column 10"), ("api_key: !canary x", "line 2, column 10"),
-     ("api_key: @canary", "line 2, column 10"), ("api_key: x: canary", "line 2, column 11"), ("api_key: !canary!x y", "line 2, column 10")],
-)  # fmt: skip
-def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(tmp_path, line, place):
+    [
+        ('api_key: "sk-canary', r"line 3, column 1"),
+        ("api_key: *canary", "line 2, column 10"),
+        ("api_key: !canary x", "line 2, column 10"),
+        ("api_key: @canary", "line 2, column 10"),
+        ("api_key: x: canary", "line 2, column 11"),
+        ("api_key: !canary!x y", "line 2, column 10"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(
+    tmp_path, line, place
+):
     (tmp_path / "rlhf.yaml").write_text(f"server_url: postgresql://ann:canary@db\n{line}\n")
-    with pytest.raises(ConfigurationError, match=rf"rlhf\.yaml is not readable YAML: .*{place}") as refused:
+    with pytest.raises(
+        ConfigurationError, match=rf"rlhf\.yaml is not readable YAML: .*{place}"
+    ) as refused:
         Settings.read({}, tmp_path)
     assert "canary" not in "".join(traceback.format_exception(refused.value))
 
@@ -72,7 +94,9 @@ def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(tm
 def test_an_empty_file_changes_nothing(tmp_path):
     (tmp_path / "rlhf.yaml").write_text("# nothing yet\n")
     default = Settings.read({}, tmp_path / "elsewhere")
-    assert Settings.read({}, tmp_path) == default.model_copy(update={"home": tmp_path / "var", "config": tmp_path / "rlhf.yaml"})
+    assert Settings.read({}, tmp_path) == default.model_copy(
+        update={"home": tmp_path / "var", "config": tmp_path / "rlhf.yaml"}
+    )
 
 
 def test_a_key_is_never_shown(tmp_path):
@@ -86,34 +110,64 @@ URLS = ("server_url", "database_url", "mlflow_url", "dagster_url")
 
 
 def test_no_address_is_shown_with_its_password(tmp_path):
-    settings = Settings.read({f"RLHF_{name.upper()}": f"postgresql://ann:canary@h/{name}" for name in URLS}, tmp_path)
+    settings = Settings.read(
+        {f"RLHF_{name.upper()}": f"postgresql://ann:canary@h/{name}" for name in URLS}, tmp_path
+    )
     assert "canary" not in repr(settings) + str(settings) + settings.model_dump_json()
     assert settings.store_url == "postgresql://ann:canary@h/database_url"
     assert settings.tracking_uri == "postgresql://ann:canary@h/mlflow_url"
     assert settings.dagster_storage == "postgresql://ann:canary@h/dagster_url"
     with pytest.raises(ValueError, match="keep_days") as refused:
-        Settings(database_url="postgresql://ann:canary@h", keep_days="canary", server_url="postgresql://canary:canary")
+        Settings(
+            database_url="postgresql://ann:canary@h",
+            keep_days="canary",
+            server_url="postgresql://canary:canary",
+        )
     assert "canary" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", URLS)
 @pytest.mark.parametrize(
-    "password", ["left/right", "left#right", "left?right", "left@right", "left@le/ft", "le/ft@right", "[left", "left right", "left\tright", "left\u2100right"]
-)  # fmt: skip
+    "password",
+    [
+        "left/right",
+        "left#right",
+        "left?right",
+        "left@right",
+        "left@le/ft",
+        "le/ft@right",
+        "[left",
+        "left right",
+        "left\tright",
+        "left\u2100right",
+    ],
+)
 def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, name, password):
     with pytest.raises(ConfigurationError, match=rf"{name}: .*Percent-encode") as refused:
-        Settings.read({f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"}, tmp_path)
+        Settings.read(
+            {f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"},
+            tmp_path,
+        )
     shown = str(refused.value) + str(refused.value.__cause__)
     assert not any(part in shown for part in ("left", "right", "zoe", "db:"))
 
 
 @pytest.mark.parametrize("name", URLS)
-@pytest.mark.parametrize("url", [
-    "postgresql://ann:canary", "postgresql://h?user=ann&password=canary", "postgresql://canary@h:canary/x",
-    "postgresql://ann@h?sslmode=require&sslpassword=canary", "postgresql://ann@h?SSLPassword=canary", "postgresql://ann@h?%73slpassword=canary",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:canary",
+        "postgresql://h?user=ann&password=canary",
+        "postgresql://canary@h:canary/x",
+        "postgresql://ann@h?sslmode=require&sslpassword=canary",
+        "postgresql://ann@h?SSLPassword=canary",
+        "postgresql://ann@h?%73slpassword=canary",
+    ],
+)
 def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, name, url):
-    with pytest.raises(ConfigurationError, match=rf"{name}: .*(Percent-encode|Write user:password@)") as refused:
+    with pytest.raises(
+        ConfigurationError, match=rf"{name}: .*(Percent-encode|Write user:password@)"
+    ) as refused:
         Settings.read({f"RLHF_{name.upper()}": url}, tmp_path)
     assert "canary" not in str(refused.value) + str(refused.value.__cause__)
 
@@ -121,12 +175,16 @@ def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, nam
 def test_an_encoded_password_arrives_whole(tmp_path):
     from sqlalchemy import make_url
 
-    settings = Settings.read({"RLHF_SERVER_URL": "postgresql://ann:%40%2F%3F%23%5B%20%25:x@[::1]:5433"}, tmp_path)
+    settings = Settings.read(
+        {"RLHF_SERVER_URL": "postgresql://ann:%40%2F%3F%23%5B%20%25:x@[::1]:5433"}, tmp_path
+    )
     assert make_url(settings.store_url).password == "@/?#[ %:x"
     assert make_url(settings.store_url).host == "::1"
 
 
-@pytest.mark.parametrize("url", ["sqlite:////srv/a@b#c/store.db", "file:///srv/a@b?c", "/srv/a@b#c", "databricks"])
+@pytest.mark.parametrize(
+    "url", ["sqlite:////srv/a@b#c/store.db", "file:///srv/a@b?c", "/srv/a@b#c", "databricks"]
+)
 def test_what_is_no_server_may_hold_any_sign(tmp_path, url):
     assert Settings.read({"RLHF_MLFLOW_URL": url}, tmp_path).tracking_uri == url
 
@@ -139,18 +197,30 @@ def test_settings_are_frozen_and_hashable(tmp_path):
 
 
 def test_own_addresses_win_over_the_home(tmp_path):
-    urls = {"RLHF_DATABASE_URL": "postgresql+psycopg2://h/store", "RLHF_MLFLOW_URL": "http://m", "RLHF_FRAMES_URL": "s3://b/f"}
+    urls = {
+        "RLHF_DATABASE_URL": "postgresql+psycopg2://h/store",
+        "RLHF_MLFLOW_URL": "http://m",
+        "RLHF_FRAMES_URL": "s3://b/f",
+    }
     settings = Settings.read(urls, tmp_path)
     assert (settings.store_url, settings.tracking_uri, settings.frames) == tuple(urls.values())
 
 
 def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
     settings = Settings.read(
-        {"RLHF_SERVER_URL": "postgresql://ann:p%40s@db:5433?sslmode=require&connect_timeout=9", "RLHF_DATABASE_PREFIX": "team"}, tmp_path
+        {
+            "RLHF_SERVER_URL": "postgresql://ann:p%40s@db:5433?sslmode=require&connect_timeout=9",
+            "RLHF_DATABASE_PREFIX": "team",
+        },
+        tmp_path,
     )
-    server, options = "postgresql+psycopg2://ann:p%40s@db:5433", "?sslmode=require&connect_timeout=9"
+    server, options = (
+        "postgresql+psycopg2://ann:p%40s@db:5433",
+        "?sslmode=require&connect_timeout=9",
+    )
     assert settings.store_url == f"{server}/team_store{options}"
-    limits = "&keepalives_idle=5&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=10000"  # MLflow and Dagster set none
+    # MLflow and Dagster set none
+    limits = "&keepalives_idle=5&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=10000"
     assert settings.tracking_uri == f"{server}/team_mlflow{options}{limits}"
     assert settings.dagster_environ == {
         "DAGSTER_HOME": f"{tmp_path}/var/dagster",
@@ -160,18 +230,28 @@ def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
 
 
 def test_an_own_address_wins_over_the_server(tmp_path):
-    given = {"RLHF_SERVER_URL": "postgres://h", "RLHF_DATABASE_URL": "sqlite:///x.db", "RLHF_DAGSTER_URL": "postgresql+psycopg2://o/d"}
+    given = {
+        "RLHF_SERVER_URL": "postgres://h",
+        "RLHF_DATABASE_URL": "sqlite:///x.db",
+        "RLHF_DAGSTER_URL": "postgresql+psycopg2://o/d",
+    }
     settings = Settings.read(given, tmp_path)
     assert settings.store_url == "sqlite:///x.db"
-    assert settings.tracking_uri.startswith("postgresql+psycopg2://h/rlhf_mlflow?connect_timeout=5&")
+    assert settings.tracking_uri.startswith(
+        "postgresql+psycopg2://h/rlhf_mlflow?connect_timeout=5&"
+    )
     assert settings.dagster_storage == "postgresql+psycopg2://o/d"
 
 
 def test_without_a_server_dagster_keeps_its_own_files(tmp_path):
-    assert Settings.read({}, tmp_path).dagster_environ == {"DAGSTER_HOME": f"{tmp_path}/var/dagster"}
+    assert Settings.read({}, tmp_path).dagster_environ == {
+        "DAGSTER_HOME": f"{tmp_path}/var/dagster"
+    }
 
 
-@pytest.mark.parametrize("url", ["mysql://hush@h", "postgresql+asyncpg://hush@h", "postgresql:", "hush", "postgresql://"])
+@pytest.mark.parametrize(
+    "url", ["mysql://hush@h", "postgresql+asyncpg://hush@h", "postgresql:", "hush", "postgresql://"]
+)
 def test_a_server_that_is_no_postgres_is_refused_without_showing_it(tmp_path, url):
     with pytest.raises(ConfigurationError, match=r"server_url: .*write postgresql://") as refusal:
         Settings.read({"RLHF_SERVER_URL": url}, tmp_path)
@@ -179,9 +259,17 @@ def test_a_server_that_is_no_postgres_is_refused_without_showing_it(tmp_path, ur
 
 
 def test_a_home_on_a_server_says_so_to_every_later_command(tmp_path):
-    HomeFacts(organization="default", project="demo", server_url="postgresql://ann:hush@db", database_prefix="team").write(tmp_path / "var")
+    HomeFacts(
+        organization="default",
+        project="demo",
+        server_url="postgresql://ann:hush@db",
+        database_prefix="team",
+    ).write(tmp_path / "var")
     assert Settings.read({}, tmp_path).store_url == "postgresql+psycopg2://ann:hush@db/team_store"
-    assert Settings.read({"RLHF_SERVER_URL": "postgresql://bob@db"}, tmp_path).store_url == "postgresql+psycopg2://bob@db/team_store"
+    assert (
+        Settings.read({"RLHF_SERVER_URL": "postgresql://bob@db"}, tmp_path).store_url
+        == "postgresql+psycopg2://bob@db/team_store"
+    )
     assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
 
 
@@ -190,27 +278,46 @@ def test_telemetry_is_off_unless_somebody_chose_otherwise(monkeypatch):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("DO_NOT_TRACK", "chosen")
     silence_telemetry()
-    assert {key: os.environ[key] for key in TELEMETRY_OFF} == TELEMETRY_OFF | {"DO_NOT_TRACK": "chosen"}
+    assert {key: os.environ[key] for key in TELEMETRY_OFF} == TELEMETRY_OFF | {
+        "DO_NOT_TRACK": "chosen"
+    }
 
 
-@pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+@pytest.mark.parametrize(
+    ("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]
+)
 def test_threads_that_wait_sleep_unless_somebody_chose_otherwise(chosen, found):
     plain = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    script = "import definitions, torch"  # and what torch's threads really do, told as they are loaded
+    # and what torch's threads really do, told as they are loaded
+    script = "import definitions, torch"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=plain | chosen | {"OMP_DISPLAY_ENV": "TRUE"}, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", script],
+        env=plain | chosen | {"OMP_DISPLAY_ENV": "TRUE"},
+        capture_output=True,
+        text=True,
+        check=True,
         cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    )
     assert f"OMP_WAIT_POLICY = '{found}'" in done.stderr
 
 
 def test_settings_cost_no_heavy_import():
-    script = "import sys, rlhf_pipeline.config; print(sorted({'torch', 'pandas', 'dagster', 'mlflow'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    script = (
+        "import sys, rlhf_pipeline.config; print(sorted({'torch', 'pandas', 'dagster', "
+        "'mlflow'} & set(sys.modules)))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_a_home_knows_its_project_and_its_first_day(tmp_path):
-    HomeFacts(organization="default", project="real", start_day=date(2016, 1, 31)).write(tmp_path / "var")
+    HomeFacts(organization="default", project="real", start_day=date(2016, 1, 31)).write(
+        tmp_path / "var"
+    )
     settings = Settings.read({}, tmp_path)
     assert (settings.project, settings.start_day) == ("real", date(2016, 1, 31))
     assert Settings.read({"RLHF_START_DAY": "2016-02-01"}, tmp_path).start_day == date(2016, 2, 1)
@@ -223,12 +330,16 @@ def test_another_projects_home_is_refused(tmp_path):
 
 
 def test_a_later_start_in_the_facts_moves_nothing(tmp_path):
-    HomeFacts(organization="default", project="demo", start_day=date(2030, 1, 1)).write(tmp_path / "var")
+    HomeFacts(organization="default", project="demo", start_day=date(2030, 1, 1)).write(
+        tmp_path / "var"
+    )
     assert Settings.read({}, tmp_path).start_day == Settings.model_fields["start_day"].default
 
 
 def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
-    HomeFacts(organization="default", project="demo", server_url="postgresql://me:secret@host").write(tmp_path / "var")
+    HomeFacts(
+        organization="default", project="demo", server_url="postgresql://me:secret@host"
+    ).write(tmp_path / "var")
     assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
     found = Settings.read({}, tmp_path)
     assert found.server_url.get_secret_value() == "postgresql://me:secret@host"
@@ -237,7 +348,9 @@ def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
 
 def test_broken_facts_are_named(tmp_path):
     (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "project.json").write_text('{"project": "demo", "server_url": "postgresql://me:secret@host"')
+    (tmp_path / "var" / "project.json").write_text(
+        '{"project": "demo", "server_url": "postgresql://me:secret@host"'
+    )
     with pytest.raises(ConfigurationError, match=r"project.json cannot be read") as refused:
         Settings.read({}, tmp_path)
     assert "secret" not in str(refused.value)

@@ -41,14 +41,16 @@ def test_every_folder_reads_the_recorded_file(tmp_path: Path, checkout: Path) ->
     assert settings.prompts_file == checkout / "prompts.jsonl"
 
 
-def test_recorded_file_wins_and_the_log_says_so(tmp_path: Path, checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recorded_file_wins_and_the_log_says_so(
+    tmp_path: Path, checkout: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     for _ in range(2):
         assert read(tmp_path, other).votes_per_request == 7
     said = [entry.getMessage() for entry in caplog.records]
     assert said == [
-        f"{tmp_path / 'home'} reads its settings from {checkout / 'rlhf.yaml'}, not from {other / 'rlhf.yaml'}. "
-        f"RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init changes that."
+        f"{tmp_path / 'home'} reads its settings from {checkout / 'rlhf.yaml'}, not from "
+        f"{other / 'rlhf.yaml'}. RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init changes that."
     ]
 
 
@@ -56,13 +58,18 @@ def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path)
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     assert read(tmp_path, checkout, RLHF_CONFIG=str(other / "rlhf.yaml")).votes_per_request == 9
     assert read(tmp_path, other, RLHF_CONFIG="rlhf.yaml").config == other / "rlhf.yaml"
-    with pytest.raises(ConfigurationError, match=r"RLHF_CONFIG names .*nothing.yaml, which is not a file"):
+    with pytest.raises(
+        ConfigurationError, match=r"RLHF_CONFIG names .*nothing.yaml, which is not a file"
+    ):
         read(tmp_path, checkout, RLHF_CONFIG="nothing.yaml")
 
 
 def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -> None:
     (checkout / "rlhf.yaml").unlink()
-    with pytest.raises(ConfigurationError, match=r"rlhf.yaml, the settings of .*home, is gone.*RLHF_CONFIG=FILE rlhf init"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"rlhf.yaml, the settings of .*home, is gone.*RLHF_CONFIG=FILE rlhf init",
+    ):
         read(tmp_path, tmp_path)
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     settings = read(tmp_path, tmp_path, RLHF_CONFIG=str(other / "rlhf.yaml"))
@@ -73,15 +80,21 @@ def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -
 def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> None:
     prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path)))
     other = other_folder(tmp_path, "votes_per_request: 9\n")
-    with pytest.raises(ConfigurationError, match=r"home does not know .*rlhf.yaml.*Run `rlhf init` in .*other"):
+    with pytest.raises(
+        ConfigurationError, match=r"home does not know .*rlhf.yaml.*Run `rlhf init` in .*other"
+    ):
         read(tmp_path, other)
-    prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, other, initialising=True)))
+    prepare(
+        Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, other, initialising=True))
+    )
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
 def test_home_of_a_named_file_is_relative_to_the_file(tmp_path: Path) -> None:
     other = other_folder(tmp_path, "home: state\n")
-    assert Settings.read({"RLHF_CONFIG": str(other / "rlhf.yaml")}, tmp_path).home == other / "state"
+    assert (
+        Settings.read({"RLHF_CONFIG": str(other / "rlhf.yaml")}, tmp_path).home == other / "state"
+    )
 
 
 def test_file_cannot_name_another_file(tmp_path: Path) -> None:
@@ -111,16 +124,26 @@ def test_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["q?1", "a%20b", "100%"])
 def test_path_that_databases_would_read_as_a_url_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Name a folder without"):
+    with pytest.raises(
+        ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Name a folder without"
+    ):
         Settings.read({"RLHF_HOME": name}, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_dagster_home_of_another_home_is_refused(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "a")
-    for passing in ({}, {"DAGSTER_HOME": ""}, {"DAGSTER_HOME": str(tmp_path / "x" / ".." / "a" / "dagster")}):
+    for passing in (
+        {},
+        {"DAGSTER_HOME": ""},
+        {"DAGSTER_HOME": str(tmp_path / "x" / ".." / "a" / "dagster")},
+    ):
         homes.refuse_other_dagster_home(settings, passing)
-    with pytest.raises(ConfigurationError, match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\..*set DAGSTER_HOME=.*/a/dagster"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"DAGSTER_HOME is .*/b/dagster, but RLHF_HOME is .*/a\..*set "
+        r"DAGSTER_HOME=.*/a/dagster",
+    ):
         homes.refuse_other_dagster_home(settings, {"DAGSTER_HOME": str(tmp_path / "b" / "dagster")})
 
 

@@ -32,7 +32,8 @@ def transport():
 
 
 def run(steps):
-    with ThreadPoolExecutor(1) as pool:  # its thread has no event loop yet; a browser's tests leave one in the main thread
+    # its thread has no event loop yet; a browser's tests leave one in the main thread
+    with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(steps())).result()
 
 
@@ -76,6 +77,8 @@ def test_nothing_is_sent_to_who_has_left(transport):
 
 def test_everything_else_is_the_transports_own(transport):
     async def steps():
-        assert Corked(transport, asyncio.get_running_loop()).get_extra_info("socket") == "its socket"
+        assert (
+            Corked(transport, asyncio.get_running_loop()).get_extra_info("socket") == "its socket"
+        )
 
     run(steps)

@@ -1,4 +1,6 @@
-"""Damaged frames are named with their cure: flipped bits, cut and empty files, folders, other columns."""
+"""Damaged frames are named with their cure: flipped bits, cut and empty files, folders, other
+columns.
+"""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -80,7 +82,9 @@ def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFram
 
 
 @pytest.mark.parametrize("length", [0, 3, 100, -1, -9])
-def test_cut_frame_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame, length: int) -> None:
+def test_cut_frame_is_named_with_its_cure(
+    files: Artefacts, frame: pd.DataFrame, length: int
+) -> None:
     content = path_in(files).read_bytes()
     assert is_named(files, outcome(files, content[:length], frame))
 
@@ -88,14 +92,19 @@ def test_cut_frame_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame,
 def test_folder_in_place_of_a_frame_is_named(files: Artefacts) -> None:
     path_in(files).unlink()
     path_in(files).mkdir()
-    for read in (lambda: files.read_frame("retraining_set", DAY), lambda: files.read_days("retraining_set", [DAY])):
+    for read in (
+        lambda: files.read_frame("retraining_set", DAY),
+        lambda: files.read_days("retraining_set", [DAY]),
+    ):
         with pytest.raises(ArtefactError, match=rf"{path_in(files)}.*folder.*Move it away"):
             read()
 
 
 def test_frame_of_other_columns_is_named(files: Artefacts, frame: pd.DataFrame) -> None:
     frame.drop(columns="margin").to_parquet(path_in(files))
-    with pytest.raises(ArtefactError, match=rf"{path_in(files)}.*margin.*Materialise retraining_set"):
+    with pytest.raises(
+        ArtefactError, match=rf"{path_in(files)}.*margin.*Materialise retraining_set"
+    ):
         files.read_frame("retraining_set", DAY)
 
 
@@ -111,7 +120,11 @@ class Hashes:
         self.contents.update(contents)
 
     def changed(self, contents: Mapping[str, bytes]) -> list[str]:
-        return [path for path, content in contents.items() if self.contents.get(path, content) != content]
+        return [
+            path
+            for path, content in contents.items()
+            if self.contents.get(path, content) != content
+        ]
 
 
 @pytest.fixture
@@ -119,7 +132,9 @@ def recorded(tmp_path: Path) -> Artefacts:
     return Artefacts(tmp_path, Hashes())
 
 
-def test_flipped_bit_in_the_footer_of_a_recorded_frame_is_named(recorded: Artefacts, frame: pd.DataFrame) -> None:
+def test_flipped_bit_in_the_footer_of_a_recorded_frame_is_named(
+    recorded: Artefacts, frame: pd.DataFrame
+) -> None:
     recorded.write_frame("retraining_set", frame, DAY)
     content = path_in(recorded).read_bytes()
     for bit in random.Random(7).sample(range(len(content) * 8), N_FLIPS):
@@ -128,23 +143,38 @@ def test_flipped_bit_in_the_footer_of_a_recorded_frame_is_named(recorded: Artefa
 
 
 def test_changed_record_is_named_where_it_is_read(recorded: Artefacts) -> None:
-    version = ModelVersion(name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab")
+    version = ModelVersion(
+        name="demo.policy", version=1, kind="policy", uri="runs:/1/model", content_hash="ab"
+    )
     path = Path(str(recorded.write_record("candidate_model", version)))
     path.write_text(path.read_text().replace('"version": 1', '"version": 3'))
-    with pytest.raises(ArtefactError, match=rf"{path} was changed since it was written.*Materialise candidate_model again"):
+    with pytest.raises(
+        ArtefactError,
+        match=rf"{path} was changed since it was written.*Materialise candidate_model again",
+    ):
         recorded.read_record("candidate_model", ModelVersion)
 
 
 def test_changed_report_is_named_where_it_is_read(recorded: Artefacts) -> None:
     recorded.write({recorded.report(DAY): b"<p>stable</p>"})
     Path(str(recorded.report(DAY))).write_bytes(b"<p>drift</p>")
-    with pytest.raises(ArtefactError, match=r"drift_2026-01-01\.html was changed.*Materialise drift_report again"):
+    with pytest.raises(
+        ArtefactError, match=r"drift_2026-01-01\.html was changed.*Materialise drift_report again"
+    ):
         recorded.read_report(DAY)
 
 
 def test_changed_window_is_made_again(recorded: Artefacts) -> None:
     unknown = dict.fromkeys(("last_seq", "accuracy", "noise_ceiling", "ece", "brier"))
-    window = CalibrationWindow(day=DAY, first_day=DAY, n_votes=12, n_comparisons=9, n_prompts=9, reward_models=("m@1",), **unknown)
+    window = CalibrationWindow(
+        day=DAY,
+        first_day=DAY,
+        n_votes=12,
+        n_comparisons=9,
+        n_prompts=9,
+        reward_models=("m@1",),
+        **unknown,
+    )
     recorded.write({recorded.window(DAY): window.model_dump_json().encode()})
     assert recorded.windows([DAY]) == {DAY: window}
     path = Path(str(recorded.window(DAY)))
@@ -152,7 +182,9 @@ def test_changed_window_is_made_again(recorded: Artefacts) -> None:
     assert recorded.windows([DAY]) == {}
 
 
-def test_file_replaced_while_it_is_read_is_read_again(recorded: Artefacts, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_replaced_while_it_is_read_is_read_again(
+    recorded: Artefacts, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded.write_frame("retraining_set", frame, DAY)
     old = path_in(recorded).read_bytes()
     recorded.write_frame("retraining_set", frame.head(3), DAY)

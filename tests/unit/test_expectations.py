@@ -13,16 +13,30 @@ from rlhf_pipeline.frames import PROMPTS, SCHEMAS, FrameSchema, check_frame, int
 
 def prompts(n: int = 4) -> pd.DataFrame:
     return check_frame(
-        pd.DataFrame({
-            "day": "2026-01-01", "prompt_id": [f"p{i}" for i in range(n)], "text": "Why?", "category": "factual", "difficulty": "easy",
-            "source": "templates", "template_id": None, "variables": json.dumps({"x": 1}), "reference": None, "seed": 1,
-        }),
+        pd.DataFrame(
+            {
+                "day": "2026-01-01",
+                "prompt_id": [f"p{i}" for i in range(n)],
+                "text": "Why?",
+                "category": "factual",
+                "difficulty": "easy",
+                "source": "templates",
+                "template_id": None,
+                "variables": json.dumps({"x": 1}),
+                "reference": None,
+                "seed": 1,
+            }
+        ),
         PROMPTS,
-    )  # fmt: skip
+    )
 
 
 def failed(frame: pd.DataFrame, suite: tuple[Expectation, ...]) -> list[tuple[str, str]]:
-    return [(o.expectation.type, o.expectation.subject) for o in validate(frame, suite, "frame") if not o.passed]
+    return [
+        (o.expectation.type, o.expectation.subject)
+        for o in validate(frame, suite, "frame")
+        if not o.passed
+    ]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=lambda s: s.name)
@@ -64,7 +78,11 @@ def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> N
 
 
 def test_a_missing_column_fails_and_says_so() -> None:
-    outcomes = [o for o in validate(prompts().drop(columns="category"), suite_for(PROMPTS), "prompts") if not o.passed]
+    outcomes = [
+        o
+        for o in validate(prompts().drop(columns="category"), suite_for(PROMPTS), "prompts")
+        if not o.passed
+    ]
     assert any("'missing': ['category']" in o.message for o in outcomes)
     assert any("could not be checked" in o.message and "category" in o.message for o in outcomes)
 
@@ -72,7 +90,9 @@ def test_a_missing_column_fails_and_says_so() -> None:
 def test_a_range_of_the_schema_is_held() -> None:
     schema = FrameSchema("t", {"n": integer("count", low=0, high=5)})
     assert failed(pd.DataFrame({"n": [0, 5]}), suite_for(schema)) == []
-    assert failed(pd.DataFrame({"n": [0, 6]}), suite_for(schema)) == [("expect_column_values_to_be_between", "n")]
+    assert failed(pd.DataFrame({"n": [0, 6]}), suite_for(schema)) == [
+        ("expect_column_values_to_be_between", "n")
+    ]
 
 
 def test_a_distribution_warns_and_does_not_block() -> None:
@@ -84,7 +104,11 @@ def test_a_distribution_warns_and_does_not_block() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [Expectation(type="expect_wonders"), Expectation(type="expect_column_values_to_be_unique", kwargs={"colum": "a"})]
+    "bad",
+    [
+        Expectation(type="expect_wonders"),
+        Expectation(type="expect_column_values_to_be_unique", kwargs={"colum": "a"}),
+    ],
 )
 def test_an_unknown_expectation_is_refused_by_name(bad: Expectation) -> None:
     with pytest.raises(ConfigurationError, match=bad.type):

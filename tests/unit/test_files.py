@@ -22,7 +22,10 @@ def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
     assert names(path.parent) == ["log.txt"]
 
 
-@pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "Free some space"), (errno.EACCES, "Make the folder writable")])
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [(errno.ENOSPC, "Free some space"), (errno.EACCES, "Make the folder writable")],
+)
 def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number, cure):
     path = tmp_path / "log.txt"
     write_whole(path, b"one")
@@ -37,7 +40,10 @@ def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number
     assert names(tmp_path) == ["log.txt"]
 
 
-@pytest.mark.parametrize(("below", "cure"), [(".", "Name a file, not a folder"), ("a/b", "below folders"), ("a/b/c", "below folders")])
+@pytest.mark.parametrize(
+    ("below", "cure"),
+    [(".", "Name a file, not a folder"), ("a/b", "below folders"), ("a/b/c", "below folders")],
+)
 def test_a_place_that_can_hold_no_file_is_named_with_its_cure(tmp_path, below, cure):
     (tmp_path / "a").write_bytes(b"mine")
     with pytest.raises(ArtefactError, match=cure):

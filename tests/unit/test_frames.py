@@ -45,16 +45,25 @@ EVERY_SCHEMA = pytest.mark.parametrize("schema", SCHEMAS.values(), ids=lambda s:
 
 def rows(**columns):
     good = {
-        "name": ["x", "y"], "note": ["hi", None], "colour": ["red", "blue"], "n": [0, 3], "rank": [None, 4], "share": [0.0, 1.0],
-        "ok": [True, None], "at": [datetime(2026, 1, 1, tzinfo=UTC)] * 2, "more": ["{}", "[1]"],
-    }  # fmt: skip
+        "name": ["x", "y"],
+        "note": ["hi", None],
+        "colour": ["red", "blue"],
+        "n": [0, 3],
+        "rank": [None, 4],
+        "share": [0.0, 1.0],
+        "ok": [True, None],
+        "at": [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
+        "more": ["{}", "[1]"],
+    }
     return pd.DataFrame(good | columns)
 
 
 def test_a_good_frame_comes_back_typed_in_the_schemas_order():
     checked = check_frame(rows()[[*reversed(KINDS.columns)]], KINDS)
     assert list(checked.columns) == list(KINDS.columns)
-    assert {name: str(dtype) for name, dtype in checked.dtypes.items()} == {name: c.dtype for name, c in KINDS.columns.items()}
+    assert {name: str(dtype) for name, dtype in checked.dtypes.items()} == {
+        name: c.dtype for name, c in KINDS.columns.items()
+    }
 
 
 def test_the_callers_frame_is_never_edited():
@@ -70,7 +79,11 @@ def test_the_callers_frame_is_never_edited():
     [
         ({"name": ["x", None]}, "kinds.name: missing value in 1 rows, first row 1"),
         ({"name": ["x", "x"]}, "duplicate keys; row 1 repeats"),
-        ({"colour": ["red", "green"]}, r"kinds.colour: value not allowed in 1 rows, first row 1 \('green'\). Allowed: red, blue"),
+        (
+            {"colour": ["red", "green"]},
+            r"kinds.colour: value not allowed in 1 rows, first row 1 \('green'\). Allowed: red, "
+            r"blue",
+        ),
         ({"n": [-1, 0]}, "kinds.n: value below 0"),
         ({"n": [0.5, 1]}, r"kinds.n: not a whole number in 1 rows, first row 0 \(.*0.5"),
         ({"n": [np.inf, 1]}, "kinds.n: not a whole number"),
@@ -129,7 +142,10 @@ def test_frames_by_day_carry_their_day():
 
 def test_probabilities_are_bounded_wherever_they_stand():
     columns = {**PREDICTIONS.columns, **PREFERENCE_PAIRS.columns}
-    assert all((columns[n].low, columns[n].high) == (0.0, 1.0) for n in ("p_raw", "p_calibrated", "margin", "agreement"))
+    assert all(
+        (columns[n].low, columns[n].high) == (0.0, 1.0)
+        for n in ("p_raw", "p_calibrated", "margin", "agreement")
+    )
 
 
 def test_a_hash_sees_values_order_and_columns_but_not_the_index():
@@ -137,13 +153,20 @@ def test_a_hash_sees_values_order_and_columns_but_not_the_index():
     moved = frame.copy()
     moved.index = pd.Index([5, 6])
     assert frame_hash(moved) == frame_hash(frame)
-    others = [frame.iloc[::-1], frame.assign(n=[0, 4]), frame.rename(columns={"n": "m"}), frame.drop(columns="n")]
+    others = [
+        frame.iloc[::-1],
+        frame.assign(n=[0, 4]),
+        frame.rename(columns={"n": "m"}),
+        frame.drop(columns="n"),
+    ]
     assert len({frame_hash(f) for f in [frame, *others]}) == 5
 
 
 def test_joining_nothing_gives_the_empty_frame():
     pd.testing.assert_frame_equal(concat([], VOTES), VOTES.empty())
-    pd.testing.assert_frame_equal(concat([PROMPTS.empty(), PROMPTS.empty()], PROMPTS), PROMPTS.empty())
+    pd.testing.assert_frame_equal(
+        concat([PROMPTS.empty(), PROMPTS.empty()], PROMPTS), PROMPTS.empty()
+    )
 
 
 def test_joining_refuses_the_same_key_twice():
@@ -153,4 +176,6 @@ def test_joining_refuses_the_same_key_twice():
 
 
 def test_a_column_that_may_be_missing_has_a_dtype_that_can_say_so():
-    assert [Column(kind, "x", nullable=True).dtype for kind in ("int", "bool", "float", "text")] == ["Int64", "boolean", "float64", "str"]
+    assert [
+        Column(kind, "x", nullable=True).dtype for kind in ("int", "bool", "float", "text")
+    ] == ["Int64", "boolean", "float64", "str"]

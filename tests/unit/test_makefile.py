@@ -18,7 +18,11 @@ def make(folder: Path, *arguments: str) -> str:
 def test_env_file_names_the_default_dagster_home_and_no_rlhf_home(tmp_path: Path) -> None:
     make(tmp_path, ".env", "RLHF_HOME=/elsewhere")
     lines = (tmp_path / ".env").read_text().splitlines()
-    assert lines == [f"DAGSTER_HOME={tmp_path}/var/dagster", "DO_NOT_TRACK=1", "MLFLOW_DISABLE_TELEMETRY=true"]
+    assert lines == [
+        f"DAGSTER_HOME={tmp_path}/var/dagster",
+        "DO_NOT_TRACK=1",
+        "MLFLOW_DISABLE_TELEMETRY=true",
+    ]
 
 
 @pytest.mark.parametrize(("line", "is_named"), [("RLHF_HOME=/x", True), ("DAGSTER_HOME=/x", False)])

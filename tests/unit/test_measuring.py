@@ -1,4 +1,6 @@
-"""A benchmark whose limit is broken says which and ends with 1; what was not measured is never held."""
+"""A benchmark whose limit is broken says which and ends with 1; what was not measured is never
+held.
+"""
 
 import ast
 import subprocess
@@ -19,11 +21,16 @@ def test_a_broken_limit_is_named_and_is_the_exit_code(capsys: pytest.CaptureFixt
     limits.judge(False, "snapshot p95 169 ms, limit 100 ms")
     assert limits.told() == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["PASS  import took 2 min, limit 5 min", "FAIL  snapshot p95 169 ms, limit 100 ms"]
+    assert said[:2] == [
+        "PASS  import took 2 min, limit 5 min",
+        "FAIL  snapshot p95 169 ms, limit 100 ms",
+    ]
     assert said[-2:] == ["limits: 1 held, 1 broken", "  broken: snapshot p95 169 ms, limit 100 ms"]
 
 
-def test_what_was_not_measured_is_neither_held_nor_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_measured_is_neither_held_nor_broken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     limits = Limits()
     limits.skip("Postgres: no server here")
     assert limits.told() == 0
@@ -33,7 +40,9 @@ def test_what_was_not_measured_is_neither_held_nor_broken(capsys: pytest.Capture
     assert "held" not in " ".join(said)
 
 
-def test_all_limits_held_is_said_only_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_limits_held_is_said_only_where_there_are_any(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert Limits().told() == 0
     assert "it has no limits" in capsys.readouterr().out
     held = Limits()
@@ -54,7 +63,9 @@ def test_stages_add_up_and_a_table_is_markdown(capsys: pytest.CaptureFixture[str
     for name in ("one", "two"):
         with spent.stage(name):
             sum(range(10_000))
-    assert spent.total == pytest.approx(tuple(sum(s[i] for s in spent.stages.values()) for i in (0, 1)))
+    assert spent.total == pytest.approx(
+        tuple(sum(s[i] for s in spent.stages.values()) for i in (0, 1))
+    )
     table("Title", ("a", "b"), [(1, "x")])
     assert capsys.readouterr().out == "\nTitle\n\n| a | b |\n|---|---|\n| 1 | x |\n"
 
@@ -63,11 +74,24 @@ def test_stages_add_up_and_a_table_is_markdown(capsys: pytest.CaptureFixture[str
 def test_every_benchmark_ends_with_what_its_limits_say(script: Path) -> None:
     """PASS and FAIL are said by Limits alone, and `main` gives its exit code back to the shell."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     assert not any(text.strip() in ("PASS", "FAIL") for text in texts)
-    main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
-    nested = {id(node) for inner in main.body if isinstance(inner, ast.FunctionDef) for node in ast.walk(inner)}
-    ends = [node for node in ast.walk(main) if isinstance(node, ast.Return) and id(node) not in nested]
+    main = next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"
+    )
+    nested = {
+        id(node)
+        for inner in main.body
+        if isinstance(inner, ast.FunctionDef)
+        for node in ast.walk(inner)
+    }
+    ends = [
+        node for node in ast.walk(main) if isinstance(node, ast.Return) and id(node) not in nested
+    ]
     returned = [ast.unparse(node.value) if node.value else "nothing" for node in ends]
     assert returned
     assert all(value.endswith(".told()") for value in returned), returned
@@ -78,7 +102,9 @@ def test_a_benchmark_without_its_data_measured_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "bench_real.py"), "--data", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[0].startswith("----  not measured: time and accuracy on real votes")
+    assert ended.stdout.splitlines()[0].startswith(
+        "----  not measured: time and accuracy on real votes"
+    )
     assert "limits: 1 not measured" in ended.stdout
 
 
@@ -91,7 +117,9 @@ def learning(*more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_verdict_over_all_counts_what_was_not_measured_as_that(tmp_path: Path) -> None:
-    ended = learning(*ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "registry"))
+    ended = learning(
+        *ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "registry")
+    )
     assert ended.returncode == 0, ended.stderr
     assert "| real | 0." in ended.stdout
     assert "limits: 5 not measured" in ended.stdout.splitlines()[-6]
@@ -101,7 +129,10 @@ def test_the_verdict_over_all_counts_what_was_not_measured_as_that(tmp_path: Pat
 def test_the_verdict_over_all_is_broken_where_a_benchmark_dies(tmp_path: Path) -> None:
     for name in ("pairs.parquet", "votes.parquet"):
         (tmp_path / name).write_bytes(b"no parquet")
-    ended = learning(*ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "votes.parquet"))  # no folder
+    # no folder
+    ended = learning(
+        *ALL_BUT_REAL, "--data", str(tmp_path), "--registry", str(tmp_path / "votes.parquet")
+    )
     assert ended.returncode == 1
     assert "FileExistsError" in ended.stderr
     assert "  broken: bench_real: ended without a verdict" in ended.stdout.splitlines()

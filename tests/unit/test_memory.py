@@ -1,4 +1,6 @@
-"""Too little memory (`ulimit -v`) ends with a named error, and what was there before is untouched."""
+"""Too little memory (`ulimit -v`) ends with a named error, and what was there before is
+untouched.
+"""
 
 import os
 import subprocess
@@ -32,12 +34,23 @@ except OutOfMemory as told:
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads how much memory is used from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="reads how much memory is used from /proc"
+)
 def test_frame_too_large_for_the_memory_leaves_the_last_one(tmp_path):
     # Arrow's own allocators reserve a gigabyte of addresses ahead, which the limit would count.
     environ = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], env=environ, capture_output=True, text=True, check=False, timeout=120)
-    assert "Writing prompts needs more memory than this process may have" in done.stdout, done.stderr[-2000:]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "Writing prompts needs more memory than this process may have" in done.stdout, (
+        done.stderr[-2000:]
+    )
     assert len(Artefacts(tmp_path).read_frame("prompts", "2026-01-01")) == 20
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["2026-01-01.parquet"]
 
@@ -46,7 +59,12 @@ def test_frame_too_large_for_the_memory_leaves_the_last_one(tmp_path):
     ("fault", "named"),
     [
         (MemoryError(), OutOfMemory),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), OutOfMemory),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
+            ),
+            OutOfMemory,
+        ),
         (RuntimeError("shapes differ"), RuntimeError),
     ],
 )

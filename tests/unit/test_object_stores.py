@@ -27,15 +27,25 @@ def s3() -> Iterator[S3]:
 
 
 def refused(path: str) -> str:
-    """What reading, writing and listing below `path` all say, checked to be the same complaint with no secret in it."""
+    """What reading, writing and listing below `path` all say, checked to be the same complaint with
+    no secret in it.
+    """
     said = set()
-    for act in (lambda: put(place(path) / "new", b"x"), lambda: get(place(path) / "new"), lambda: names(place(path))):
+    for act in (
+        lambda: put(place(path) / "new", b"x"),
+        lambda: get(place(path) / "new"),
+        lambda: names(place(path)),
+    ):
         with pytest.raises(ArtefactError) as caught:
             act()
         message = str(caught.value)
         assert path in message
         assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in message
-        said.add(message.split(". ", 1)[1].removesuffix(".").removesuffix("; what was there before is untouched"))
+        said.add(
+            message.split(". ", 1)[1]
+            .removesuffix(".")
+            .removesuffix("; what was there before is untouched")
+        )
     assert len(said) == 1, said
     return said.pop()
 
@@ -48,7 +58,8 @@ def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
     from moto.core import set_initial_no_auth_action_count
 
     put(place(s3.url("kept")) / "file", b"before")
-    said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))  # now the server knows nobody
+    # now the server knows nobody
+    said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
     assert "The store refuses these credentials: set ones (AWS_ACCESS_KEY_ID" in said
     assert get(place(s3.url("kept")) / "file") == b"before"
 
@@ -67,7 +78,10 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     point_at(nobody, monkeypatch)
-    with pytest.raises(ArtefactError, match=rf"Cannot read .*{nobody}.*Is the server up, and AWS_ENDPOINT_URL its address"):
+    with pytest.raises(
+        ArtefactError,
+        match=rf"Cannot read .*{nobody}.*Is the server up, and AWS_ENDPOINT_URL its address",
+    ):
         get(place(s3.url("kept")) / "file")
     point_at("nonsense", monkeypatch)
     assert "AWS_ENDPOINT_URL" in refused(s3.url("kept"))
@@ -77,7 +91,11 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("s4://bucket/frames", "Unsupported filesystem"), ("s3:///rlhf/frames", "bucket"), ("sftp://me:hush@host/frames", "holds a password")],
+    [
+        ("s4://bucket/frames", "Unsupported filesystem"),
+        ("s3:///rlhf/frames", "bucket"),
+        ("sftp://me:hush@host/frames", "holds a password"),
+    ],
 )
 def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
@@ -95,13 +113,19 @@ def test_many_files_come_in_order_and_missing_ones_are_none(s3: S3) -> None:
     folder = place(s3.url("many"))
     for n in range(0, 40, 2):
         put(folder / f"{n}", b"%d" % n)
-    assert get_many([folder / f"{n}" for n in range(40)]) == [b"%d" % n if n % 2 == 0 else None for n in range(40)]
+    assert get_many([folder / f"{n}" for n in range(40)]) == [
+        b"%d" % n if n % 2 == 0 else None for n in range(40)
+    ]
     assert names(folder) == sorted(str(n) for n in range(0, 40, 2))
 
 
 @pytest.mark.parametrize("where", ["s3", "memory", "folder"])
 def test_a_file_has_the_time_it_was_written_at(s3: S3, tmp_path: Path, where: str) -> None:
-    path = place({"s3": s3.url("dated/x"), "memory": "memory://dated/x", "folder": str(tmp_path / "x")}[where])
+    path = place(
+        {"s3": s3.url("dated/x"), "memory": "memory://dated/x", "folder": str(tmp_path / "x")}[
+            where
+        ]
+    )
     put(path, b"content")
     at = written_at(path)
     assert at is not None
@@ -145,11 +169,16 @@ def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) ->
     file = place(s3.url("killed")) / "file"
     put(file, b"before")
     host, port = s3.endpoint.removeprefix("http://").split(":")
-    handler = type("Handler", (Stalling,), {"target": (host, int(port)), "stalled": threading.Event()})
+    handler = type(
+        "Handler", (Stalling,), {"target": (host, int(port)), "stalled": threading.Event()}
+    )
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        script = f"from rlhf_pipeline.object_stores import place, put; put(place({str(file)!r}), b'x' * 64 * 2**20)"
+        script = (
+            f"from rlhf_pipeline.object_stores import place, put; put(place({str(file)!r}), "
+            "b'x' * 64 * 2**20)"
+        )
         environ = os.environ | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
         writer = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environ)
         try:

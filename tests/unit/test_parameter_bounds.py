@@ -1,4 +1,6 @@
-"""Every number that a setting, rule or parameter takes is finite, and settings that cannot work are refused at load."""
+"""Every number that a setting, rule or parameter takes is finite, and settings that cannot work are
+refused at load.
+"""
 
 import importlib
 import math
@@ -17,8 +19,13 @@ def parameter_classes() -> list[type[BaseModel]]:
     for module in pkgutil.walk_packages(rlhf_pipeline.__path__, "rlhf_pipeline."):
         if ".migrations" not in module.name:
             importlib.import_module(module.name)
-    found = {kind for kind in descendants(BaseModel) if kind.__module__.startswith("rlhf_pipeline.")}
-    return sorted((kind for kind in found if kind.__name__.endswith(("Params", "Settings", "Rules"))), key=lambda kind: kind.__name__)
+    found = {
+        kind for kind in descendants(BaseModel) if kind.__module__.startswith("rlhf_pipeline.")
+    }
+    return sorted(
+        (kind for kind in found if kind.__name__.endswith(("Params", "Settings", "Rules"))),
+        key=lambda kind: kind.__name__,
+    )
 
 
 def descendants(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -50,16 +57,24 @@ def test_every_number_of_a_parameter_class_is_finite():
     [
         (
             {"RLHF_QUIET_MINUTES": "inf"},
-            r"quiet_minutes: .*finite number, not 'inf'; correct RLHF_QUIET_MINUTES, or quiet_minutes in rlhf\.yaml",
+            r"quiet_minutes: .*finite number, not 'inf'; correct RLHF_QUIET_MINUTES, or "
+            r"quiet_minutes in rlhf\.yaml",
         ),
         ({"RLHF_HEARTBEAT_SECONDS": "nan"}, "heartbeat_seconds: .*finite number, not 'nan'"),
-        ({"RLHF_KEEP_DAYS": "1000000000"}, "keep_days: .*less than or equal to 36500, not '1000000000'"),
-        ({"RLHF_START_DAY": "0001-01-01"}, "start_day: .*greater than or equal to 1970-01-01, not '0001-01-01'"),
+        (
+            {"RLHF_KEEP_DAYS": "1000000000"},
+            "keep_days: .*less than or equal to 36500, not '1000000000'",
+        ),
+        (
+            {"RLHF_START_DAY": "0001-01-01"},
+            "start_day: .*greater than or equal to 1970-01-01, not '0001-01-01'",
+        ),
         ({"RLHF_START_DAY": "9999-12-31"}, "start_day: .*less than or equal to 2099-12-31"),
         ({"RLHF_BUDGET_PER_DAY": "1e300"}, "budget_per_day: .*less than or equal to 1000000000"),
         (
             {"RLHF_HEARTBEAT_SECONDS": "60", "RLHF_DEAD_AFTER_SECONDS": "30"},
-            r"dead_after_seconds: .*at least two heartbeats \(heartbeat_seconds is 60\).*, not '30'; correct RLHF_DEAD_AFTER_SECONDS",
+            r"dead_after_seconds: .*at least two heartbeats \(heartbeat_seconds is 60\).*, not "
+            r"'30'; correct RLHF_DEAD_AFTER_SECONDS",
         ),
     ],
 )

@@ -10,12 +10,20 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, integer, number, text
 from rlhf_pipeline.parquet import decode_frames, encode_frame
 
-SCHEMA = FrameSchema("judged", {"name": text("who"), "n": integer("how many"), "share": number("of all")})
+SCHEMA = FrameSchema(
+    "judged", {"name": text("who"), "n": integer("how many"), "share": number("of all")}
+)
 N_FLIPS = 400
 
 
 def frame() -> pd.DataFrame:
-    return pd.DataFrame({"name": [f"c{i * 31 % 97}" for i in range(60)], "n": range(60), "share": [i / 61 for i in range(60)]})
+    return pd.DataFrame(
+        {
+            "name": [f"c{i * 31 % 97}" for i in range(60)],
+            "n": range(60),
+            "share": [i / 61 for i in range(60)],
+        }
+    )
 
 
 def footer_start(content: bytes) -> int:
@@ -29,7 +37,11 @@ def test_flipped_bit_in_a_page_never_changes_a_value() -> None:
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         try:
-            outcomes.append("equal" if decode_frames([bytes(changed)], SCHEMA).equals(expected) else f"bit {bit} changed a value")
+            outcomes.append(
+                "equal"
+                if decode_frames([bytes(changed)], SCHEMA).equals(expected)
+                else f"bit {bit} changed a value"
+            )
         except FrameError:
             outcomes.append("error")
     assert set(outcomes) == {"error", "equal"}

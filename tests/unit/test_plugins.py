@@ -32,14 +32,20 @@ def distribution(folder, *lines, group="completions"):
     info = folder / "echo_backend-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-backend\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[rlhf_pipeline.{group}]\n" + "".join(f"{line}\n" for line in lines))
+    (info / "entry_points.txt").write_text(
+        f"[rlhf_pipeline.{group}]\n" + "".join(f"{line}\n" for line in lines)
+    )
     (folder / "echo_backend.py").write_text(MODULE)
-    return lambda name: [p for d in distributions(path=[str(folder)]) for p in d.entry_points.select(group=name)]
+    return lambda name: [
+        p for d in distributions(path=[str(folder)]) for p in d.entry_points.select(group=name)
+    ]
 
 
 def test_a_package_adds_its_backend_to_the_folders_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    members = Members("completions", dict(BACKENDS), distribution(tmp_path, "echo = echo_backend:Echo"))
+    members = Members(
+        "completions", dict(BACKENDS), distribution(tmp_path, "echo = echo_backend:Echo")
+    )
     assert list(members) == ["template", "local", "openai_compatible", "anthropic", "echo"]
     assert len(members) == 5
     assert members["echo"]().model_version == "echo-1"
@@ -61,7 +67,9 @@ def test_nothing_is_imported_before_the_mapping_is_read(tmp_path):
 
 
 def test_two_members_of_one_name_are_refused_by_package(tmp_path):
-    members = Members("completions", {"template": int}, distribution(tmp_path, "template = echo_backend:Echo"))
+    members = Members(
+        "completions", {"template": int}, distribution(tmp_path, "template = echo_backend:Echo")
+    )
     with pytest.raises(ConfigurationError, match=r"echo-backend registers 'template'.*taken"):
         list(members)
 
@@ -69,7 +77,9 @@ def test_two_members_of_one_name_are_refused_by_package(tmp_path):
 @pytest.mark.parametrize("value", ["echo_backend:Missing", "no_such_module:Echo"])
 def test_a_member_that_cannot_be_imported_names_its_package(tmp_path, monkeypatch, value):
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"echo-backend registers 'echo'.*cannot be imported.*uninstall"):
+    with pytest.raises(
+        ConfigurationError, match=r"echo-backend registers 'echo'.*cannot be imported.*uninstall"
+    ):
         list(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
 
 
@@ -93,12 +103,25 @@ FOLDERS = {
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_class_of_a_folder_that_is_one_of_its_kind_is_in_the_mapping(folder):
-    """`method` is what only members of the folder have; the protocol in base.py has it too and is no member."""
+    """`method` is what only members of the folder have; the protocol in base.py has it too and is
+    no member.
+    """
     mapping, method = FOLDERS[folder]
-    modules = [import_module(f"{folder}.{m.name}") for m in pkgutil.iter_modules(import_module(folder).__path__) if m.name != "base"]
-    kinds = {v for m in modules for v in vars(m).values() if inspect.isclass(v) and v.__module__ == m.__name__ and method in vars(v)}
+    modules = [
+        import_module(f"{folder}.{m.name}")
+        for m in pkgutil.iter_modules(import_module(folder).__path__)
+        if m.name != "base"
+    ]
+    kinds = {
+        v
+        for m in modules
+        for v in vars(m).values()
+        if inspect.isclass(v) and v.__module__ == m.__name__ and method in vars(v)
+    }
     assert kinds == {member for member in mapping.values() if member.__module__.startswith(folder)}
-    assert {name: getattr(member, "name", None) for name, member in mapping.items()} == {name: name for name in mapping}
+    assert {name: getattr(member, "name", None) for name, member in mapping.items()} == {
+        name: name for name in mapping
+    }
 
 
 def test_each_mapping_begins_with_or_holds_a_member_that_works_offline():

@@ -22,17 +22,30 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def vote(**more):
     given = {
-        "comparison_id": "c", "annotator_id": "ann", "annotator_kind": "human", "choice": "a", "strength": 2, "voted_at": NOW,
-        "origin": "page", "idempotency_key": "k",
-    }  # fmt: skip
+        "comparison_id": "c",
+        "annotator_id": "ann",
+        "annotator_kind": "human",
+        "choice": "a",
+        "strength": 2,
+        "voted_at": NOW,
+        "origin": "page",
+        "idempotency_key": "k",
+    }
     return NewVote(**(given | more))
 
 
 def event(**more):
     given = {
-        "kind": "drift", "model_version": "demo.reward_model@1", "detector": "ddm", "params_hash": "p", "stream": "errors", "seq": 7,
-        "day": "2026-01-02", "evidence": {"p": 0.5}, "detected_at": NOW,
-    }  # fmt: skip
+        "kind": "drift",
+        "model_version": "demo.reward_model@1",
+        "detector": "ddm",
+        "params_hash": "p",
+        "stream": "errors",
+        "seq": 7,
+        "day": "2026-01-02",
+        "evidence": {"p": 0.5},
+        "detected_at": NOW,
+    }
     return DriftEvent(**(given | more))
 
 
@@ -53,7 +66,9 @@ def test_the_order_of_keys_does_not_matter_and_letters_beyond_ascii_do():
 
 
 def test_an_id_stays_what_it_is_between_versions_of_this_package():
-    """Ids are in people's stores: a change here would make every prompt and comparison a new one."""
+    """Ids are in people's stores: a change here would make every prompt and comparison a new
+    one.
+    """
     assert content_id("prompt", "Why is the sky blue?", "") == "01a0ecf394e453fb0c4e"
 
 
@@ -82,7 +97,16 @@ def test_a_record_round_trips_through_json():
         assert type(record).from_json(record.model_dump_json()) == record
 
 
-@pytest.mark.parametrize("broken", [{"strength": 0}, {"strength": 5}, {"choice": "c"}, {"stated_confidence": 1.1}, {"idempotency_key": ""}])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"strength": 0},
+        {"strength": 5},
+        {"choice": "c"},
+        {"stated_confidence": 1.1},
+        {"idempotency_key": ""},
+    ],
+)
 def test_a_vote_out_of_range_is_refused(broken):
     with pytest.raises(ValidationError):
         vote(**broken)
@@ -91,7 +115,15 @@ def test_a_vote_out_of_range_is_refused(broken):
 def test_an_event_is_the_same_event_whenever_and_with_whatever_evidence_it_is_found():
     again = event(detected_at=NOW + timedelta(days=1), evidence={"p": 0.6}, change_seq=3)
     assert again.event_id == event().event_id
-    others = [event(**{name: value}) for name, value in {"seq": 8, "detector": "adwin", "stream": "x", "params_hash": "q"}.items()]
+    others = [
+        event(**{name: value})
+        for name, value in {
+            "seq": 8,
+            "detector": "adwin",
+            "stream": "x",
+            "params_hash": "q",
+        }.items()
+    ]
     assert len({e.event_id for e in [event(), *others]}) == 5
 
 
@@ -102,7 +134,9 @@ def test_words_are_what_is_written_down():
 
 
 def test_a_version_is_named_by_name_and_number():
-    version = ModelVersion(name="demo.policy", version=3, kind="policy", uri="runs:/x/model", content_hash="h")
+    version = ModelVersion(
+        name="demo.policy", version=3, kind="policy", uri="runs:/x/model", content_hash="h"
+    )
     assert version.label == "demo.policy@3"
 
 

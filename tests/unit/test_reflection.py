@@ -28,12 +28,23 @@ class NanModel:
 def comparisons(**texts: tuple[str, str]) -> pd.DataFrame:
     rows = [
         {
-            "day": "2026-01-01", "comparison_id": c, "prompt_id": f"prompt-{c}", "prompt": "ask", "completion_a_id": f"{c}a",
-            "completion_b_id": f"{c}b", "completion_a": a, "completion_b": b, "model_version_a": "demo.policy@1",
-            "model_version_b": "demo.policy@1", "category": "factual", "repeat_of": None, "position": i, "seed": 0,
+            "day": "2026-01-01",
+            "comparison_id": c,
+            "prompt_id": f"prompt-{c}",
+            "prompt": "ask",
+            "completion_a_id": f"{c}a",
+            "completion_b_id": f"{c}b",
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": "demo.policy@1",
+            "model_version_b": "demo.policy@1",
+            "category": "factual",
+            "repeat_of": None,
+            "position": i,
+            "seed": 0,
         }
         for i, (c, (a, b)) in enumerate(texts.items())
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
@@ -41,30 +52,56 @@ def votes(*cast: tuple[str, str, str]) -> pd.DataFrame:
     moment = pd.Timestamp("2026-01-01T10:00Z")
     rows = [
         {
-            "day": "2026-01-01", "seq": i + 1, "vote_id": f"v{i}", "comparison_id": c, "prompt_id": f"prompt-{c}", "annotator_id": who,
-            "annotator_kind": "human", "choice": choice, "strength": 2 if choice in "ab" else None, "repeat_of": None,
-            "voted_at": moment, "received_at": moment,
+            "day": "2026-01-01",
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "comparison_id": c,
+            "prompt_id": f"prompt-{c}",
+            "annotator_id": who,
+            "annotator_kind": "human",
+            "choice": choice,
+            "strength": 2 if choice in "ab" else None,
+            "repeat_of": None,
+            "voted_at": moment,
+            "received_at": moment,
         }
         for i, (c, who, choice) in enumerate(cast)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty()
 
 
 SHOWN = comparisons(c1=("long text", "short"), c2=("x", "much longer"), c3=("same", "size"))
 
 
-def predicted(shown: pd.DataFrame = SHOWN, label: str = "demo.reward_model@1", **more) -> pd.DataFrame:
-    return predict(shown, LengthModel(), reward_model_label=label, calibrator_version="none", data_hash="d", predicted_at=PUBLISHED, **more)
+def predicted(
+    shown: pd.DataFrame = SHOWN, label: str = "demo.reward_model@1", **more
+) -> pd.DataFrame:
+    return predict(
+        shown,
+        LengthModel(),
+        reward_model_label=label,
+        calibrator_version="none",
+        data_hash="d",
+        predicted_at=PUBLISHED,
+        **more,
+    )
 
 
 def test_a_prediction_says_what_made_it_and_what_of():
     rows = predicted()
     first = rows.iloc[0]
-    assert (first["reward_model"], first["calibrator"], first["data_hash"]) == ("demo.reward_model@1", "none", "d")
+    assert (first["reward_model"], first["calibrator"], first["data_hash"]) == (
+        "demo.reward_model@1",
+        "none",
+        "d",
+    )
     assert first["p_raw"] == pytest.approx(1 / (1 + np.exp(-4)))
     assert first["p_calibrated"] == first["p_raw"]
     assert rows["features_hash"].nunique() == 3
-    assert predicted(comparisons(c9=("long text", "short")))["features_hash"][0] == first["features_hash"]
+    assert (
+        predicted(comparisons(c9=("long text", "short")))["features_hash"][0]
+        == first["features_hash"]
+    )
 
 
 def test_calibration_moves_only_the_calibrated_probability():
@@ -84,7 +121,14 @@ def test_an_empty_day_gives_empty_frames():
 
 def test_nan_scores_are_refused():
     with pytest.raises(InvalidScores):
-        predict(SHOWN, NanModel(), reward_model_label="m@1", calibrator_version="none", data_hash="d", predicted_at=PUBLISHED)
+        predict(
+            SHOWN,
+            NanModel(),
+            reward_model_label="m@1",
+            calibrator_version="none",
+            data_hash="d",
+            predicted_at=PUBLISHED,
+        )
 
 
 def test_every_prediction_has_a_row_and_every_vote_its_own():
@@ -104,7 +148,10 @@ def test_ties_and_equal_scores_are_no_error_and_no_success():
 def test_two_models_are_each_set_beside_the_same_vote():
     both = pd.concat([predicted(), predicted(label="demo.reward_model@2")], ignore_index=True)
     rows = reflect(both, votes(("c1", "x", "b")))
-    assert rows.loc[rows["vote_id"] == "v0", "reward_model"].tolist() == ["demo.reward_model@1", "demo.reward_model@2"]
+    assert rows.loc[rows["vote_id"] == "v0", "reward_model"].tolist() == [
+        "demo.reward_model@1",
+        "demo.reward_model@2",
+    ]
 
 
 def test_a_vote_without_a_prediction_is_named_unless_told():
@@ -121,7 +168,9 @@ def test_duplicate_predictions_are_refused():
 
 def test_another_order_of_votes_gives_the_same_log():
     cast = votes(("c1", "x", "a"), ("c2", "x", "a"), ("c1", "y", "tie"), ("c3", "x", "b"))
-    pd.testing.assert_frame_equal(reflect(predicted(), cast), reflect(predicted().iloc[::-1], cast.iloc[::-1]))
+    pd.testing.assert_frame_equal(
+        reflect(predicted(), cast), reflect(predicted().iloc[::-1], cast.iloc[::-1])
+    )
 
 
 def test_judged_predictions_are_in_order_of_seq_and_fit_for_evidently():
@@ -129,7 +178,10 @@ def test_judged_predictions_are_in_order_of_seq_and_fit_for_evidently():
     judged = judged_predictions(reflect(predicted(), cast))
     assert judged["seq"].is_monotonic_increasing
     assert set(judged["error"]) == {0.0, 1.0}
-    assert (judged.loc[judged["group"] == "c1", "outcome"] == 1 - judged.loc[judged["group"] == "c1", "error"]).all()
+    assert (
+        judged.loc[judged["group"] == "c1", "outcome"]
+        == 1 - judged.loc[judged["group"] == "c1", "error"]
+    ).all()
     assert not evidently_calibration_report(judged).passed
 
 
@@ -147,7 +199,9 @@ def test_log_rows_are_json_with_what_is_missing_as_null():
 def test_a_model_is_not_set_beside_its_own_answers():
     people, machine = (
         votes(("c1", "x", "b")),
-        votes(("c2", "demo.reward_model@1", "b")).assign(annotator_kind="machine", seq=9, vote_id="m"),
+        votes(("c2", "demo.reward_model@1", "b")).assign(
+            annotator_kind="machine", seq=9, vote_id="m"
+        ),
     )
     rows = reflect(predicted(), pd.concat([people, machine]))
     pd.testing.assert_frame_equal(rows, reflect(predicted(), people))

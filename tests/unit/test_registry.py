@@ -14,7 +14,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, StoreError
+from rlhf_pipeline.errors import (
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    StoreError,
+)
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import (
     CHAMPION,
@@ -66,7 +72,9 @@ def register(registry: Registry, folder: Path, **more: object) -> ModelVersion:
         return registry.register("policy", folder, run=run, **more)  # type: ignore[arg-type]
 
 
-def interrupted(registry: Registry, by: BaseException, run_key: str, log: Callable[[Run], None]) -> Run:
+def interrupted(
+    registry: Registry, by: BaseException, run_key: str, log: Callable[[Run], None]
+) -> Run:
     """A run that logged something before `by` ended it."""
     opened: list[Run] = []
 
@@ -81,10 +89,18 @@ def interrupted(registry: Registry, by: BaseException, run_key: str, log: Callab
     return opened[0]
 
 
-def test_a_version_is_rebuilt_from_the_registry_alone(registry: Registry, home: Path, tmp_path: Path) -> None:
+def test_a_version_is_rebuilt_from_the_registry_alone(
+    registry: Registry, home: Path, tmp_path: Path
+) -> None:
     folder = model_folder(tmp_path)
     lineage = {"parent": "demo.policy@1", "data_hash": "d" * 64, "data_seq": 77}
-    made = register(registry, folder, metrics={"accuracy": 0.7}, params={"beta": 0.1, "nested": {"a": [1]}}, **lineage)
+    made = register(
+        registry,
+        folder,
+        metrics={"accuracy": 0.7},
+        params={"beta": 0.1, "nested": {"a": [1]}},
+        **lineage,
+    )
     read = open_registry(home, registry.project).get("policy", 1)
     assert read == made
     assert (read.metrics, read.params, read.data_seq, read.parent) == (
@@ -111,12 +127,18 @@ def test_promotion_keeps_the_old_champion_as_previous(registry: Registry, tmp_pa
         register(registry, model_folder(tmp_path, content))
     assert registry.promote("policy", 1).previous_version is None
     assert registry.promote("policy", 2, reason="won").previous_version == 1
-    assert registry.promote("policy", 2).previous_version == 1, "promoting the champion again changes nothing"
+    assert registry.promote("policy", 2).previous_version == 1, (
+        "promoting the champion again changes nothing"
+    )
     assert registry.promote("policy", 3).previous_version == 2
     assert registry.get("policy", CHAMPION).version == 3  # type: ignore[union-attr]
     assert registry.get("policy", PREVIOUS).version == 2  # type: ignore[union-attr]
     registry.set_alias("policy", "candidate", 1)
-    assert [(m.version, m.aliases) for m in registry.list_models()] == [(1, ("candidate",)), (2, ("previous",)), (3, ("champion",))]
+    assert [(m.version, m.aliases) for m in registry.list_models()] == [
+        (1, ("candidate",)),
+        (2, ("previous",)),
+        (3, ("champion",)),
+    ]
 
 
 def test_the_same_files_parent_and_data_are_one_version(registry: Registry, tmp_path: Path) -> None:
@@ -149,18 +171,28 @@ def test_an_accuracy_without_a_ceiling_is_tagged_as_such(
     client = registry.tracking.client
     expected = "unknown" if is_tagged else None
     assert client.get_run(run.run_id).data.tags.get("noise_ceiling") == expected
-    assert client.get_model_version(version.name, str(version.version)).tags.get("noise_ceiling") == expected
+    assert (
+        client.get_model_version(version.name, str(version.version)).tags.get("noise_ceiling")
+        == expected
+    )
     assert registry.get("policy", version.version) == version
 
 
-def test_each_accuracy_wants_the_ceiling_of_its_own_votes(registry: Registry, tmp_path: Path) -> None:
+def test_each_accuracy_wants_the_ceiling_of_its_own_votes(
+    registry: Registry, tmp_path: Path
+) -> None:
     metrics = {"test_accuracy": 0.7, "test_accuracy_since_change": 0.6, "noise_ceiling": 0.8}
     with registry.run("train") as run:
         run.log_metrics(metrics)
         version = registry.register("policy", model_folder(tmp_path), run=run, metrics=metrics)
     client = registry.tracking.client
-    for tags in (client.get_run(run.run_id).data.tags, client.get_model_version(version.name, str(version.version)).tags):
-        assert {name: tags.get(name) for name in ("noise_ceiling", "noise_ceiling_since_change")} == {
+    for tags in (
+        client.get_run(run.run_id).data.tags,
+        client.get_model_version(version.name, str(version.version)).tags,
+    ):
+        assert {
+            name: tags.get(name) for name in ("noise_ceiling", "noise_ceiling_since_change")
+        } == {
             "noise_ceiling": None,
             "noise_ceiling_since_change": "unknown",
         }
@@ -184,7 +216,9 @@ def test_a_ceiling_that_a_retry_finds_is_no_longer_unknown(registry: Registry) -
 
 def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     key = "run:asset:it's"
-    first = interrupted(registry, RuntimeError(), key, lambda run: run.log_params({"lr": 1, "n": 5}))
+    first = interrupted(
+        registry, RuntimeError(), key, lambda run: run.log_params({"lr": 1, "n": 5})
+    )
     with registry.run("train", {"asset": "reward_model"}, key) as second:
         second.log_params({"lr": 1, "n": 6})
         second.log_metrics({"loss": 0.5})
@@ -200,7 +234,9 @@ def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
 
 
 def test_a_failed_run_keeps_what_it_logged(registry: Registry) -> None:
-    run = interrupted(registry, KeyboardInterrupt(), "key", lambda run: run.log_metrics({"loss": 1.0}, step=3))
+    run = interrupted(
+        registry, KeyboardInterrupt(), "key", lambda run: run.log_metrics({"loss": 1.0}, step=3)
+    )
     seen = registry._tracking.client.get_run(run.run_id)
     assert (seen.info.status, seen.data.metrics) == ("KILLED", {"loss": 1.0})
 
@@ -215,7 +251,9 @@ def test_a_long_curve_fits_into_batches(registry: Registry) -> None:
     assert len(registry._tracking.client.get_run(run.run_id).data.params) == 150
 
 
-def test_texts_figures_and_folders_become_files_of_the_run(registry: Registry, home: Path, tmp_path: Path) -> None:
+def test_texts_figures_and_folders_become_files_of_the_run(
+    registry: Registry, home: Path, tmp_path: Path
+) -> None:
     with registry.run("report") as run:
         run.log_text("größer", "reports/day.md")
         run.log_figure(b"\x89PNG", "loss.png")
@@ -238,17 +276,23 @@ def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home:
     ]
     page = f"#/experiments/{registry._tracking.experiment_id}/runs/{run.run_id}"
     assert run.url == listed[0].url == page
-    behind = Registry(registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/")
+    behind = Registry(
+        registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/"
+    )
     assert behind.runs(1)[0].url == f"http://127.0.0.1:5000/{page}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_is_none_is_never_logged(registry: Registry, tmp_path: Path, value: float) -> None:
+def test_a_number_that_is_none_is_never_logged(
+    registry: Registry, tmp_path: Path, value: float
+) -> None:
     with registry.run("train") as run:
         with pytest.raises(InvalidScores, match="loss"):
             run.log_metrics({"loss": value})
         with pytest.raises(InvalidScores, match="accuracy"):
-            registry.register("policy", model_folder(tmp_path), run=run, metrics={"accuracy": value})
+            registry.register(
+                "policy", model_folder(tmp_path), run=run, metrics={"accuracy": value}
+            )
     assert registry.history("policy") == []
 
 
@@ -275,11 +319,15 @@ def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path)
     with pytest.raises(ModelNotFound, match=model.label):
         registry.folder(model, tmp_path / "cache")
     assert registry.get("policy", CHAMPION) is None
-    assert register(registry, model_folder(tmp_path)) == model, "registering again brings the files back"
+    assert register(registry, model_folder(tmp_path)) == model, (
+        "registering again brings the files back"
+    )
     assert registry.folder(model, tmp_path / "cache") == folder
 
 
-def test_a_registration_killed_after_the_files_is_completed_by_the_next(registry: Registry, tmp_path: Path) -> None:
+def test_a_registration_killed_after_the_files_is_completed_by_the_next(
+    registry: Registry, tmp_path: Path
+) -> None:
     half = model_folder(tmp_path, "half of other weights")
     with registry.run("train", run_key="k") as run:
         run.log_folder(half, "model/" + folder_hash(half)[:12])
@@ -298,7 +346,9 @@ def test_a_version_made_by_hand_is_refused_by_name(registry: Registry) -> None:
         registry.get("policy", 1)
 
 
-def test_remote_files_are_downloaded_once_and_verified(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_files_are_downloaded_once_and_verified(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = register(registry, model_folder(tmp_path))
     monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
     folder = registry.folder(model, tmp_path / "cache")
@@ -307,14 +357,18 @@ def test_remote_files_are_downloaded_once_and_verified(registry: Registry, tmp_p
     assert folder_hash(registry.folder(model, tmp_path / "cache")) == model.content_hash
 
 
-def test_files_in_an_object_store_are_kept_there_until_they_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow import MlflowClient
 
     with local_s3() as s3:
         monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", s3.endpoint)
         (tmp_path / "mlflow").mkdir()
         registry = open_registry(tmp_path, "demo")
-        MlflowClient(registry.tracking_uri).create_experiment("demo", artifact_location=s3.url("mlflow"))
+        MlflowClient(registry.tracking_uri).create_experiment(
+            "demo", artifact_location=s3.url("mlflow")
+        )
         model = register(registry, model_folder(tmp_path))
         folder = registry.folder(model, tmp_path / "cache")
         assert folder == tmp_path / "cache" / model.content_hash
@@ -359,7 +413,9 @@ def test_threads_write_side_by_side(registry: Registry, tmp_path: Path) -> None:
 
 
 def _train(home: Path, i: int) -> None:
-    """What a retraining does in MLflow: a curve as it grows, its own model, one that another run also came to, an alias."""
+    """What a retraining does in MLflow: a curve as it grows, its own model, one that another run
+    also came to, an alias.
+    """
     registry = open_registry(home, "demo")
     with registry.run(f"candidate {i}", run_key=f"candidate {i}") as run:
         run.log_params({"seed": i})
@@ -367,13 +423,18 @@ def _train(home: Path, i: int) -> None:
             run.log_metrics({"loss": 1 / (step + 1)}, step=step)
             if step % 5 == 4:
                 run.flush()
-        own = registry.register("policy", model_folder(home / str(i), str(i)), run=run, data_hash="d")
+        own = registry.register(
+            "policy", model_folder(home / str(i), str(i)), run=run, data_hash="d"
+        )
         registry.register("policy", model_folder(home / str(i), "shared"), run=run, data_hash="d")
     registry.set_alias("policy", f"from_{i}", own.version)
 
 
 def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
-    processes = [multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i)) for i in range(4)]
+    processes = [
+        multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i))
+        for i in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -384,13 +445,17 @@ def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> 
     assert [m.version for m in versions] == [1, 2, 3, 4, 5], "4 of their own, 1 in common"
     assert len({m.content_hash for m in versions}) == 5
     runs = registry.runs(10)
-    assert sorted((run.name, run.status) for run in runs) == [(f"candidate {i}", "FINISHED") for i in range(4)]
+    assert sorted((run.name, run.status) for run in runs) == [
+        (f"candidate {i}", "FINISHED") for i in range(4)
+    ]
     for run in runs:
         assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 20
     named = {alias: model.version for model in registry.list_models() for alias in model.aliases}
     assert sorted(named) == [f"from_{i}" for i in range(4)]
     for alias, version in named.items():
-        folder = registry.folder(next(m for m in versions if m.version == version), tmp_path / "cache")
+        folder = registry.folder(
+            next(m for m in versions if m.version == version), tmp_path / "cache"
+        )
         assert (folder / "model.safetensors").read_text() == alias.removeprefix("from_")
 
 
@@ -407,7 +472,9 @@ sys.stdin.readline()
 def locked(home: Path) -> Iterator[Callable[[], None]]:
     """Another process holds MLflow's database until it is told to let go."""
     command = [sys.executable, "-c", HOLDER, str(home / "mlflow" / "mlflow.db")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -415,7 +482,9 @@ def locked(home: Path) -> Iterator[Callable[[], None]]:
         holder.stdin.close()
 
 
-def test_a_database_locked_for_a_while_is_waited_for(home: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_database_locked_for_a_while_is_waited_for(
+    home: Path, registry: Registry, tmp_path: Path
+) -> None:
     registry.initialise()
     with locked(home) as let_go:
         threading.Timer(3, let_go).start()
@@ -424,11 +493,16 @@ def test_a_database_locked_for_a_while_is_waited_for(home: Path, registry: Regis
     assert [run.status for run in registry.runs(5)] == ["FINISHED"]
 
 
-def test_a_database_that_stays_locked_is_named_and_the_retry_completes(home: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
+    home: Path, registry: Registry, tmp_path: Path
+) -> None:
     registry.initialise()
     folder = model_folder(tmp_path)
     hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.5)
-    said = rf"{home / 'mlflow' / 'mlflow.db'} has been locked by another process for 0.5 s\. End what holds it.*run again"
+    said = (
+        rf"{home / 'mlflow' / 'mlflow.db'} has been locked by another process for 0.5 s\. End "
+        f"what holds it.*run again"
+    )
 
     def train() -> None:
         with hasty.run("train", run_key="k") as run, locked(home):
@@ -450,7 +524,9 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(home: Pat
     assert [(run.status, run.metrics) for run in registry.runs(5)] == [("FINISHED", {"loss": 0.5})]
 
 
-def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(home: Path, registry: Registry) -> None:
+def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(
+    home: Path, registry: Registry
+) -> None:
     registry.initialise()
     hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.2)
 
@@ -467,7 +543,12 @@ def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(home: Path, r
 def test_a_new_home_whose_database_is_locked_is_named(tmp_path: Path) -> None:
     open_registry(tmp_path, "demo").initialise()
     with locked(tmp_path), pytest.raises(StoreError, match="locked by another process"):
-        Registry(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}", tmp_path / "artifacts", "other", patience_s=0.2).initialise()
+        Registry(
+            f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}",
+            tmp_path / "artifacts",
+            "other",
+            patience_s=0.2,
+        ).initialise()
 
 
 def test_every_opening_of_the_test_split_is_kept_and_listed_by_time(registry: Registry) -> None:
@@ -481,22 +562,38 @@ def test_every_opening_of_the_test_split_is_kept_and_listed_by_time(registry: Re
     assert set(found["n_pairs"]) == {1}
     assert found["opened_at"].is_monotonic_increasing
     assert found["data_hash"].nunique() == 1
-    assert openings(open_registry(Path(registry.tracking_uri.removeprefix("sqlite:///")).parents[1], "another")).empty
+    assert openings(
+        open_registry(Path(registry.tracking_uri.removeprefix("sqlite:///")).parents[1], "another")
+    ).empty
 
 
 def test_openings_stay_out_of_the_project_s_own_runs(registry: Registry) -> None:
-    open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(registry))
+    open_test_split(
+        pd.DataFrame({"split": ["test"]}),
+        model="rm@1",
+        purpose="accuracy",
+        record=opening_recorder(registry),
+    )
     assert registry.runs(10) == []
 
 
-def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(registry: Registry, home: Path) -> None:
+def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
+    registry: Registry, home: Path
+) -> None:
     registry.initialise()
-    impatient = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.1)
+    impatient = Registry(
+        registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.1
+    )
     impatient.initialise()
     with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked by another process"):
-            open_test_split(pd.DataFrame({"split": ["test"]}), model="rm@1", purpose="accuracy", record=opening_recorder(impatient))
+            open_test_split(
+                pd.DataFrame({"split": ["test"]}),
+                model="rm@1",
+                purpose="accuracy",
+                record=opening_recorder(impatient),
+            )
     assert openings(registry).empty
 
 
@@ -505,17 +602,23 @@ def removable(registry: Registry, tmp_path: Path) -> ModelVersion:
     return register(registry, model_folder(tmp_path), metrics={"seconds": 3.0})
 
 
-def test_removed_version_names_itself_when_asked_for(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+def test_removed_version_names_itself_when_asked_for(
+    registry: Registry, removable: ModelVersion, tmp_path: Path
+) -> None:
     assert n_bytes_of(registry, removable) == len("weights{}")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    with pytest.raises(ModelNotFound, match=rf"files of {removable.label} were removed on 2026-06-01"):
+    with pytest.raises(
+        ModelNotFound, match=rf"files of {removable.label} were removed on 2026-06-01"
+    ):
         registry.folder(removable, tmp_path / "cache")
     with pytest.raises(ModelNotFound, match="were removed"):
         registry.promote("policy", removable.version)
     assert n_bytes_of(registry, removable) == 0
 
 
-def test_record_and_metrics_of_a_removed_version_stay(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+def test_record_and_metrics_of_a_removed_version_stay(
+    registry: Registry, removable: ModelVersion, tmp_path: Path
+) -> None:
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     [listed] = registry.list_models()
     assert (listed.removed_at, listed.metrics) == (REMOVED_AT, {"seconds": 3.0})
@@ -540,15 +643,21 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
     assert registry.removed("policy") == {removable.version: REMOVED_AT}
 
 
-def test_version_that_was_promoted_meanwhile_keeps_its_files(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+def test_version_that_was_promoted_meanwhile_keeps_its_files(
+    registry: Registry, removable: ModelVersion, tmp_path: Path
+) -> None:
     registry.promote("policy", removable.version)
     assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert registry.folder(removable, tmp_path / "cache").is_dir()
     assert registry.removed("policy") == {}
 
 
-def test_version_that_is_needed_by_now_keeps_its_files(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
-    assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT, is_needed=lambda: True)
+def test_version_that_is_needed_by_now_keeps_its_files(
+    registry: Registry, removable: ModelVersion, tmp_path: Path
+) -> None:
+    assert not remove_files(
+        registry, removable, tmp_path / "cache", REMOVED_AT, is_needed=lambda: True
+    )
     assert registry.folder(removable, tmp_path / "cache").is_dir()
 
 
@@ -561,14 +670,18 @@ class RemovedAfterTheLook(Registry):
         return model
 
 
-def test_version_that_lost_its_files_meanwhile_is_not_promoted(registry: Registry, home: Path, removable: ModelVersion) -> None:
+def test_version_that_lost_its_files_meanwhile_is_not_promoted(
+    registry: Registry, home: Path, removable: ModelVersion
+) -> None:
     racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)
     with pytest.raises(ModelNotFound, match="were removed"):
         racing.promote("policy", removable.version)
     assert registry.get("policy", "champion") is None
 
 
-def test_registering_the_same_files_again_brings_them_back(registry: Registry, removable: ModelVersion, tmp_path: Path) -> None:
+def test_registering_the_same_files_again_brings_them_back(
+    registry: Registry, removable: ModelVersion, tmp_path: Path
+) -> None:
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert register(registry, model_folder(tmp_path)) == removable
     assert registry.folder(removable, tmp_path / "cache").is_dir()

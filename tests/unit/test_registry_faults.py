@@ -77,9 +77,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_database_is_named_with_its_cure(database: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_database_is_named_with_its_cure(
+    database: Path, damage: Callable[[Path], None]
+) -> None:
     damage(database)
-    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo", patience_s=0.1)
+    registry = Registry(
+        f"sqlite:///{database}", database.parent / "artifacts", "demo", patience_s=0.1
+    )
     for act in (registry.list_models, lambda: registry.promote("policy", 1)):
         with pytest.raises(StoreError, match=f"MLflow's database {database} .*") as named:
             act()
@@ -97,7 +101,9 @@ def test_read_only_database_is_named_at_once(database: Path) -> None:
 
 def test_read_only_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    registry = Registry(f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}", tmp_path / "artifacts", "demo")
+    registry = Registry(
+        f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}", tmp_path / "artifacts", "demo"
+    )
     with pytest.raises(StoreError, match="cannot be locked: its folder cannot be written"):
         registry.list_models()
 

@@ -38,7 +38,12 @@ class ReplayedDay:
 
     def promote(self) -> None:
         seq = self.store.votes.last_imported_seq(self.day)
-        new = {"model_name": "demo.reward_model", "version": 1, "previous_version": None, "data_seq": seq}
+        new = {
+            "model_name": "demo.reward_model",
+            "version": 1,
+            "previous_version": None,
+            "data_seq": seq,
+        }
         self.store.promotions.record(Promotion(**new, reason="the first", actor="test"))
 
 
@@ -48,7 +53,9 @@ def imported_day(tmp_path: Path) -> Iterator[ReplayedDay]:
     settings = Settings(home=tmp_path, project="demo", min_new_pairs=N)
     frame = imported.comparisons(N, name="d0")
     with (
-        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo") as store,
+        Store.open(
+            f"sqlite:///{tmp_path / 'store.db'}", organization="default", project="demo"
+        ) as store,
         dg.DagsterInstance.ephemeral() as instance,
     ):
         store.migrate()
@@ -58,7 +65,9 @@ def imported_day(tmp_path: Path) -> Iterator[ReplayedDay]:
 
 
 def test_learning_is_awaited_although_its_champion_is_there(imported_day: ReplayedDay) -> None:
-    """It promotes shortly before its run ends; the next day began then, beside a run that could still fail."""
+    """It promotes shortly before its run ends; the next day began then, beside a run that could
+    still fail.
+    """
     imported_day.record("feedback", Status.SUCCESS)
     imported_day.record("learning", Status.STARTED)
     imported_day.promote()

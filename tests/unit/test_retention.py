@@ -7,7 +7,9 @@ from rlhf_pipeline.registry import StoredVersion
 from rlhf_pipeline.retention import DatedFile, needed_versions, old_files, removable_versions
 
 
-def version(number: int, *, parent: str | None = None, uri: str | None = None, **of_files: object) -> StoredVersion:
+def version(
+    number: int, *, parent: str | None = None, uri: str | None = None, **of_files: object
+) -> StoredVersion:
     made = ModelVersion(
         name="demo.policy",
         version=number,
@@ -31,7 +33,9 @@ def test_only_versions_beyond_the_latest_go() -> None:
 
 def test_needed_version_stays_and_does_not_count_as_one_of_the_latest() -> None:
     versions = [version(n) for n in range(1, 5)]
-    assert numbers(removable_versions(versions, needed={"demo.policy@1", "demo.policy@4"}, n_latest=1)) == [2]
+    assert numbers(
+        removable_versions(versions, needed={"demo.policy@1", "demo.policy@4"}, n_latest=1)
+    ) == [2]
 
 
 def test_version_with_an_alias_stays() -> None:
@@ -55,19 +59,40 @@ def test_removed_version_is_not_removed_again() -> None:
 
 
 def test_past_champions_and_what_they_were_trained_from_are_needed() -> None:
-    versions = [version(1), version(2, parent="demo.policy@1"), version(3, parent="demo.policy@2"), version(4)]
-    promoted = Promotion(model_name="demo.policy", version=3, previous_version=None, data_seq=None, reason="better", actor="gate")
+    versions = [
+        version(1),
+        version(2, parent="demo.policy@1"),
+        version(3, parent="demo.policy@2"),
+        version(4),
+    ]
+    promoted = Promotion(
+        model_name="demo.policy",
+        version=3,
+        previous_version=None,
+        data_seq=None,
+        reason="better",
+        actor="gate",
+    )
     assert needed_versions(versions, [promoted], []) == {"demo.policy@3", "demo.policy@2"}
 
 
 def test_version_named_by_an_unfinished_decision_is_needed() -> None:
     decision = TriggerDecision(
-        action="fire", reasons=("ADWIN on demo.reward_model@7",), event_ids=(), evidence={"champion": "demo.reward_model@6"}
+        action="fire",
+        reasons=("ADWIN on demo.reward_model@7",),
+        event_ids=(),
+        evidence={"champion": "demo.reward_model@6"},
     )
     assert needed_versions([], [], [decision]) == {"demo.reward_model@6", "demo.reward_model@7"}
 
 
 def test_file_goes_once_it_is_older_than_the_limit() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
-    files = [DatedFile(path=f"{days}", written_at=now - timedelta(days=days), n_bytes=1) for days in (1, 29, 31, 400)]
-    assert [file.path for file in old_files(files, before=now - timedelta(days=30))] == ["400", "31"]
+    files = [
+        DatedFile(path=f"{days}", written_at=now - timedelta(days=days), n_bytes=1)
+        for days in (1, 29, 31, 400)
+    ]
+    assert [file.path for file in old_files(files, before=now - timedelta(days=30))] == [
+        "400",
+        "31",
+    ]

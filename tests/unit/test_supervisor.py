@@ -21,7 +21,8 @@ SLEEPER = [sys.executable, "-c", "import os, time; open(f'{os.getpid()}.pid', 'w
 LISTENER = [
     sys.executable,
     "-c",
-    "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); time.sleep(60)",
+    "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); "
+    "time.sleep(60)",
 ]
 SLOW_TO_END = [
     sys.executable,
@@ -40,10 +41,18 @@ def start(tmp_path: Path) -> Iterator[Started]:
     processes = []
 
     def start(*servers: Server) -> subprocess.Popen[str]:
-        plan = Plan(servers=list(servers), folder=str(tmp_path), urls=[], ready="all are ready", scratch=str(tmp_path / "scratch"))
+        plan = Plan(
+            servers=list(servers),
+            folder=str(tmp_path),
+            urls=[],
+            ready="all are ready",
+            scratch=str(tmp_path / "scratch"),
+        )
         command = [sys.executable, "-m", "rlhf_pipeline.supervisor", json.dumps(asdict(plan))]
         environ = os.environ | {"PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         processes.append(process)
         return process
 
@@ -68,7 +77,9 @@ def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_second_signal_leaves_no_server_behind(start: Started, tmp_path: Path, first: signal.Signals, second: signal.Signals) -> None:
+def test_second_signal_leaves_no_server_behind(
+    start: Started, tmp_path: Path, first: signal.Signals, second: signal.Signals
+) -> None:
     process = start(Server(SLOW_TO_END))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
@@ -90,7 +101,9 @@ def wait_for(path: Path) -> None:
 
 
 def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> None:
-    ends_after_the_other_started = "import glob, time\nwhile not glob.glob('*.pid'): time.sleep(0.01)"
+    ends_after_the_other_started = (
+        "import glob, time\nwhile not glob.glob('*.pid'): time.sleep(0.01)"
+    )
     process = start(Server(SLEEPER), Server([sys.executable, "-c", ends_after_the_other_started]))
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
@@ -108,7 +121,11 @@ def test_mlflow_address_with_a_password_stays_out_of_the_command_line(tmp_path: 
 
 def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path: Path) -> None:
     here = str(tmp_path / "here")
-    connects = [sys.executable, "-c", f"import socket, time; socket.socket(socket.AF_UNIX).connect({here!r}); time.sleep(60)"]
+    connects = [
+        sys.executable,
+        "-c",
+        f"import socket, time; socket.socket(socket.AF_UNIX).connect({here!r}); time.sleep(60)",
+    ]
     process = start(Server(LISTENER), Server(connects, after=here))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
@@ -116,8 +133,11 @@ def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path
 
 def test_supervisor_imports_nothing_large() -> None:
     script = (
-        "import sys, rlhf_pipeline.supervisor; print(sorted({'pandas', 'numpy', 'pydantic', 'typer', 'sqlalchemy'} & set(sys.modules)))"
+        "import sys, rlhf_pipeline.supervisor; print(sorted({'pandas', 'numpy', 'pydantic', "
+        "'typer', 'sqlalchemy'} & set(sys.modules)))"
     )
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    loaded = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True).stdout
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
     assert loaded.strip() == "[]"

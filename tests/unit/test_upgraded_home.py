@@ -1,4 +1,6 @@
-"""A home of tables version 0010 after an upgrade: every digest verifies, every record is read, work goes on."""
+"""A home of tables version 0010 after an upgrade: every digest verifies, every record is read, work
+goes on.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -19,7 +21,12 @@ from tests.upgraded_home import UpgradedHome
 def test_upgraded_store_has_the_newest_tables(upgraded_home: UpgradedHome) -> None:
     assert migrations.current(upgraded_home.store.database) == migrations.HEAD
     with upgraded_home.store.database.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata) == []
+        assert (
+            compare_metadata(
+                MigrationContext.configure(connection, opts={"compare_type": True}), metadata
+            )
+            == []
+        )
 
 
 def test_upgraded_audit_chain_verifies_with_its_anchors(upgraded_home: UpgradedHome) -> None:
@@ -34,45 +41,67 @@ def test_upgraded_audit_chain_verifies_with_its_anchors(upgraded_home: UpgradedH
 
 def test_upgraded_days_hold_the_same_votes(upgraded_home: UpgradedHome) -> None:
     store, facts = upgraded_home.store, upgraded_home.facts
-    assert {day: store.votes.day_digest(day).model_dump(mode="json") for day in facts["days"]} == facts["days"]
-    assert (store.votes.count(), store.comparisons.count()) == (facts["votes"], facts["comparisons"])
+    assert {
+        day: store.votes.day_digest(day).model_dump(mode="json") for day in facts["days"]
+    } == facts["days"]
+    assert (store.votes.count(), store.comparisons.count()) == (
+        facts["votes"],
+        facts["comparisons"],
+    )
 
 
 def test_votes_sent_again_after_an_upgrade_are_known(upgraded_home: UpgradedHome) -> None:
-    """Their bodies are hashed as they were, or each would be refused as another vote under its key."""
+    """Their bodies are hashed as they were, or each would be refused as another vote under its
+    key.
+    """
     store = upgraded_home.store
-    seen = [store.votes.get(vote_id) for frame in store.votes.stream() for vote_id in frame["vote_id"]]
-    again = store.votes.cast_all(NewVote.model_validate(vote.model_dump(include=set(NewVote.model_fields))) for vote in seen)
+    seen = [
+        store.votes.get(vote_id) for frame in store.votes.stream() for vote_id in frame["vote_id"]
+    ]
+    again = store.votes.cast_all(
+        NewVote.model_validate(vote.model_dump(include=set(NewVote.model_fields))) for vote in seen
+    )
     assert (again.n_new, again.n_known) == (0, upgraded_home.facts["votes"])
 
 
 def test_upgraded_frames_hash_the_same(upgraded_home: UpgradedHome) -> None:
     expected = upgraded_home.facts["frames"]
-    assert {name: frame_hash(upgraded_home.files.read_frame(*name.split("/"))) for name in expected} == expected
+    assert {
+        name: frame_hash(upgraded_home.files.read_frame(*name.split("/"))) for name in expected
+    } == expected
 
 
 def test_registered_files_have_the_hashes_of_their_tags(upgraded_home: UpgradedHome) -> None:
     """Read past MLflow, whose runs hold the absolute path at which the home was made."""
     mlflow = upgraded_home.settings.home / "mlflow"
     wanted = (
-        "SELECT v.name, v.version, v.source, t.value FROM model_versions v JOIN model_version_tags t USING (name, version)"
-        " WHERE t.key = 'content_hash'"
+        "SELECT v.name, v.version, v.source, t.value FROM model_versions v JOIN model_version_tags "
+        "t USING (name, version) WHERE t.key = 'content_hash'"
     )
     with closing(sqlite3.connect(mlflow / "mlflow.db")) as connection:
         versions = connection.execute(wanted).fetchall()
     assert {name for name, *_ in versions} == {"demo.policy", "demo.reward_model"}
     for name, version, source, digest in versions:
         run_id, _, path = source.removeprefix("runs:/").partition("/")
-        assert folder_hash(mlflow / "artifacts" / "demo" / run_id / "artifacts" / path) == digest, f"{name}@{version}"
+        assert folder_hash(mlflow / "artifacts" / "demo" / run_id / "artifacts" / path) == digest, (
+            f"{name}@{version}"
+        )
 
 
 def test_every_stored_record_is_read(upgraded_home: UpgradedHome) -> None:
     store, files = upgraded_home.store, upgraded_home.files
     assert [files.read_record(stage, kind) for stage, kind in RECORDS.items()]
     found = {kind: store.promotions.champion(f"demo.{kind}") for kind in ("policy", "reward_model")}
-    assert {kind: one.version for kind, one in found.items() if one} == upgraded_home.facts["champions"]
+    assert {kind: one.version for kind, one in found.items() if one} == upgraded_home.facts[
+        "champions"
+    ]
     assert {decision.action for decision in store.decisions.all()} == {"fire", "hold"}
-    assert {entry.kind for entry in store.feedback.page()} == {"thumbs", "rating", "detailed", "correction"}
+    assert {entry.kind for entry in store.feedback.page()} == {
+        "thumbs",
+        "rating",
+        "detailed",
+        "correction",
+    }
     assert store.rules.latest()[0] == len(store.rules.history()) == len(store.guidelines.all()) == 2
     assert len(store.users.all()) == 4
     assert store.calibrations.log()
@@ -89,9 +118,16 @@ def test_work_goes_on_in_an_upgraded_home(upgraded_home: UpgradedHome) -> None:
     card = store.assignments.deal(bob.user_id, 1, store.rules.latest()[1])[0]
     vote = store.votes.cast(
         NewVote(
-            comparison_id=card.comparison_id, annotator_id=bob.user_id, annotator_kind=AnnotatorKind.HUMAN, choice=Choice.A, origin="page",
-            voted_at=utc_now(), idempotency_key="after the upgrade", assignment_id=card.assignment_id, is_swapped=card.is_swapped,
+            comparison_id=card.comparison_id,
+            annotator_id=bob.user_id,
+            annotator_kind=AnnotatorKind.HUMAN,
+            choice=Choice.A,
+            origin="page",
+            voted_at=utc_now(),
+            idempotency_key="after the upgrade",
+            assignment_id=card.assignment_id,
+            is_swapped=card.is_swapped,
         )
-    )  # fmt: skip
+    )
     assert vote.seq == upgraded_home.facts["votes"] + 1
     assert store.audit.verify() > upgraded_home.facts["audit"]["n_links"]

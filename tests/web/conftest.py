@@ -19,8 +19,18 @@ from rlhf_pipeline.web import CacheTimes, Server, create_app
 
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-# What is read is read anew: nothing is told as it was a moment ago, however long a busy machine takes to read it.
-UNCACHED = CacheTimes(token_s=0, terms_s=0, work_s=0, champion_s=0, fits_s=0, quick_s=30, quick_probe_s=30, probe_wait_s=30)
+# What is read is read anew: nothing is told as it was a moment ago, however long a busy machine
+# takes to read it.
+UNCACHED = CacheTimes(
+    token_s=0,
+    terms_s=0,
+    work_s=0,
+    champion_s=0,
+    fits_s=0,
+    quick_s=30,
+    quick_probe_s=30,
+    probe_wait_s=30,
+)
 MODELS = ("acme-chat-7b@3", "zeta_policy.v2@9")  # no annotator ever reads these
 
 
@@ -46,15 +56,30 @@ class Web:
 
     def add(self, *roles: Role | str, email: str | None = None, **more: str) -> User:
         email = email or f"{'-'.join(roles) or 'nobody'}{self.store.users.count()}@example.org"
-        return self.store.users.add(email=email, name=email.partition("@")[0], roles=[Role(role) for role in roles], actor="test", **more)
+        return self.store.users.add(
+            email=email,
+            name=email.partition("@")[0],
+            roles=[Role(role) for role in roles],
+            actor="test",
+            **more,
+        )
 
     def client(
-        self, *roles: Role | str, user: User | None = None, scopes: list[str] | None = None, lasts: float = 30 * 86_400
+        self,
+        *roles: Role | str,
+        user: User | None = None,
+        scopes: list[str] | None = None,
+        lasts: float = 30 * 86_400,
     ) -> httpx.Client:
         """A program with a token of a user with these roles; `client.user` is that user."""
         user = user or self.add(*roles)
         secret, _ = self.store.tokens.issue(
-            user.user_id, kind="api", lifetime=timedelta(seconds=lasts), actor="test", scopes=scopes, name="test"
+            user.user_id,
+            kind="api",
+            lifetime=timedelta(seconds=lasts),
+            actor="test",
+            scopes=scopes,
+            name="test",
         )
         client = self._connect({"Authorization": f"Bearer {secret}"})
         client.user = user  # type: ignore[attr-defined]
@@ -63,7 +88,9 @@ class Web:
     def browser(self, user: User) -> httpx.Client:
         """A browser in which the user logged in by a link."""
         client = self._connect({"Origin": self.url})
-        secret, _ = self.store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+        secret, _ = self.store.tokens.issue(
+            user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
+        )
         assert client.post("/auth/redeem", json={"token": secret}).status_code == 204
         return client
 
@@ -76,11 +103,15 @@ class Web:
 
     def _connect(self, headers: dict[str, str]) -> httpx.Client:
         # Without TLS: reading the certificates would take longer than most tests.
-        client = httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=False)
+        client = httpx.Client(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=False
+        )
         self.clients.append(client)
         return client
 
-    def publish(self, n: int = 5, *, offer: bool = True, overlap: int = 1, prefix: str = "c", **more: object) -> list[str]:
+    def publish(
+        self, n: int = 5, *, offer: bool = True, overlap: int = 1, prefix: str = "c", **more: object
+    ) -> list[str]:
         frame = comparisons(n, prefix=prefix, **more)
         self.store.comparisons.publish(frame, published_at=NOON)
         ids = list(frame["comparison_id"])
@@ -166,7 +197,12 @@ def cache_times() -> CacheTimes:
 
 
 @pytest.fixture
-def web(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock, cache_times: CacheTimes) -> Iterator[Web]:
+def web(
+    settings: Settings,
+    open_store: Callable[[str], Store],
+    clock: ShiftedClock,
+    cache_times: CacheTimes,
+) -> Iterator[Web]:
     store = open_store("demo")
     with Server(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
         web = Web(store, settings, server.url, clock)

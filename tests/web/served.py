@@ -1,4 +1,6 @@
-"""A real `rlhf serve` for tests: its own process, its own home, on loopback; it ends with the test."""
+"""A real `rlhf serve` for tests: its own process, its own home, on loopback; it ends with the
+test.
+"""
 
 import os
 import signal
@@ -22,12 +24,22 @@ ORGANIZATION, PROJECT = "default", "bench"
 
 def made_comparisons(n: int, *, prefix: str = "c", **more: object) -> pd.DataFrame:
     rows = {
-        "day": utc_now().date().isoformat(), "comparison_id": [f"{prefix}{i:04d}" for i in range(n)],
-        "prompt_id": [f"p{i}" for i in range(n)], "prompt": [f"prompt {i}" for i in range(n)], "completion_a_id": [f"x{i}" for i in range(n)],
-        "completion_b_id": [f"y{i}" for i in range(n)], "completion_a": [f"text x {i}" for i in range(n)],
-        "completion_b": [f"text y {i}" for i in range(n)], "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@2",
-        "category": "factual", "repeat_of": None, "position": range(n), "seed": 7, **more,
-    }  # fmt: skip
+        "day": utc_now().date().isoformat(),
+        "comparison_id": [f"{prefix}{i:04d}" for i in range(n)],
+        "prompt_id": [f"p{i}" for i in range(n)],
+        "prompt": [f"prompt {i}" for i in range(n)],
+        "completion_a_id": [f"x{i}" for i in range(n)],
+        "completion_b_id": [f"y{i}" for i in range(n)],
+        "completion_a": [f"text x {i}" for i in range(n)],
+        "completion_b": [f"text y {i}" for i in range(n)],
+        "model_version_a": "demo.policy@1",
+        "model_version_b": "demo.policy@2",
+        "category": "factual",
+        "repeat_of": None,
+        "position": range(n),
+        "seed": 7,
+        **more,
+    }
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
@@ -39,7 +51,8 @@ class Served:
     home: Path
     port: int = field(default_factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
-    environ: dict[str, str] = field(default_factory=dict)  # beside what every server here is started with
+    # beside what every server here is started with
+    environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -56,9 +69,13 @@ class Served:
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [RLHF, "serve", "--port", str(self.port)], cwd=self.home, env=environ_of(self.url, self.home) | self.environ, stdout=log,
-                stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [RLHF, "serve", "--port", str(self.port)],
+                cwd=self.home,
+                env=environ_of(self.url, self.home) | self.environ,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         wait_until_it_answers(self.process, self.port, self.log)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
@@ -72,7 +89,9 @@ class Served:
         """Of a new user with these roles."""
         with self.opened() as store:
             user = store.users.add(email=email, name=email, roles=roles, kind=kind, actor="test")
-            return store.tokens.issue(user.user_id, kind="api", lifetime=timedelta(days=1), actor="test")[0]
+            return store.tokens.issue(
+                user.user_id, kind="api", lifetime=timedelta(days=1), actor="test"
+            )[0]
 
     def furnish(self, n: int, *, overlap: int = 1) -> None:
         """`n` comparisons, offered to people."""

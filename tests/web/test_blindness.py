@@ -1,6 +1,8 @@
-"""No answer to a user who may vote depends on votes on, or kinds of, comparisons they have not judged: every GET route is walked.
+"""No answer to a user who may vote depends on votes on, or kinds of, comparisons they have not
+judged: every GET route is walked.
 
-Only running numbers may tell how many votes there are: `seq` and its kin, and cursors, which are made of them.
+Only running numbers may tell how many votes there are: `seq` and its kin, and cursors, which are
+made of them.
 """
 
 import ast
@@ -26,28 +28,75 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import create_app
 from rlhf_pipeline.web.api import progress
 from tests.web.conftest import DAY, NOON, UNCACHED
-from tests.web.worlds import ANN, CORRECTION, HELD, JUDGED, SKIPPED, UNJUDGED, Base, Plan, base, plans
+from tests.web.worlds import (
+    ANN,
+    CORRECTION,
+    HELD,
+    JUDGED,
+    SKIPPED,
+    UNJUDGED,
+    Base,
+    Plan,
+    base,
+    plans,
+)
 
 WEB = Path(__file__).parents[2] / "rlhf_pipeline" / "web"
 EVENTS = "/api/v1/progress/events"
 REFUSED = [
-    *(f"/api/v1/{what}" for what in ("audit", "audit/export", "calibrations", "calibrations/probe", "consensus?method=joint_model")),
-    "/audit", "/calibration", "/calibration.csv", "/consensus.csv?method=joint_model",
-]  # fmt: skip
+    *(
+        f"/api/v1/{what}"
+        for what in (
+            "audit",
+            "audit/export",
+            "calibrations",
+            "calibrations/probe",
+            "consensus?method=joint_model",
+        )
+    ),
+    "/audit",
+    "/calibration",
+    "/calibration.csv",
+    "/consensus.csv?method=joint_model",
+]
 RUNNING_NUMBERS = ("seq", "last_seq", "up_to_seq", "newest_seq", "next")
 SOME = [JUDGED[0], HELD[0], SKIPPED, UNJUDGED[-2], CORRECTION]
 
-# What stands for each parameter of a path or query. A route with another one fails until a value stands here.
+# What stands for each parameter of a path or query. A route with another one fails until a value
+# stands here.
 PATHS: dict[str, list[str]] = {
-    "comparison_id": [*SOME, "none"], "feedback_id": ["1", "2", "3"], "version": ["1"], "user_id": [ANN], "reward_model": ["demo.reward_model@1"],
-}  # fmt: skip
+    "comparison_id": [*SOME, "none"],
+    "feedback_id": ["1", "2", "3"],
+    "version": ["1"],
+    "user_id": [ANN],
+    "reward_model": ["demo.reward_model@1"],
+}
 QUERIES: dict[str, list[str]] = {
-    "annotator_id": [ANN], "comparison_id": SOME, "day": [DAY], "q": ["led by style"], "mark": ["duplicate", "too_fast", "same_as_before"],
-    "category": ["correction", "factual"], "limit": ["3"], "state": ["open", "disputed", "agreed"], "method": ["joint_model"],
-    "kind": ["correction"], "session_id": ["s"], "created_by": [ANN], "actor": [ANN], "action": ["vote.cast"], "object_id": ["1"],
-    "reward_model": ["demo.reward_model@1"], "model": ["demo.reward_model@1"], "calibrator": ["temperature@1"], "version": ["1"], "bin": ["0.8"],
-    "token": ["x"], "next": ["/votes"], "cursor": ["none"], "tokens": ["none"],
-}  # fmt: skip
+    "annotator_id": [ANN],
+    "comparison_id": SOME,
+    "day": [DAY],
+    "q": ["led by style"],
+    "mark": ["duplicate", "too_fast", "same_as_before"],
+    "category": ["correction", "factual"],
+    "limit": ["3"],
+    "state": ["open", "disputed", "agreed"],
+    "method": ["joint_model"],
+    "kind": ["correction"],
+    "session_id": ["s"],
+    "created_by": [ANN],
+    "actor": [ANN],
+    "action": ["vote.cast"],
+    "object_id": ["1"],
+    "reward_model": ["demo.reward_model@1"],
+    "model": ["demo.reward_model@1"],
+    "calibrator": ["temperature@1"],
+    "version": ["1"],
+    "bin": ["0.8"],
+    "token": ["x"],
+    "next": ["/votes"],
+    "cursor": ["none"],
+    "tokens": ["none"],
+}
 BLIND = {
     "annotator": ([Role.ANNOTATOR], "person"),
     "curator": ([Role.CURATOR], "person"),
@@ -67,42 +116,69 @@ def dependants(of: Dependant) -> Iterator[Dependant]:
 
 
 def addresses(route: APIRoute) -> Iterator[str]:
-    """Each with no parameter but those it needs, and with each of its parameters alone beside these."""
+    """Each with no parameter but those it needs, and with each of its parameters alone beside
+    these.
+    """
     every = list(dependants(route.dependant))
     asked = [param for one in every for param in one.query_params]
     paths = [route.path]
     for param in (param for one in every for param in one.path_params):
-        paths = [path.replace(f"{{{param.alias}}}", value) for path in paths for value in PATHS[param.alias]]
-    needed = [f"{param.alias}={QUERIES[param.alias][0]}" for param in asked if param.field_info.is_required()]
+        paths = [
+            path.replace(f"{{{param.alias}}}", value)
+            for path in paths
+            for value in PATHS[param.alias]
+        ]
+    needed = [
+        f"{param.alias}={QUERIES[param.alias][0]}"
+        for param in asked
+        if param.field_info.is_required()
+    ]
     for path in paths:
         yield "?".join([path, *needed])
         for param in asked:
-            values = QUERIES[param.alias][: None if path.startswith("/api/") else 1]  # pages and files read what the API reads
-            yield from (f"{path}?{'&'.join([*needed, f'{param.alias}={value}'])}" for value in values)
+            # pages and files read what the API reads
+            values = QUERIES[param.alias][: None if path.startswith("/api/") else 1]
+            yield from (
+                f"{path}?{'&'.join([*needed, f'{param.alias}={value}'])}" for value in values
+            )
 
 
 async def walk(app: FastAPI, secret: str, *, is_bare: bool = False) -> Answers:
-    """Every GET route's answers, or, bare, those without a parameter that may be left out; lists are read to their end."""
+    """Every GET route's answers, or, bare, those without a parameter that may be left out; lists
+    are read to their end.
+    """
     found: Answers = {EVENTS: (200, [], await first_event(app, secret))}
     async with client_of(app, secret) as client:
         for route in get_routes(app):
-            for address in islice(addresses(route), 1 if is_bare else None) if route.path != EVENTS else ():
+            for address in (
+                islice(addresses(route), 1 if is_bare else None) if route.path != EVENTS else ()
+            ):
                 found[address] = answer = await got(client, address)
                 for n in range(2, 40):
                     cursor = next_of(answer)
                     if cursor is None or "limit=3" not in address:
                         break
-                    found[f"{address} page {n}"] = answer = await got(client, f"{address}&cursor={cursor}")
+                    found[f"{address} page {n}"] = answer = await got(
+                        client, f"{address}&cursor={cursor}"
+                    )
     return found
 
 
 async def got(client: httpx.AsyncClient, address: str) -> tuple[int, list[tuple[str, str]], str]:
     answer = await client.get(address)
-    return answer.status_code, sorted((name, value) for name, value in answer.headers.items() if name != "content-length"), answer.text
+    return (
+        answer.status_code,
+        sorted((name, value) for name, value in answer.headers.items() if name != "content-length"),
+        answer.text,
+    )
 
 
 def next_of(answer: tuple[int, list[tuple[str, str]], str]) -> str | None:
-    return json.loads(answer[2]).get("next") if ("content-type", "application/json") in answer[1] else None
+    return (
+        json.loads(answer[2]).get("next")
+        if ("content-type", "application/json") in answer[1]
+        else None
+    )
 
 
 async def first_event(app: FastAPI, secret: str) -> str:
@@ -119,38 +195,56 @@ def without_running_numbers(text: str) -> str:
         return json.dumps(_without(json.loads(text)))
     if re.match(r"[a-z_]+(,[a-z_]+)*\r\n", text):
         return json.dumps(
-            [{name: cell for name, cell in row.items() if name not in RUNNING_NUMBERS} for row in csv.DictReader(io.StringIO(text))]
+            [
+                {name: cell for name, cell in row.items() if name not in RUNNING_NUMBERS}
+                for row in csv.DictReader(io.StringIO(text))
+            ]
         )
     return re.sub(r"(cursor=)[\w-]+", r"\1", text)
 
 
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without(inner) for name, inner in value.items() if name not in RUNNING_NUMBERS}
+        return {
+            name: _without(inner) for name, inner in value.items() if name not in RUNNING_NUMBERS
+        }
     return [_without(inner) for inner in value] if isinstance(value, list) else value
 
 
 def answers_in(made: Base, plan: Plan, *, is_bare: bool = False) -> Answers:
     settings, store = made.world(plan)
     with store:
-        return asyncio.run(walk(create_app(settings, store, cache_times=UNCACHED), made.secret, is_bare=is_bare))
+        return asyncio.run(
+            walk(create_app(settings, store, cache_times=UNCACHED), made.secret, is_bare=is_bare)
+        )
 
 
 @pytest.mark.parametrize("who", BLIND)
 def test_no_answer_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, who: str):
     made = base(tmp_path / "home", migrated, *BLIND[who])
-    one, other = (answers_in(made, plan) for plan in plans(Random(f"same number, {who}"), made.user_id, extra=0))
-    assert {address for address in one if one[address][0] == 200} > {"/me", "/api/v1/me/votes", "/annotate"}
+    one, other = (
+        answers_in(made, plan)
+        for plan in plans(Random(f"same number, {who}"), made.user_id, extra=0)
+    )
+    assert {address for address in one if one[address][0] == 200} > {
+        "/me",
+        "/api/v1/me/votes",
+        "/annotate",
+    }
     for address in one.keys() | other.keys():
         assert one[address] == other[address], address
 
 
 def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, migrated: Path):
     made = base(tmp_path / "home", migrated, EVERY_ROLE, "service")
-    one, other = (answers_in(made, plan) for plan in plans(Random("more votes"), made.user_id, extra=9))
+    one, other = (
+        answers_in(made, plan) for plan in plans(Random("more votes"), made.user_id, extra=9)
+    )
     for address in one.keys() | other.keys():
         assert one[address][:2] == other[address][:2], address
-        assert without_running_numbers(one[address][2]) == without_running_numbers(other[address][2]), address
+        assert without_running_numbers(one[address][2]) == without_running_numbers(
+            other[address][2]
+        ), address
     assert {address: one[address][0] for address in REFUSED} == dict.fromkeys(REFUSED, 403)
 
 
@@ -161,7 +255,10 @@ def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrate
     hidden = [set(store.votes.cast_on(UNJUDGED)["vote_id"]) for _, store in worlds]
     asked = changes(sorted(hidden[0] ^ hidden[1])[:10])
     one, other = (
-        asyncio.run(answers_to(create_app(settings, store, cache_times=UNCACHED), made.secret, asked)) for settings, store in worlds
+        asyncio.run(
+            answers_to(create_app(settings, store, cache_times=UNCACHED), made.secret, asked)
+        )
+        for settings, store in worlds
     )
     for _, store in worlds:
         store.close()
@@ -171,13 +268,20 @@ def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrate
 
 
 def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """(API route or page, body): votes that supersede others' hidden ones, which one of two worlds does not have, and every other change
-    but a lease."""
+    """(API route or page, body): votes that supersede others' hidden ones, which one of two worlds
+    does not have, and every other change but a lease."""
     on = [{"assignment_id": "card1"}, {"comparison_id": UNJUDGED[-1]}]
     votes = [{**one, "choice": "a", "supersedes": vote_id} for one in on for vote_id in vote_ids]
     return [
         *(("votes", vote) for vote in votes),
-        ("votes:batch", {"votes": [{**vote, "idempotency_key": f"batch/{i}"} for i, vote in enumerate(votes[:50])]}),
+        (
+            "votes:batch",
+            {
+                "votes": [
+                    {**vote, "idempotency_key": f"batch/{i}"} for i, vote in enumerate(votes[:50])
+                ]
+            },
+        ),
         ("comparisons:offer", {"ids": UNJUDGED, "overlap": 3}),
         ("comparisons:offer", {"ids": UNJUDGED, "annotator_id": ANN}),
         ("comparisons:offer", {"all_unvoted": True}),
@@ -185,7 +289,10 @@ def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
         ("comparisons:withdraw", {"ids": UNJUDGED}),
         ("predictions", {"prompt": "p", "completion_a": "a", "completion_b": "b"}),
         ("audit:verify", {}),
-        ("feedback", {"kind": "thumbs", "value": 1, "completion": "text A of k1", "session_id": "s"}),
+        (
+            "feedback",
+            {"kind": "thumbs", "value": 1, "completion": "text A of k1", "session_id": "s"},
+        ),
         ("/comparisons/offer", {"which": "ids", "ids": "\n".join(UNJUDGED), "overlap": "4"}),
         ("/comparisons/offer", {"which": "unvoted", "annotator_id": ANN}),
         ("/comparisons/withdraw", {"ids": "\n".join(UNJUDGED)}),
@@ -198,11 +305,17 @@ def changes(vote_ids: list[str]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-async def answers_to(app: FastAPI, secret: str, asked: list[tuple[str, dict[str, Any]]]) -> list[tuple[int, list[tuple[str, str]], str]]:
+async def answers_to(
+    app: FastAPI, secret: str, asked: list[tuple[str, dict[str, Any]]]
+) -> list[tuple[int, list[tuple[str, str]], str]]:
     found = []
     async with client_of(app, secret) as client:
         for n, (path, body) in enumerate(asked):
-            sent = {"data": body} if path.startswith("/") else {"json": body, "headers": {"Idempotency-Key": f"change {n}"}}
+            sent = (
+                {"data": body}
+                if path.startswith("/")
+                else {"json": body, "headers": {"Idempotency-Key": f"change {n}"}}
+            )
             answer = await client.post(path if path.startswith("/") else f"/api/v1/{path}", **sent)
             found.append((answer.status_code, sorted(answer.headers.items()), answer.text))
     return found
@@ -214,7 +327,9 @@ def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path):
 
     async def told() -> list[str]:
         site = create_app(settings, store, cache_times=UNCACHED).state.site
-        events = progress.events_for(site, made.secret, from_cookie=False, look_s=0.001, still_here_s=0.01)
+        events = progress.events_for(
+            site, made.secret, from_cookie=False, look_s=0.001, still_here_s=0.01
+        )
         first = await anext(events)
         cast(store, UNJUDGED[0])
         hidden = await anext(events)
@@ -242,17 +357,39 @@ def cast(store: Store, comparison_id: str) -> None:
 
 def client_of(app: FastAPI, secret: str) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {secret}"}
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers
+    )
 
 
 def test_users_who_may_not_vote_see_the_difference(tmp_path: Path, migrated: Path):
     """Else the worlds of the tests above would prove nothing."""
     made = base(tmp_path / "home", migrated, [Role.ENGINEER, Role.AUDITOR], "person")
-    one, other = (answers_in(made, plan, is_bare=True) for plan in plans(Random("engineer"), made.user_id, extra=0))
-    nouns = ("votes", "consensus", "comparisons", "progress", "quality", "metrics", "audit", "feedback")
+    one, other = (
+        answers_in(made, plan, is_bare=True)
+        for plan in plans(Random("engineer"), made.user_id, extra=0)
+    )
+    nouns = (
+        "votes",
+        "consensus",
+        "comparisons",
+        "progress",
+        "quality",
+        "metrics",
+        "audit",
+        "feedback",
+    )
     changed = {address for address in one if one[address] != other.get(address)}
     assert {f"/api/v1/{noun}" for noun in nouns} <= changed
-    assert {"/votes", "/comparisons", "/progress", "/quality", "/feedback", EVENTS, "/votes.csv"} <= changed
+    assert {
+        "/votes",
+        "/comparisons",
+        "/progress",
+        "/quality",
+        "/feedback",
+        EVENTS,
+        "/votes.csv",
+    } <= changed
 
 
 def test_only_one_module_decides_what_a_voter_sees():

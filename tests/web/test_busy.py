@@ -1,4 +1,6 @@
-"""The short way of votes answers as FastAPI's own does, and whatever is not as it should be goes FastAPI's way."""
+"""The short way of votes answers as FastAPI's own does, and whatever is not as it should be goes
+FastAPI's way.
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,8 @@ import pytest
 from rlhf_pipeline.web.api import votes
 from tests.web.conftest import Web
 
-USUAL = {"content-type": "application/json; charset=utf-8"}  # not word for word what the short way takes
+# not word for word what the short way takes
+USUAL = {"content-type": "application/json; charset=utf-8"}
 
 
 @pytest.fixture
@@ -29,16 +32,27 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def post(client: Any, body: Any, key: str, **headers: str) -> Any:
     content = body if isinstance(body, str) else json.dumps(body)
-    return client.post("/votes", content=content, headers={"content-type": "application/json", "Idempotency-Key": key, **headers})
+    return client.post(
+        "/votes",
+        content=content,
+        headers={"content-type": "application/json", "Idempotency-Key": key, **headers},
+    )
 
 
 def test_both_ways_answer_a_vote_alike(counted: list[str], web: Web):
     web.publish(2)
     client = web.client("annotator")
     first, second = client.post("/assignments:lease", json={"n": 2}).json()["cards"]
-    short = post(client, {"assignment_id": first["assignment_id"], "choice": "a", "strength": 2}, "k1")
+    short = post(
+        client, {"assignment_id": first["assignment_id"], "choice": "a", "strength": 2}, "k1"
+    )
     assert counted == ["cast"]
-    usual = post(client, {"assignment_id": second["assignment_id"], "choice": "a", "strength": 2}, "k2", **USUAL)
+    usual = post(
+        client,
+        {"assignment_id": second["assignment_id"], "choice": "a", "strength": 2},
+        "k2",
+        **USUAL,
+    )
     assert counted == ["cast"]
     assert (short.status_code, usual.status_code) == (201, 201)
     assert short.headers.keys() == usual.headers.keys()
@@ -59,7 +73,9 @@ def test_both_ways_answer_a_vote_alike(counted: list[str], web: Web):
         ({"choice": "a"}, "k", {"authorization": "Bearer rlhf_wrong"}, 401),
     ],
 )
-def test_both_ways_refuse_alike(web: Web, body: Any, key: str, headers: dict[str, str], status: int):
+def test_both_ways_refuse_alike(
+    web: Web, body: Any, key: str, headers: dict[str, str], status: int
+):
     client = web.client("annotator")
     short = post(client, body, key, **headers)
     usual = post(client, body, key, **({**USUAL, **headers}))
@@ -69,11 +85,16 @@ def test_both_ways_refuse_alike(web: Web, body: Any, key: str, headers: dict[str
 
 def test_both_ways_need_the_permission(web: Web):
     client = web.client("auditor")
-    assert [post(client, {"choice": "a"}, "k", **how).status_code for how in ({}, USUAL)] == [403, 403]
+    assert [post(client, {"choice": "a"}, "k", **how).status_code for how in ({}, USUAL)] == [
+        403,
+        403,
+    ]
 
 
 @pytest.mark.parametrize("how", [{}, USUAL], ids=["short way", "usual way"])
-def test_a_vote_meant_for_another_login_is_not_cast(counted: list[str], web: Web, how: dict[str, str]):
+def test_a_vote_meant_for_another_login_is_not_cast(
+    counted: list[str], web: Web, how: dict[str, str]
+):
     web.publish(1)
     ann, bo = web.client("annotator"), web.client("annotator")
     card = ann.post("/assignments:lease", json={"n": 1}).json()["cards"][0]
@@ -90,7 +111,10 @@ def test_nothing_is_done_for_another_login(web: Web):
     ann, bo = web.client("annotator"), web.client("annotator")
     for_ann = {"X-Annotator": ann.user.user_id}  # type: ignore[attr-defined]
     for key in ({}, {"Idempotency-Key": "k"}):
-        assert bo.post("/assignments:lease", json={"n": 1}, headers={**for_ann, **key}).json()["type"] == "urn:rlhf:problem:other_login"
+        assert (
+            bo.post("/assignments:lease", json={"n": 1}, headers={**for_ann, **key}).json()["type"]
+            == "urn:rlhf:problem:other_login"
+        )
     assert bo.post("/votes:batch", json={"votes": []}, headers=for_ann).status_code == 403
     assert web.store.assignments.work_left().n_leased == 0
     assert ann.post("/assignments:lease", json={"n": 1}, headers=for_ann).status_code == 200

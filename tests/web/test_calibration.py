@@ -1,4 +1,6 @@
-"""Calibration over HTTP: the log with its states, a diagram whose bins list exactly their votes, and nothing of it for who judges blind."""
+"""Calibration over HTTP: the log with its states, a diagram whose bins list exactly their votes,
+and nothing of it for who judges blind.
+"""
 
 import json
 import time
@@ -17,7 +19,14 @@ import pytest
 
 from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, NewVote, Promotion, ReliabilityBin
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    CalibrationReport,
+    Interval,
+    NewVote,
+    Promotion,
+    ReliabilityBin,
+)
 from rlhf_pipeline.web import Server, create_app, probing
 from rlhf_pipeline.web.paging import cursor_of
 from rlhf_pipeline.web.probing import Asked, Probing
@@ -30,38 +39,84 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
 
 
 def interval(value: float, **more: object) -> Interval:
-    return Interval(value=value, low=max(0.0, value - 0.05), high=min(1.0, value + 0.05), n=50, **more)
+    return Interval(
+        value=value, low=max(0.0, value - 0.05), high=min(1.0, value + 0.05), n=50, **more
+    )
 
 
-def report(hours: int = 0, *, model: str = MODEL, ece: float = 0.1, **more: object) -> CalibrationReport:
+def report(
+    hours: int = 0, *, model: str = MODEL, ece: float = 0.1, **more: object
+) -> CalibrationReport:
     def metrics(error: float) -> CalibrationMetrics:
         return CalibrationMetrics(
-            n=50, accuracy=interval(0.7), ece_equal_width=interval(error), ece_equal_mass=interval(error), brier=interval(0.2), log_loss=interval(0.6),
-            ece_debiased=interval(error / 2), slope=interval(0.9),
-        )  # fmt: skip
+            n=50,
+            accuracy=interval(0.7),
+            ece_equal_width=interval(error),
+            ece_equal_mass=interval(error),
+            brier=interval(0.2),
+            log_loss=interval(0.6),
+            ece_debiased=interval(error / 2),
+            slope=interval(0.9),
+        )
 
-    bins = (ReliabilityBin(low=0.7, high=0.75, n=50, mean_confidence=0.72, accuracy=0.7, accuracy_low=0.55, accuracy_high=0.8),)
+    bins = (
+        ReliabilityBin(
+            low=0.7,
+            high=0.75,
+            n=50,
+            mean_confidence=0.72,
+            accuracy=0.7,
+            accuracy_low=0.55,
+            accuracy_high=0.8,
+        ),
+    )
     told = {
-        "reward_model": model, "method": "temperature", "params": {"temperature": 1.5}, "raw": metrics(ece), "calibrated": metrics(ece / 2),
-        "candidates": {"none": 0.7}, "raw_bins": bins, "calibrated_bins": bins, "noise_ceiling": interval(0.8), "data_hash": "d",
-        "n_fit": 100, "fitted_at": NOON + timedelta(hours=hours),
-    }  # fmt: skip
+        "reward_model": model,
+        "method": "temperature",
+        "params": {"temperature": 1.5},
+        "raw": metrics(ece),
+        "calibrated": metrics(ece / 2),
+        "candidates": {"none": 0.7},
+        "raw_bins": bins,
+        "calibrated_bins": bins,
+        "noise_ceiling": interval(0.8),
+        "data_hash": "d",
+        "n_fit": 100,
+        "fitted_at": NOON + timedelta(hours=hours),
+    }
     return CalibrationReport(**(told | more))
 
 
-def predictions(frame: pd.DataFrame, p: list[float], *, model: str = MODEL, calibrator: str = "temperature@1") -> pd.DataFrame:
+def predictions(
+    frame: pd.DataFrame, p: list[float], *, model: str = MODEL, calibrator: str = "temperature@1"
+) -> pd.DataFrame:
     rows = frame[["day", "comparison_id"]].assign(
-        reward_model=model, calibrator=calibrator, data_hash="d", features_hash="f", score_a=[one - 0.5 for one in p], score_b=0.0, p_raw=p,
-        p_calibrated=p, predicted_at=NOON,
-    )  # fmt: skip
+        reward_model=model,
+        calibrator=calibrator,
+        data_hash="d",
+        features_hash="f",
+        score_a=[one - 0.5 for one in p],
+        score_b=0.0,
+        p_raw=p,
+        p_calibrated=p,
+        predicted_at=NOON,
+    )
     return check_frame(rows, PREDICTIONS)
 
 
 def publish(
-    web: Web, p: list[float], *, prefix: str = "c", model: str = MODEL, calibrator: str = "temperature@1", **more: object
+    web: Web,
+    p: list[float],
+    *,
+    prefix: str = "c",
+    model: str = MODEL,
+    calibrator: str = "temperature@1",
+    **more: object,
 ) -> list[str]:
     frame = comparisons(len(p), prefix=prefix, **more)
-    web.store.comparisons.publish(frame, predictions(frame, p, model=model, calibrator=calibrator), published_at=NOON)
+    web.store.comparisons.publish(
+        frame, predictions(frame, p, model=model, calibrator=calibrator), published_at=NOON
+    )
     return list(frame["comparison_id"])
 
 
@@ -69,19 +124,27 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
     web.store.votes.cast_many(
         [
             NewVote(
-                comparison_id=one, annotator_id=person, annotator_kind="human", origin="api", voted_at=NOON, choice=choice,
-                idempotency_key=str(uuid.uuid4()), **more,
+                comparison_id=one,
+                annotator_id=person,
+                annotator_kind="human",
+                origin="api",
+                voted_at=NOON,
+                choice=choice,
+                idempotency_key=str(uuid.uuid4()),
+                **more,
             )
             for one, choice in zip(ids, choices, strict=True)
         ]
-    )  # fmt: skip
+    )
 
 
 def told(client: httpx.Client, path: str, **params: object) -> dict:
     """What a GET answers, once it has been counted."""
     for _ in range(100):
         answer = client.get(path, params=params)
-        if answer.status_code == 503 or (answer.status_code == 200 and answer.json().get("is_current") is False):
+        if answer.status_code == 503 or (
+            answer.status_code == 200 and answer.json().get("is_current") is False
+        ):
             time.sleep(0.05)
             continue
         assert answer.status_code == 200, answer.text
@@ -102,7 +165,13 @@ def shown(browser: httpx.Client, address: str, **params: object) -> httpx.Respon
 def listed(client: httpx.Client, **params: object) -> list[dict]:
     found, cursor = [], None
     while True:
-        answer = told(client, "/calibrations/probe/pairs", limit=2, **params, **({"cursor": cursor} if cursor else {}))
+        answer = told(
+            client,
+            "/calibrations/probe/pairs",
+            limit=2,
+            **params,
+            **({"cursor": cursor} if cursor else {}),
+        )
         found += answer["items"]
         cursor = answer["next"]
         if cursor is None:
@@ -115,7 +184,8 @@ def pages(web: Web) -> Iterator[Web]:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 
-# --- the diagram and its pairs -----------------------------------------------------------------------------------------------
+# --- the diagram and its pairs
+# -----------------------------------------------------------------------------------------------
 
 
 def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
@@ -125,7 +195,12 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
     vote(web, ids[8:], "a", person="eve", strength=4)
     engineer = web.client("engineer")
     probe = told(engineer, "/calibrations/probe")
-    assert (probe["reward_model"], probe["n_votes"], probe["n_comparisons"], probe["newest_only"]) == (MODEL, 12, 8, False)
+    assert (
+        probe["reward_model"],
+        probe["n_votes"],
+        probe["n_comparisons"],
+        probe["newest_only"],
+    ) == (MODEL, 12, 8, False)
     assert sum(found["n"] for found in probe["bins"]) == 12
     for name in ("accuracy", "noise_ceiling", "ece", "brier"):
         assert probe[name]["low"] <= probe[name]["value"] <= probe[name]["high"]
@@ -134,7 +209,9 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
         assert 0 <= found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] <= 1
         rows = listed(engineer, bin=(found["low"] + found["high"]) / 2)
         assert len(rows) == found["n"], found
-        assert [row["wrong"] for row in rows] == sorted((row["wrong"] for row in rows), reverse=True), "the wrong ones first"
+        assert [row["wrong"] for row in rows] == sorted(
+            (row["wrong"] for row in rows), reverse=True
+        ), "the wrong ones first"
         for row in rows:
             confidence = max(row["p_calibrated"], 1 - row["p_calibrated"])
             assert found["low"] - 1e-9 <= confidence <= found["high"] + 1e-9
@@ -143,7 +220,9 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
         seen += [row["seq"] for row in rows]
     assert sorted(seen) == [seq for seq in range(1, 14) if seq != 7], "equal scores predict no side"
     strong = [row for row in listed(engineer, bin=0.925) if row["strength"] == 4]
-    assert [(row["comparison_id"], row["annotator_id"], row["completion_a"]) for row in strong] == [(ids[8], "eve", "text A of c8")]
+    assert [(row["comparison_id"], row["annotator_id"], row["completion_a"]) for row in strong] == [
+        (ids[8], "eve", "text A of c8")
+    ]
 
 
 def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
@@ -156,7 +235,13 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     vote(web, ids[1:2], ["tie"], person="bob")
     web.store.votes.cast(
         NewVote(
-            comparison_id=ids[3], annotator_id="m", annotator_kind="machine", origin="api", voted_at=NOON, choice="a", idempotency_key="m"
+            comparison_id=ids[3],
+            annotator_id="m",
+            annotator_kind="machine",
+            origin="api",
+            voted_at=NOON,
+            choice="a",
+            idempotency_key="m",
         )
     )
     assert told(engineer, "/calibrations/probe")["n_votes"] == 2
@@ -166,15 +251,22 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
 def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
     vote(web, publish(web, [0.9], prefix="one"), "a")
     vote(web, publish(web, [0.8, 0.8], prefix="two", calibrator="platt@2"), "ab")
-    vote(web, publish(web, [0.7] * 3, prefix="three", model="demo.reward_model@2", day="2026-01-03"), "aab")
+    vote(
+        web,
+        publish(web, [0.7] * 3, prefix="three", model="demo.reward_model@2", day="2026-01-03"),
+        "aab",
+    )
     engineer = web.client("engineer")
     counted = {
         name: told(engineer, "/calibrations/probe", **asked)["n_votes"]
         for name, asked in {
-            "newest": {}, "first": {"reward_model": MODEL}, "platt": {"reward_model": MODEL, "calibrator": "platt@2"},
-            "nobody": {"reward_model": "nobody@1"}, "no calibrator": {"reward_model": MODEL, "calibrator": "none"},
+            "newest": {},
+            "first": {"reward_model": MODEL},
+            "platt": {"reward_model": MODEL, "calibrator": "platt@2"},
+            "nobody": {"reward_model": "nobody@1"},
+            "no calibrator": {"reward_model": MODEL, "calibrator": "none"},
         }.items()
-    }  # fmt: skip
+    }
     assert counted == {"newest": 3, "first": 3, "platt": 2, "nobody": 0, "no calibrator": 0}
     assert told(engineer, "/calibrations/probe")["reward_model"] == "demo.reward_model@2"
     assert len(listed(engineer, bin=0.825, reward_model=MODEL, calibrator="platt@2")) == 2
@@ -204,7 +296,9 @@ def test_a_bin_without_votes_is_named(web: Web):
 
 
 @on_sqlite
-def test_of_many_votes_the_newest_are_counted_and_it_is_said(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_of_many_votes_the_newest_are_counted_and_it_is_said(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     vote(web, publish(web, [0.91, 0.81, 0.71, 0.61]), "abab")
     monkeypatch.setattr(probing, "NEWEST", 2)
     engineer = web.client("engineer")
@@ -235,7 +329,9 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
     vote(web, ids[1:], "a")
     began = time.monotonic()
     before = counting.found(Asked(), wait_s=30)
-    assert time.monotonic() - began < 5, "who can be given the count before does not wait for the next"
+    assert time.monotonic() - began < 5, (
+        "who can be given the count before does not wait for the next"
+    )
     assert before is not None
     assert (before.is_current, before.probe.n_votes) == (False, 1)
     gate.set()
@@ -248,7 +344,9 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
 
 
 @on_sqlite
-def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     """Whoever asks while somebody else's count is under way is given that count."""
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
@@ -281,7 +379,9 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(web: Web, monke
 
 
 @on_sqlite
-def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     ids, counting = publish(web, [0.9, 0.8]), Probing(web.store, UNCACHED)
     submit = counting._thread.submit
 
@@ -299,21 +399,37 @@ def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(web: Web
     assert now.probe.n_votes == 2
 
 
-# --- who may see it ----------------------------------------------------------------------------------------------------------
+# --- who may see it
+# ----------------------------------------------------------------------------------------------------------
 
 
 @on_sqlite
 def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
     vote(web, publish(web, [0.9]), "a")
     both = web.client("annotator", "engineer")
-    for client in (both, web.client("curator", "engineer"), web.client(user=web.add("curator", "engineer", kind="service"))):
-        for path in ("/calibrations", "/calibrations/probe", "/calibrations/probe/pairs", f"/calibrations/{MODEL}/1"):
+    for client in (
+        both,
+        web.client("curator", "engineer"),
+        web.client(user=web.add("curator", "engineer", kind="service")),
+    ):
+        for path in (
+            "/calibrations",
+            "/calibrations/probe",
+            "/calibrations/probe/pairs",
+            f"/calibrations/{MODEL}/1",
+        ):
             refused = client.get(path, params={"bin": 0.925})
-            assert (refused.status_code, refused.json()["type"]) == (403, "urn:rlhf:problem:blind"), path
+            assert (refused.status_code, refused.json()["type"]) == (
+                403,
+                "urn:rlhf:problem:blind",
+            ), path
     assert web.client("annotator").get("/calibrations").status_code == 403
     assert listed(web.client("admin"), bin=0.925)
     with pages(web) as seen:
-        curator, annotating = seen.browser(web.add("curator")), seen.browser(web.add("annotator", "engineer"))
+        curator, annotating = (
+            seen.browser(web.add("curator")),
+            seen.browser(web.add("annotator", "engineer")),
+        )
         for browser in (curator, annotating):
             for path in ("/calibration", "/calibration.csv", "/calibration/pairs"):
                 assert browser.get(f"{seen.url}{path}", params={"bin": 0.925}).status_code == 403
@@ -329,13 +445,24 @@ def test_a_token_is_told_no_more_than_it_may_read(web: Web):
     told(web.client("engineer"), "/calibrations/probe")
     (row,) = listed(web.client("engineer", scopes=["predictions.make"]), bin=0.925)
     assert row["p_calibrated"] == 0.9
-    hidden = ("prompt", "completion_a", "completion_b", "choice", "strength", "annotator_id", "wrong")
+    hidden = (
+        "prompt",
+        "completion_a",
+        "completion_b",
+        "choice",
+        "strength",
+        "annotator_id",
+        "wrong",
+    )
     assert {name: row[name] for name in hidden} == dict.fromkeys(hidden)
-    (row,) = listed(web.client("engineer", scopes=["predictions.make", "comparisons.read"]), bin=0.925)
+    (row,) = listed(
+        web.client("engineer", scopes=["predictions.make", "comparisons.read"]), bin=0.925
+    )
     assert (row["prompt"], row["choice"]) == ("prompt c0", None)
 
 
-# --- the log -----------------------------------------------------------------------------------------------------------------
+# --- the log
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_says_what_became_of_each_calibrator(web: Web):
@@ -343,22 +470,37 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
     calibrations.add(report(0), {"temperature": 1.5})
     calibrations.add(report(1, ece=0.05), {"temperature": 1.2})
     calibrations.add(report(2, may_serve=False), {"temperature": 9.0})
-    calibrations.add(report(3, model="demo.reward_model@2", noise_ceiling=None), {"temperature": 1.0})
+    calibrations.add(
+        report(3, model="demo.reward_model@2", noise_ceiling=None), {"temperature": 1.0}
+    )
     calibrations.bring_in([report(4, calibrator_version=7)], actor="test")
     web.store.promotions.record(
         Promotion(
-            model_name="demo.reward_model", version=1, previous_version=None, data_seq=None, reason="x", actor="test", promoted_at=NOON
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=None,
+            reason="x",
+            actor="test",
+            promoted_at=NOON,
         )
     )
     engineer = web.client("engineer")
     items = told(engineer, "/calibrations")["items"]
     assert [(one["reward_model"][-1], one["version"], one["state"]) for one in items] == [
-        ("1", 4, "imported"), ("2", 1, "standby"), ("1", 3, "refused"), ("1", 2, "serving"), ("1", 1, "replaced"),
-    ]  # fmt: skip
+        ("1", 4, "imported"),
+        ("2", 1, "standby"),
+        ("1", 3, "refused"),
+        ("1", 2, "serving"),
+        ("1", 1, "replaced"),
+    ]
     assert [one["calibrator_version"] for one in items] == [7, 1, 3, 2, 1]
     assert [one["noise_ceiling"] is None for one in items] == [False, True, False, False, False]
     newest = items[3]
-    assert (newest["ece_raw"]["value"], newest["ece_debiased_calibrated"]["value"]) == (0.05, 0.0125)
+    assert (newest["ece_raw"]["value"], newest["ece_debiased_calibrated"]["value"]) == (
+        0.05,
+        0.0125,
+    )
     paged, cursor = [], None
     while True:
         page = told(engineer, "/calibrations", limit=2, **({"cursor": cursor} if cursor else {}))
@@ -377,17 +519,23 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
     assert calibrations.add(report(0), {"temperature": 1.5}) == 2
     latest, _ = calibrations.latest(MODEL)
     assert latest.fitted_at == NOON
-    assert [one.fitted_at for one in calibrations.log()] == [NOON], "what was made here, as all who compute with it read it"
+    assert [one.fitted_at for one in calibrations.log()] == [NOON], (
+        "what was made here, as all who compute with it read it"
+    )
     whole = calibration_log(calibrations.whole_log())
     assert [entry["calibrator_version"] for entry in whole] == [2, 3]
-    again = calibrations.bring_in([CalibrationReport.model_validate(entry) for entry in json.loads(json.dumps(whole))], actor="ann")
+    again = calibrations.bring_in(
+        [CalibrationReport.model_validate(entry) for entry in json.loads(json.dumps(whole))],
+        actor="ann",
+    )
     assert (again.n_added, again.n_known) == (0, 2)
     (link,), _ = web.store.audit.page(action="calibration.import")
     assert (link.actor, link.object_id) == ("ann", f"{MODEL} calibration 1")
     assert web.store.audit.verify() > 0
 
 
-# --- pages -------------------------------------------------------------------------------------------------------------------
+# --- pages
+# -------------------------------------------------------------------------------------------------------------------
 
 
 @on_sqlite
@@ -427,30 +575,54 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         chosen = get("/calibration", model=MODEL, version=1).text
         assert "25 votes on 25 comparisons" in chosen
         assert "every look at that split is recorded" in chosen
-        assert f"/calibration/pairs?model={MODEL.replace('@', '%40')}&amp;version=1&amp;bin=0.925" in chosen
+        assert (
+            f"/calibration/pairs?model={MODEL.replace('@', '%40')}&amp;version=1&amp;bin=0.925"
+            in chosen
+        )
         for _ in range(100):
             other = get("/calibration", model=MODEL, version=2).text
             if "are being counted" not in other:
                 break
             time.sleep(0.05)
-        assert f"Nobody has preferred a side of anything that {MODEL} predicted through this calibrator" in other
+        assert (
+            f"Nobody has preferred a side of anything that {MODEL} predicted through this "
+            "calibrator" in other
+        )
         imported = get("/calibration", model=MODEL, version=3).text
         assert "nothing was predicted through it here" in imported
         assert get("/calibration", model=MODEL, version=9).status_code == 404
         assert get("/calibration", version=1).status_code == 422
-        assert get("/calibration.csv").text.startswith("reward_model,version,calibrator_version,method,state,fitted_at")
+        assert get("/calibration.csv").text.startswith(
+            "reward_model,version,calibrator_version,method,state,fitted_at"
+        )
 
 
 @on_sqlite
 def test_hostile_texts_stay_texts(web: Web):
-    web.store.calibrations.bring_in([report(0, model=HOSTILE, method=HOSTILE, calibrator_version=1)], actor="test")
-    vote(web, publish(web, [0.9], model=HOSTILE, prompt=HOSTILE, completion_a=HOSTILE, completion_b=f"{HOSTILE}b"), "a")
+    web.store.calibrations.bring_in(
+        [report(0, model=HOSTILE, method=HOSTILE, calibrator_version=1)], actor="test"
+    )
+    vote(
+        web,
+        publish(
+            web,
+            [0.9],
+            model=HOSTILE,
+            prompt=HOSTILE,
+            completion_a=HOSTILE,
+            completion_b=f"{HOSTILE}b",
+        ),
+        "a",
+    )
     with pages(web) as seen:
         browser = seen.browser(web.add("engineer"))
         for path, params in (
-            ("/calibration", {}), ("/calibration", {"model": HOSTILE, "version": 1}), ("/calibration/pairs", {"bin": 0.925}),
-            ("/calibration", {"model": HOSTILE}), ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
-        ):  # fmt: skip
+            ("/calibration", {}),
+            ("/calibration", {"model": HOSTILE, "version": 1}),
+            ("/calibration/pairs", {"bin": 0.925}),
+            ("/calibration", {"model": HOSTILE}),
+            ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
+        ):
             answer = shown(browser, f"{seen.url}{path}", **params)
             assert answer.status_code == 200, answer.text
             assert "alert(1)" in answer.text
@@ -465,12 +637,18 @@ def test_filters_and_cursors_take_anything(web: Web):
     engineer = web.client("engineer")
     told(engineer, "/calibrations/probe")
     places = [
-        cursor_of(*place) for place in (("2026-01-01T00:00:00+00:00", "m", 2**40), ("0001-01-01T00:00:00+14:00", "m", 1), ("soon", "m", 1))
+        cursor_of(*place)
+        for place in (
+            ("2026-01-01T00:00:00+00:00", "m", 2**40),
+            ("0001-01-01T00:00:00+14:00", "m", 1),
+            ("soon", "m", 1),
+        )
     ]
     for path, names in (
-        ("/calibrations", ("cursor", "limit")), ("/calibrations/probe", ("reward_model", "calibrator")),
+        ("/calibrations", ("cursor", "limit")),
+        ("/calibrations/probe", ("reward_model", "calibrator")),
         ("/calibrations/probe/pairs", ("reward_model", "calibrator", "cursor", "limit", "bin")),
-    ):  # fmt: skip
+    ):
         for name in names:
             for odd in (*ODD, *places):
                 asked = (
@@ -480,4 +658,7 @@ def test_filters_and_cursors_take_anything(web: Web):
                 )
                 answer = engineer.get(path, params=asked)
                 assert answer.status_code in (200, 404, 422, 503), answer.text
-                assert answer.status_code != 503 or answer.json()["type"] == "urn:rlhf:problem:being_counted"
+                assert (
+                    answer.status_code != 503
+                    or answer.json()["type"] == "urn:rlhf:problem:being_counted"
+                )

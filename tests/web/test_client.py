@@ -71,12 +71,32 @@ def test_cards_are_leased_voted_on_changed_and_given_back(annotator: Client, adm
     assert lease.reason_empty is None
     assert annotator.extend() >= 3
     first, second, third = lease.cards
-    receipt = annotator.vote("a", assignment_id=first.assignment_id, strength=3, reason="ok — ü", stated_confidence=0.8, duration_s=4.5)
-    assert (receipt.choice, receipt.strength, receipt.extra, receipt.comparison_id) == (Choice.A, 3, None, None)
-    changed = annotator.vote(Choice.B, assignment_id=first.assignment_id, strength=1, supersedes=receipt.vote_id)
+    receipt = annotator.vote(
+        "a",
+        assignment_id=first.assignment_id,
+        strength=3,
+        reason="ok — ü",
+        stated_confidence=0.8,
+        duration_s=4.5,
+    )
+    assert (receipt.choice, receipt.strength, receipt.extra, receipt.comparison_id) == (
+        Choice.A,
+        3,
+        None,
+        None,
+    )
+    changed = annotator.vote(
+        Choice.B, assignment_id=first.assignment_id, strength=1, supersedes=receipt.vote_id
+    )
     assert changed.supersedes == receipt.vote_id
     marks = [{"side": "a", "start": 0, "end": 4, "sign": "+"}]
-    annotator.vote("tie", assignment_id=second.assignment_id, dimensions={"helpful": "a"}, highlights=marks, flags=["pii"])
+    annotator.vote(
+        "tie",
+        assignment_id=second.assignment_id,
+        dimensions={"helpful": "a"},
+        highlights=marks,
+        flags=["pii"],
+    )
     annotator.release(third.assignment_id)
     stored = {vote.vote_id: vote for vote in admin.votes(annotator_id=annotator.me().user_id)}
     assert stored[receipt.vote_id].is_superseded
@@ -88,7 +108,11 @@ def test_cards_are_leased_voted_on_changed_and_given_back(annotator: Client, adm
 def test_the_same_key_is_the_same_vote(annotator: Client) -> None:
     (card, *_) = annotator.lease(5).cards
     moment = datetime.now(UTC)
-    said = {"assignment_id": card.assignment_id, "voted_at": moment, "idempotency_key": "my-own-key"}
+    said = {
+        "assignment_id": card.assignment_id,
+        "voted_at": moment,
+        "idempotency_key": "my-own-key",
+    }
     first, again = (annotator.vote("both_bad", **said) for _ in range(2))
     assert first == again
     with pytest.raises(InvalidRequest) as refused:
@@ -98,7 +122,9 @@ def test_the_same_key_is_the_same_vote(annotator: Client) -> None:
 
 def test_a_batch_is_answered_vote_by_vote(annotator: Client) -> None:
     cards = annotator.lease(5).cards
-    good = [{"assignment_id": card.assignment_id, "choice": "a", "strength": 2} for card in cards[:2]]
+    good = [
+        {"assignment_id": card.assignment_id, "choice": "a", "strength": 2} for card in cards[:2]
+    ]
     results = annotator.vote_batch([good[0], {"assignment_id": "nobody's", "choice": "a"}, good[1]])
     assert [result.status for result in results] == [201, 404, 201]
     assert results[0].vote is not None
@@ -106,7 +132,9 @@ def test_a_batch_is_answered_vote_by_vote(annotator: Client) -> None:
     assert "nobody's" in results[1].problem.detail
 
 
-def test_what_is_refused_raises_what_fits_and_says_where(server: Served, annotator: Client, admin: Client) -> None:
+def test_what_is_refused_raises_what_fits_and_says_where(
+    server: Served, annotator: Client, admin: Client
+) -> None:
     with pytest.raises(InvalidRequest) as wrong:
         annotator.vote("a", assignment_id="x", strength=9)
     assert wrong.value.status == 422
@@ -141,7 +169,9 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
         assert admin.offer(ids=["c0050"], annotator_id=named.me().user_id).n_slots == 1
         assert [card.prompt for card in named.lease(1).cards] == ["prompt 50"]
     rules = admin.rules()
-    newer = admin.put_rules(rules.rules.model_copy(update={"undo_seconds": 45.0}), version=rules.version)
+    newer = admin.put_rules(
+        rules.rules.model_copy(update={"undo_seconds": 45.0}), version=rules.version
+    )
     assert (newer.version, newer.rules.undo_seconds) == (rules.version + 1, 45.0)
     with Client(server.address, server.token("engineer@client.test", Role.ENGINEER)) as engineer:
         assert (newer.rules.seed is not None, engineer.rules().rules.seed) == (True, None)
@@ -164,9 +194,12 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     assert slower.value.status == 412
     assert admin.user(user.user_id) == changed
     assert admin.change_user(user.user_id, etag=changed.etag, name="Newer").name == "Newer"
-    call = calls.add_user("lost@client.test", name="Lost")  # the answer is lost, the same call sent again
+    # the answer is lost, the same call sent again
+    call = calls.add_user("lost@client.test", name="Lost")
     made, again = admin.send(call), admin.send(call)
-    assert again.model_dump(exclude={"login_link", "etag"}) == made.model_dump(exclude={"login_link", "etag"})
+    assert again.model_dump(exclude={"login_link", "etag"}) == made.model_dump(
+        exclude={"login_link", "etag"}
+    )
     listed = list(admin.users())
     assert {u.email for u in listed} >= {"ann@client.test", "new@client.test"}
     assert list(admin.each(calls.users(limit=1))) == listed
@@ -182,7 +215,9 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
 
 
 def test_feedback_is_sent_and_a_correction_becomes_chosen(admin: Client) -> None:
-    correction = NewFeedback(kind="correction", session_id="s", turn=1, prompt="2 + 2?", completion="5", correction="4")
+    correction = NewFeedback(
+        kind="correction", session_id="s", turn=1, prompt="2 + 2?", completion="5", correction="4"
+    )
     made = admin.send_feedback(correction, idempotency_key="once")
     assert admin.send_feedback(correction, idempotency_key="once").feedback_id == made.feedback_id
     assert made.comparison_id is not None
@@ -198,13 +233,16 @@ def test_the_asynchronous_client_says_the_same_at_once(server: Served, admin: Cl
     async def work() -> tuple[set[str], int]:
         async with AsyncClient(server.address, token) as api:
             cards = (await api.lease(5)).cards
-            receipts = await asyncio.gather(*(api.vote("a", assignment_id=card.assignment_id) for card in cards))
+            receipts = await asyncio.gather(
+                *(api.vote("a", assignment_id=card.assignment_id) for card in cards)
+            )
             with pytest.raises(NotAuthorised):
                 async for _ in api.users():
                     pass
             return {receipt.vote_id for receipt in receipts}, (await api.statistics()).votes_total
 
-    with ThreadPoolExecutor(1) as pool:  # a browser test before it may have left a running loop in this thread
+    # a browser test before it may have left a running loop in this thread
+    with ThreadPoolExecutor(1) as pool:
         ids, total = pool.submit(lambda: asyncio.run(work())).result()
     assert len(ids) == total == 5
     assert ids <= {vote.vote_id for vote in admin.votes()}
@@ -224,7 +262,12 @@ def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: 
                 [one async for one in api.calibrations()],
                 await api.calibration(MODEL, 2),
                 (await api.calibration_probe(reward_model=MODEL)).bins,
-                [one async for one in api.calibration_pairs(0.72, reward_model=MODEL, calibrator="temperature@1")],
+                [
+                    one
+                    async for one in api.calibration_pairs(
+                        0.72, reward_model=MODEL, calibrator="temperature@1"
+                    )
+                ],
             ]
 
     with Client(web.url, secret) as api:
@@ -232,28 +275,46 @@ def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: 
         assert (probe.reward_model, probe.n_votes, probe.n_comparisons) == (MODEL, 4, 4)
         assert sum(one.n for one in probe.bins) == 4
         log = list(api.calibrations())
-        assert [(one.version, one.state) for one in log] == [(3, "standby"), (2, "replaced"), (1, "replaced")]
+        assert [(one.version, one.state) for one in log] == [
+            (3, "standby"),
+            (2, "replaced"),
+            (1, "replaced"),
+        ]
         assert list(api.each(calls.calibrations(limit=1))) == log
         detail = api.calibration(MODEL, 2)
         assert detail.model_dump(exclude={"raw_bins", "calibrated_bins"}) == log[1].model_dump()
-        assert (detail.raw_bins, detail.calibrated_bins) == (reports[1].raw_bins, reports[1].calibrated_bins)
+        assert (detail.raw_bins, detail.calibrated_bins) == (
+            reports[1].raw_bins,
+            reports[1].calibrated_bins,
+        )
         with pytest.raises(MissingResource):
             api.calibration(MODEL, 4)
         pairs = list(api.calibration_pairs(0.72))
         (bin_,) = (one for one in probe.bins if one.low <= 0.72 < one.high)
         assert len(pairs) == bin_.n == 3
-        assert [(one.comparison_id, one.wrong, one.choice) for one in pairs[:1]] == [(ids[2], True, Choice.B)]
+        assert [(one.comparison_id, one.wrong, one.choice) for one in pairs[:1]] == [
+            (ids[2], True, Choice.B)
+        ]
         assert list(api.each(calls.calibration_pairs(0.72, limit=1))) == pairs
         with pytest.raises(MissingResource) as empty:
             list(api.calibration_pairs(0.55))
         assert empty.value.kind == "empty_bin"
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: asyncio.run(by_the_other())).result() == [log, detail, probe.bins, pairs]
+        assert pool.submit(lambda: asyncio.run(by_the_other())).result() == [
+            log,
+            detail,
+            probe.bins,
+            pairs,
+        ]
 
 
 def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, list[str]]:
-        return {n: list(inspect.signature(m).parameters) for n, m in inspect.getmembers(kind, inspect.isfunction) if not n.startswith("_")}
+        return {
+            n: list(inspect.signature(m).parameters)
+            for n, m in inspect.getmembers(kind, inspect.isfunction)
+            if not n.startswith("_")
+        }
 
     assert methods(Client) == methods(AsyncClient)
 
@@ -261,42 +322,101 @@ def test_both_clients_have_the_same_methods() -> None:
 def test_every_route_of_the_api_is_a_call(server: Served) -> None:
     """But for those that need a session, files, and what a list holds already."""
     described = httpx.get(f"{server.address}/api/v1/openapi.json").json()
-    routes = {(m.upper(), path.removeprefix("/api/v1/")) for path, methods in described["paths"].items() for m in methods}
+    routes = {
+        (m.upper(), path.removeprefix("/api/v1/"))
+        for path, methods in described["paths"].items()
+        for m in methods
+    }
     known = {
-        ("GET", "me"), ("GET", "me/statistics"), ("POST", "assignments:lease"), ("POST", "assignments/{assignment_id}:release"),
-        ("POST", "assignments:extend"), ("POST", "votes"), ("POST", "votes:batch"), ("GET", "votes"), ("GET", "comparisons"),
-        ("GET", "comparisons/{comparison_id}"), ("POST", "comparisons:offer"), ("POST", "comparisons:withdraw"), ("GET", "consensus"), ("POST", "predictions"),
-        ("GET", "guidelines"), ("POST", "guidelines"), ("GET", "rules"), ("PUT", "rules"), ("GET", "users"), ("GET", "users/{user_id}"), ("POST", "users"),
-        ("PATCH", "users/{user_id}"), ("GET", "me/tokens"), ("GET", "progress"), ("GET", "progress/events"),
-        ("GET", "metrics"), ("GET", "quality"), ("POST", "feedback"), ("GET", "feedback"), ("GET", "audit"), ("POST", "audit:verify"),
-        ("GET", "calibrations"), ("GET", "calibrations/{reward_model}/{version}"), ("GET", "calibrations/probe"), ("GET", "calibrations/probe/pairs"),
-    }  # fmt: skip
+        ("GET", "me"),
+        ("GET", "me/statistics"),
+        ("POST", "assignments:lease"),
+        ("POST", "assignments/{assignment_id}:release"),
+        ("POST", "assignments:extend"),
+        ("POST", "votes"),
+        ("POST", "votes:batch"),
+        ("GET", "votes"),
+        ("GET", "comparisons"),
+        ("GET", "comparisons/{comparison_id}"),
+        ("POST", "comparisons:offer"),
+        ("POST", "comparisons:withdraw"),
+        ("GET", "consensus"),
+        ("POST", "predictions"),
+        ("GET", "guidelines"),
+        ("POST", "guidelines"),
+        ("GET", "rules"),
+        ("PUT", "rules"),
+        ("GET", "users"),
+        ("GET", "users/{user_id}"),
+        ("POST", "users"),
+        ("PATCH", "users/{user_id}"),
+        ("GET", "me/tokens"),
+        ("GET", "progress"),
+        ("GET", "progress/events"),
+        ("GET", "metrics"),
+        ("GET", "quality"),
+        ("POST", "feedback"),
+        ("GET", "feedback"),
+        ("GET", "audit"),
+        ("POST", "audit:verify"),
+        ("GET", "calibrations"),
+        ("GET", "calibrations/{reward_model}/{version}"),
+        ("GET", "calibrations/probe"),
+        ("GET", "calibrations/probe/pairs"),
+    }
     other = {
-        ("POST", "auth/login"), ("POST", "auth/logout"), ("POST", "auth/redeem"), ("POST", "users/{user_id}:login-link"), ("POST", "me/tokens"),
-        ("DELETE", "me/tokens/{token_id}"), ("POST", "me/password"), ("GET", "me/votes"), ("GET", "guidelines/{version}"),
-        ("GET", "feedback/{feedback_id}"), ("GET", "audit/export"), ("GET", "healthz"), ("GET", "readyz"),
+        ("POST", "auth/login"),
+        ("POST", "auth/logout"),
+        ("POST", "auth/redeem"),
+        ("POST", "users/{user_id}:login-link"),
+        ("POST", "me/tokens"),
+        ("DELETE", "me/tokens/{token_id}"),
+        ("POST", "me/password"),
+        ("GET", "me/votes"),
+        ("GET", "guidelines/{version}"),
+        ("GET", "feedback/{feedback_id}"),
+        ("GET", "audit/export"),
+        ("GET", "healthz"),
+        ("GET", "readyz"),
         ("POST", "completions:stream"),
-    }  # fmt: skip
+    }
     assert known <= routes
     assert routes <= known | other
 
 
-def test_the_script_of_the_documents_votes_and_reads_metrics_in_under_thirty_lines(server: Served) -> None:
+def test_the_script_of_the_documents_votes_and_reads_metrics_in_under_thirty_lines(
+    server: Served,
+) -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     script = re.search(r"<!-- example -->\n```python\n(.*?)```", page, re.DOTALL).group(1)
     assert len(script.splitlines()) < 30
     token = server.token("bot@client.test", Role.ANNOTATOR, Role.ENGINEER, kind="service")
-    environ = {"TOKEN": token, "RLHF_WEB_URL": server.address, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=60)
+    environ = {
+        "TOKEN": token,
+        "RLHF_WEB_URL": server.address,
+        "PYTHONPATH": str(ROOT),
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     *votes, last = done.stdout.splitlines()
     assert len(votes) == 5
-    assert re.fullmatch(r"\d+ votes that I may see, on \d+ comparisons; about \d+ judgements open for me", last)
+    assert re.fullmatch(
+        r"\d+ votes that I may see, on \d+ comparisons; about \d+ judgements open for me", last
+    )
     with server.opened() as store:
         cast = [store.votes.get(line.split()[0]) for line in votes]
     assert {vote.annotator_kind for vote in cast} == {"machine"}
 
 
-# --- servers that fail --------------------------------------------------------------------------------------------------------
+# --- servers that fail
+# --------------------------------------------------------------------------------------------------------
 
 
 METRICS = {"votes": 1, "votes_today": 1, "comparisons": 2, "open": 3, "feedback": {}}
@@ -319,13 +439,23 @@ class Failing(httpx.BaseTransport):
 
 def asking(*answers: httpx.Response | Exception) -> tuple[Client, Failing]:
     transport = Failing(*answers)
-    return Client("http://nowhere.test", "rlhf_x", longest_wait_s=0.01, transport=transport), transport
+    return Client(
+        "http://nowhere.test", "rlhf_x", longest_wait_s=0.01, transport=transport
+    ), transport
 
 
 RECEIPT = {
-    "vote_id": "v", "assignment_id": "x", "comparison_id": None, "choice": "a", "strength": None, "voted_at": "2026-01-01T00:00:00Z",
-    "received_at": "2026-01-01T00:00:00Z", "supersedes": None, "extra": False, "added_later": 1,
-}  # fmt: skip
+    "vote_id": "v",
+    "assignment_id": "x",
+    "comparison_id": None,
+    "choice": "a",
+    "strength": None,
+    "voted_at": "2026-01-01T00:00:00Z",
+    "received_at": "2026-01-01T00:00:00Z",
+    "supersedes": None,
+    "extra": False,
+    "added_later": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -336,10 +466,14 @@ RECEIPT = {
         httpx.RemoteProtocolError("cut"),
         httpx.Response(503, headers={"Retry-After": "0"}),
         httpx.Response(502),
-        httpx.Response(409, headers={"Retry-After": "0"}, json={"type": "urn:rlhf:problem:already_running"}),
+        httpx.Response(
+            409, headers={"Retry-After": "0"}, json={"type": "urn:rlhf:problem:already_running"}
+        ),
     ],
 )
-def test_a_vote_without_an_answer_is_sent_again_under_its_key(failure: httpx.Response | Exception) -> None:
+def test_a_vote_without_an_answer_is_sent_again_under_its_key(
+    failure: httpx.Response | Exception,
+) -> None:
     client, transport = asking(failure, failure, httpx.Response(201, json=RECEIPT))
     assert client.vote("a", assignment_id="x").vote_id == "v"
     assert len({request.headers["Idempotency-Key"] for request in transport.asked}) == 1
@@ -349,13 +483,17 @@ def test_a_vote_without_an_answer_is_sent_again_under_its_key(failure: httpx.Res
 
 def test_a_server_that_stays_away_is_said_to_be_with_the_cure() -> None:
     client, transport = asking(*[httpx.ConnectError("refused")] * 20)
-    with pytest.raises(ServerUnavailable, match=r"http://nowhere\.test does not answer: refused.*rlhf serve"):
+    with pytest.raises(
+        ServerUnavailable, match=r"http://nowhere\.test does not answer: refused.*rlhf serve"
+    ):
         client.metrics()
     assert len(transport.asked) == exchange.TRIES
 
 
 def test_what_is_not_done_once_is_not_sent_twice() -> None:
-    client, transport = asking(httpx.ConnectError("refused"), httpx.Response(200, json={"version": 1, "rules": {}}))
+    client, transport = asking(
+        httpx.ConnectError("refused"), httpx.Response(200, json={"version": 1, "rules": {}})
+    )
     with pytest.raises(ServerUnavailable):
         client.put_rules(AnnotationRules(), version=0)
     assert len(transport.asked) == 1
@@ -367,14 +505,19 @@ def test_what_is_not_done_once_is_not_sent_twice() -> None:
         (httpx.Response(409, json={"detail": "judged"}), ConflictingRequest),
         (httpx.Response(429, headers={"Retry-After": "1"}), TooManyRequests),
         (httpx.Response(503, headers={"Retry-After": "3600"}), ServerUnavailable),
-        (httpx.Response(503, headers={"Retry-After": "Fri, 01 Jan 2027 00:00:00 GMT"}), ServerUnavailable),
+        (
+            httpx.Response(503, headers={"Retry-After": "Fri, 01 Jan 2027 00:00:00 GMT"}),
+            ServerUnavailable,
+        ),
         (httpx.Response(500, text="<html>oops"), ServerUnavailable),
         (httpx.Response(413, text=""), InvalidRequest),
         (httpx.Response(200, text="<html>another server"), ServerUnavailable),
         (httpx.Response(200, json={"votes": "many"}), ServerUnavailable),
     ],
 )
-def test_an_answer_that_stands_is_asked_for_once(answer: httpx.Response, error: type[Exception]) -> None:
+def test_an_answer_that_stands_is_asked_for_once(
+    answer: httpx.Response, error: type[Exception]
+) -> None:
     client, transport = asking(answer)
     with pytest.raises(error):
         client.metrics()
@@ -387,14 +530,24 @@ def test_fields_of_a_newer_server_are_passed_over() -> None:
 
 
 def test_a_body_a_key_and_a_version_are_where_the_api_wants_them() -> None:
-    client, transport = asking(httpx.Response(200, json={"version": 4, "rules": {}}), httpx.Response(201, json=RECEIPT))
+    client, transport = asking(
+        httpx.Response(200, json={"version": 4, "rules": {}}), httpx.Response(201, json=RECEIPT)
+    )
     client.put_rules(AnnotationRules(), version=3)
-    client.vote("a", assignment_id="x", reason=None, voted_at=datetime(2026, 1, 1, tzinfo=UTC), idempotency_key="k")
+    client.vote(
+        "a",
+        assignment_id="x",
+        reason=None,
+        voted_at=datetime(2026, 1, 1, tzinfo=UTC),
+        idempotency_key="k",
+    )
     put, post = transport.asked
     assert (put.headers["If-Match"], put.headers["Authorization"]) == ('"3"', "Bearer rlhf_x")
     assert "Idempotency-Key" not in put.headers
     assert (post.headers["Idempotency-Key"], post.url.path) == ("k", "/api/v1/votes")
-    assert post.content == b'{"assignment_id":"x","voted_at":"2026-01-01T00:00:00+00:00","choice":"a"}'
+    assert (
+        post.content == b'{"assignment_id":"x","voted_at":"2026-01-01T00:00:00+00:00","choice":"a"}'
+    )
 
 
 @pytest.mark.parametrize("url", ["", "nowhere", "ftp://x", "http://", "http://x:y"])

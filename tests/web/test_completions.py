@@ -1,4 +1,6 @@
-"""`POST /api/v1/completions:stream`: a completion heard while the provider makes it, and kept as it was heard."""
+"""`POST /api/v1/completions:stream`: a completion heard while the provider makes it, and kept as it
+was heard.
+"""
 
 import json
 import time
@@ -32,7 +34,11 @@ def stub() -> Iterator[StubProvider]:
 @pytest.fixture
 def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
     settings = Settings(
-        home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model"
+        home=tmp_path,
+        completion_backend="openai_compatible",
+        base_url=stub.base_url,
+        api_key=SecretStr(KEY),
+        api_model="stub-model",
     )
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
@@ -40,7 +46,9 @@ def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
             yield Web(store, settings, server.url, ShiftedClock())
 
 
-def events(client: httpx.Client, asked: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]]:
+def events(
+    client: httpx.Client, asked: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Name, data and time of each event."""
     with client.stream("POST", "/completions:stream", json=asked) as answer:
         assert answer.status_code == 200, answer.read()
@@ -53,13 +61,17 @@ def events(client: httpx.Client, asked: dict[str, Any]) -> Iterator[tuple[str, d
                 yield name, json.loads(line.removeprefix("data: ")), time.monotonic()
 
 
-def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_is_what_was_heard(web: Web, stub: StubProvider) -> None:
+def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_is_what_was_heard(
+    web: Web, stub: StubProvider
+) -> None:
     stub.chunk_s = 0.05
     with web.client(Role.ENGINEER) as client:
         *pieces, (name, whole, ended) = events(client, ASKED)
         assert {name for name, _, _ in pieces} == {"piece"}
         assert len(pieces) > 5
-        assert ended - pieces[0][2] > 0.05 * (len(pieces) - 2), "the first was heard long before the last was made"
+        assert ended - pieces[0][2] > 0.05 * (len(pieces) - 2), (
+            "the first was heard long before the last was made"
+        )
         joined = "".join(data["text"] for _, data, _ in pieces)
         assert (name, whole["text"]) == ("completion", joined)
         [run] = web.store.generation.runs()
@@ -74,10 +86,14 @@ def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_
 def _kept(web: Web) -> dict[str, str]:
     store = web.store
     [run] = store.generation.runs()
-    return store.completions_cache.get_many([call["cache_key"] for call in store.generation.calls(run.run_id)])
+    return store.completions_cache.get_many(
+        [call["cache_key"] for call in store.generation.calls(run.run_id)]
+    )
 
 
-def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(web: Web, stub: StubProvider) -> None:
+def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(
+    web: Web, stub: StubProvider
+) -> None:
     stub.chances = [(1.0, Fault(kind="cut"))]
     heard: list[str] = []
     with web.client(Role.ENGINEER) as client:
@@ -92,21 +108,37 @@ def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(web: Web, st
     assert stub.n_calls >= 2
 
 
-def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(web: Web, stub: StubProvider) -> None:
+def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(
+    web: Web, stub: StubProvider
+) -> None:
     stub.chances = [(1.0, Fault(kind="refusal"))]
     with web.client(Role.ENGINEER) as client:
         [(name, data, _)] = [event for event in events(client, ASKED) if event[0] != "piece"]
         assert name == "failed"
         assert "refused" in data["error"]
-        stub.chances = [(1.0, Fault(kind="status", status=401, message=f"Incorrect API key provided: {KEY}", retry_after_ms=None))]
+        stub.chances = [
+            (
+                1.0,
+                Fault(
+                    kind="status",
+                    status=401,
+                    message=f"Incorrect API key provided: {KEY}",
+                    retry_after_ms=None,
+                ),
+            )
+        ]
         [(name, data, _)] = events(client, ASKED | {"seed": 1})
     assert name == "failed"
     assert "RLHF_API_KEY" in data["error"]
     assert KEY not in data["error"]
 
 
-def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(web: Web, stub: StubProvider) -> None:
-    stub.add_faults([Fault(kind="status", status=400, message=f"the key {KEY} may not", retry_after_ms=None)])
+def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(
+    web: Web, stub: StubProvider
+) -> None:
+    stub.add_faults(
+        [Fault(kind="status", status=400, message=f"the key {KEY} may not", retry_after_ms=None)]
+    )
     with web.client(Role.ENGINEER) as client:
         [(name, data, _)] = events(client, ASKED)
     assert (name, "***" in data["error"]) == ("failed", True), "the STUB did repeat it"
@@ -115,15 +147,22 @@ def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(web: 
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser = paged.browser(paged.add(Role.ADMIN, Role.ENGINEER, Role.CURATOR, Role.ANNOTATOR))
         paths = [*pages_of(web.settings, web.store), *MORE_PAGES, f"/comparisons/{comparison_id}"]
-        pages = {path: browser.get(f"{server.url}{path}", follow_redirects=True).text for path in paths}
+        pages = {
+            path: browser.get(f"{server.url}{path}", follow_redirects=True).text for path in paths
+        }
     assert len(pages) > 15
     assert [path for path, page in pages.items() if KEY in page] == []
 
 
-def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(web: Web, stub: StubProvider) -> None:
+def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(
+    web: Web, stub: StubProvider
+) -> None:
     stub.latency_s = 1.5
     with web.client(Role.ENGINEER) as client:
-        open_ = [client.stream("POST", "/completions:stream", json=ASKED | {"seed": seed}) for seed in range(AT_MOST)]
+        open_ = [
+            client.stream("POST", "/completions:stream", json=ASKED | {"seed": seed})
+            for seed in range(AT_MOST)
+        ]
         for one in open_:
             assert one.__enter__().status_code == 200
         refused = client.post("/completions:stream", json=ASKED | {"seed": 99})
@@ -131,7 +170,9 @@ def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(we
         for one in open_:
             one.__exit__(None, None, None)  # who leaves does not end what is paid for
         deadline = time.monotonic() + 20
-        while (states := [run.states for run in web.store.generation.runs()]) != [{"succeeded": 1}] * AT_MOST:
+        while (states := [run.states for run in web.store.generation.runs()]) != [
+            {"succeeded": 1}
+        ] * AT_MOST:
             assert time.monotonic() < deadline, states
             time.sleep(0.1)
 
@@ -160,13 +201,23 @@ def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "told"),
-    [({"api_key_file": Path("nowhere/key")}, "api_key_file"), ({"api_key": SecretStr("a b")}, "RLHF_API_KEY"), ({"budget_per_day": 1.0}, "prices")],
+    [
+        ({"api_key_file": Path("nowhere/key")}, "api_key_file"),
+        ({"api_key": SecretStr("a b")}, "RLHF_API_KEY"),
+        ({"budget_per_day": 1.0}, "prices"),
+    ],
     ids=["no file", "no key", "no prices"],
-)  # fmt: skip
+)
 def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
     more: dict[str, Any], told: str, stub: StubProvider, tmp_path: Path
 ) -> None:
-    settings = Settings(home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_model="stub-model", **more)
+    settings = Settings(
+        home=tmp_path,
+        completion_backend="openai_compatible",
+        base_url=stub.base_url,
+        api_model="stub-model",
+        **more,
+    )
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
@@ -179,11 +230,19 @@ def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
     assert stub.n_calls == 0
 
 
-def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(stub: StubProvider, tmp_path: Path) -> None:
+def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(
+    stub: StubProvider, tmp_path: Path
+) -> None:
     settings = Settings(
-        home=tmp_path, completion_backend="openai_compatible", base_url=stub.base_url, api_key=SecretStr(KEY), api_model="stub-model",
-        prompt_price=1, completion_price=1, budget_per_day=0.0,
-    )  # fmt: skip
+        home=tmp_path,
+        completion_backend="openai_compatible",
+        base_url=stub.base_url,
+        api_key=SecretStr(KEY),
+        api_model="stub-model",
+        prompt_price=1,
+        completion_price=1,
+        budget_per_day=0.0,
+    )
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (

@@ -1,4 +1,6 @@
-"""Consensus as it is listed: what is disputed comes in the order in which somebody should decide it, and no page reads without end."""
+"""Consensus as it is listed: what is disputed comes in the order in which somebody should decide
+it, and no page reads without end.
+"""
 
 import itertools
 
@@ -20,10 +22,15 @@ def judged(web: Web):
             n = next(KEYS)
             web.store.votes.cast(
                 NewVote(
-                    comparison_id=comparison_id, annotator_id=f"u{n}", annotator_kind="human", voted_at=utc_now(), origin="api",
-                    choice={"a": Choice.A, "b": Choice.B, "t": Choice.TIE}[choice], idempotency_key=f"k{n}",
+                    comparison_id=comparison_id,
+                    annotator_id=f"u{n}",
+                    annotator_kind="human",
+                    voted_at=utc_now(),
+                    origin="api",
+                    choice={"a": Choice.A, "b": Choice.B, "t": Choice.TIE}[choice],
+                    idempotency_key=f"k{n}",
                 )
-            )  # fmt: skip
+            )
 
     return cast
 
@@ -31,15 +38,27 @@ def judged(web: Web):
 def pages(client: httpx.Client, **params: object) -> list[list[str]]:
     found, cursor = [], None
     while True:
-        page = client.get("/consensus", params={**params, **({"cursor": cursor} if cursor else {})}).json()
+        page = client.get(
+            "/consensus", params={**params, **({"cursor": cursor} if cursor else {})}
+        ).json()
         found.append([item["comparison_id"] for item in page["items"]])
         cursor = page["next"]
         if cursor is None:
             return found
 
 
-SAID = {"c0000": "aab", "c0001": "aaa", "c0002": "abt", "c0003": "aabb", "c0004": "aaabb", "c0005": "ab", "c0006": "bb", "c0007": "a"}
-IN_ORDER = ["c0002", "c0003", "c0005", "c0004"]  # a third; no winner of four votes, of two; 60 %. Two thirds of c0000 are agreement
+SAID = {
+    "c0000": "aab",
+    "c0001": "aaa",
+    "c0002": "abt",
+    "c0003": "aabb",
+    "c0004": "aaabb",
+    "c0005": "ab",
+    "c0006": "bb",
+    "c0007": "a",
+}
+# a third; no winner of four votes, of two; 60 %. Two thirds of c0000 are agreement
+IN_ORDER = ["c0002", "c0003", "c0005", "c0004"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
@@ -51,20 +70,28 @@ def test_disputes_come_the_most_evenly_split_first(web: Web, judged, limit: int)
     found = pages(curator, state="disputed", limit=limit)
     assert [c for page in found for c in page] == IN_ORDER
     assert all(len(page) <= limit for page in found)
-    assert pages(curator, limit=50) == [["c0007", "c0006", "c0005", "c0004", "c0003", "c0002", "c0001", "c0000"]]
+    assert pages(curator, limit=50) == [
+        ["c0007", "c0006", "c0005", "c0004", "c0003", "c0002", "c0001", "c0000"]
+    ]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
-def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_ones(web: Web, judged, monkeypatch, limit: int):
+def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_ones(
+    web: Web, judged, monkeypatch, limit: int
+):
     monkeypatch.setattr(consensus, "LOOKS_AT", 3)
     web.publish(8)
     for c, choices in SAID.items():
         judged(c, choices)
     found = pages(web.client("engineer"), state="disputed", limit=limit)
-    assert [c for page in found for c in page] == ["c0005", "c0002", "c0003", "c0004"], "of c0005 to c0007, of c0002 to c0004, of the rest"
+    assert [c for page in found for c in page] == ["c0005", "c0002", "c0003", "c0004"], (
+        "of c0005 to c0007, of c0002 to c0004, of the rest"
+    )
 
 
-def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(web: Web, judged, monkeypatch):
+def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(
+    web: Web, judged, monkeypatch
+):
     monkeypatch.setattr(consensus, "LOOKS_AT", 4)
     web.publish(9)
     for c in ("c0000", "c0001", "c0002", "c0003", "c0004", "c0005"):
@@ -74,9 +101,13 @@ def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_
     assert [item["comparison_id"] for item in first["items"]] == ["c0002", "c0003"]
     judged("c0005", "ab")
     judged("c0008", "ab")
-    second = curator.get("/consensus", params={"state": "disputed", "limit": 2, "cursor": first["next"]}).json()
+    second = curator.get(
+        "/consensus", params={"state": "disputed", "limit": 2, "cursor": first["next"]}
+    ).json()
     assert [item["comparison_id"] for item in second["items"]] == ["c0004"]
-    third = curator.get("/consensus", params={"state": "disputed", "limit": 2, "cursor": second["next"]}).json()
+    third = curator.get(
+        "/consensus", params={"state": "disputed", "limit": 2, "cursor": second["next"]}
+    ).json()
     assert [item["comparison_id"] for item in third["items"]] == ["c0000", "c0001"]
 
 
@@ -87,12 +118,16 @@ def test_the_cursor_of_one_list_is_none_of_another(web: Web, judged):
     curator = web.client("engineer")
     newest = curator.get("/consensus", params={"limit": 1}).json()["next"]
     disputed = curator.get("/consensus", params={"limit": 1, "state": "disputed"}).json()["next"]
-    assert curator.get("/consensus", params={"state": "disputed", "cursor": newest}).status_code == 422
+    assert (
+        curator.get("/consensus", params={"state": "disputed", "cursor": newest}).status_code == 422
+    )
     assert curator.get("/consensus", params={"cursor": disputed}).status_code == 422
 
 
 def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
-    """Others too, however many people judged them: they can be offered again, to more people or to one by name."""
+    """Others too, however many people judged them: they can be offered again, to more people or to
+    one by name.
+    """
     mine, other, settled = web.publish(3, overlap=2)
     curator, engineer = web.client("curator"), web.client("engineer")
     judged(other, "a")
@@ -100,17 +135,27 @@ def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
     judged(settled, "aa")
     web.store.votes.cast(
         NewVote(
-            comparison_id=mine, annotator_id=curator.user.user_id, annotator_kind="human", voted_at=utc_now(), origin="api",
-            choice=Choice.SKIP, idempotency_key="mine",
+            comparison_id=mine,
+            annotator_id=curator.user.user_id,
+            annotator_kind="human",
+            voted_at=utc_now(),
+            origin="api",
+            choice=Choice.SKIP,
+            idempotency_key="mine",
         )
-    )  # fmt: skip
+    )
     assert {one for page in pages(engineer) for one in page} == {mine, other, settled}
     for state in ({}, {"state": "open"}, {"state": "agreed"}, {"state": "disputed"}):
         assert pages(curator, **state) == [[]]
     judged_by_me = NewVote(
-        comparison_id=other, annotator_id=curator.user.user_id, annotator_kind="human", voted_at=utc_now(), origin="api",
-        choice=Choice.A, idempotency_key="other",
-    )  # fmt: skip
+        comparison_id=other,
+        annotator_id=curator.user.user_id,
+        annotator_kind="human",
+        voted_at=utc_now(),
+        origin="api",
+        choice=Choice.A,
+        idempotency_key="other",
+    )
     web.store.votes.cast(judged_by_me)
     assert {one for page in pages(curator) for one in page} == {other}
 
@@ -122,10 +167,15 @@ def test_another_overlap_leaves_past_consensus_as_it_was(web: Web, judged):
     admin = web.client("admin")
     before = admin.get("/consensus").json()
     read = admin.get("/rules")
-    for rules in ({"overlap": 5}, {**read.json()["rules"], "overlap": 4}):  # as an older client sends them, and whole
-        put = admin.put("/rules", json=rules, headers={"If-Match": admin.get("/rules").headers["ETag"]})
+    # as an older client sends them, and whole
+    for rules in ({"overlap": 5}, {**read.json()["rules"], "overlap": 4}):
+        put = admin.put(
+            "/rules", json=rules, headers={"If-Match": admin.get("/rules").headers["ETag"]}
+        )
         assert (put.status_code, put.json()["rules"]["agreement_votes"]) == (200, 2)
         assert admin.get("/consensus").json() == before
-    put = admin.put("/rules", json={"agreement_votes": 3}, headers={"If-Match": put.headers["ETag"]})
+    put = admin.put(
+        "/rules", json={"agreement_votes": 3}, headers={"If-Match": put.headers["ETag"]}
+    )
     assert put.status_code == 200
     assert {item["state"] for item in admin.get("/consensus").json()["items"]} == {"open"}

@@ -23,9 +23,23 @@ pytestmark = on_sqlite
 
 
 def vote(store: Store, i: int, **more: object) -> str:
-    values = {"annotator_kind": "human", "choice": "a", "voted_at": NOON + timedelta(minutes=i), "origin": "api", "duration_s": float(i)}
+    values = {
+        "annotator_kind": "human",
+        "choice": "a",
+        "voted_at": NOON + timedelta(minutes=i),
+        "origin": "api",
+        "duration_s": float(i),
+    }
     return store.votes.cast(
-        NewVote.model_validate({"comparison_id": f"c{i:04}", "annotator_id": "ann", "idempotency_key": f"k{i}", **values, **more})
+        NewVote.model_validate(
+            {
+                "comparison_id": f"c{i:04}",
+                "annotator_id": "ann",
+                "idempotency_key": f"k{i}",
+                **values,
+                **more,
+            }
+        )
     ).vote_id
 
 
@@ -39,7 +53,9 @@ def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     vote(store, 0, choice="b", supersedes=ids[0], idempotency_key="again")
     progress = Progress(store)
     with monkeypatch.context() as broken:
-        broken.setattr(store.votes, fails, lambda *_, **__: (_ for _ in ()).throw(StoreError("gone")))
+        broken.setattr(
+            store.votes, fails, lambda *_, **__: (_ for _ in ()).throw(StoreError("gone"))
+        )
         for _ in range(3):
             with pytest.raises(StoreError):
                 progress.counted()
@@ -64,28 +80,44 @@ def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[...
     assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == {last_year.date(): 1, None: 1}
 
 
-def test_votes_of_a_blind_reader_are_read_again_only_after_another_vote(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch):
+def test_votes_of_a_blind_reader_are_read_again_only_after_another_vote(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+):
     store = open_store("demo")
     store.comparisons.publish(comparisons(4), published_at=NOON)
     for i in range(3):
         vote(store, i)
     vote(store, 0, annotator_id="bob", idempotency_key="bob")
     reads, read = [], store.votes.tallies
-    monkeypatch.setattr(store.votes, "tallies", lambda *given, **more: reads.append(more["seen_by"]) or read(*given, **more))
+    monkeypatch.setattr(
+        store.votes,
+        "tallies",
+        lambda *given, **more: reads.append(more["seen_by"]) or read(*given, **more),
+    )
     counting = Progress(store, UNCACHED)
-    assert [counting.counted(seen_by=who).n_votes for who in ("ann", "bob", "cyd") * 2] == [4, 2, 0] * 2
+    assert [counting.counted(seen_by=who).n_votes for who in ("ann", "bob", "cyd") * 2] == [
+        4,
+        2,
+        0,
+    ] * 2
     assert reads == ["ann", "bob", "cyd"]
     vote(store, 3)
     assert [counting.counted(seen_by=who).n_votes for who in ("ann", "bob", "cyd")] == [5, 2, 0]
 
 
-def test_stream_reports_votes_that_were_counted_late(settings: Settings, open_store: Callable[..., Store]):
+def test_stream_reports_votes_that_were_counted_late(
+    settings: Settings, open_store: Callable[..., Store]
+):
     """While a slow count rests, its reader receives the previous one."""
     store = open_store("demo")
-    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.CURATOR], actor="test").user_id
+    ann = store.users.add(
+        email="ann@example.org", name="Ann", roles=[Role.CURATOR], actor="test"
+    ).user_id
     secret, _ = store.tokens.issue(ann, kind="api", lifetime=timedelta(days=1), actor="test")
     store.comparisons.publish(comparisons(2), published_at=NOON)
-    site = create_app(settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=100)).state.site
+    site = create_app(
+        settings, store, cache_times=replace(UNCACHED, quick_s=0, rest=100)
+    ).state.site
 
     async def told() -> list[int]:
         events = progress.events_for(site, secret, from_cookie=False, look_s=0.001)
@@ -95,5 +127,6 @@ def test_stream_reports_votes_that_were_counted_late(settings: Settings, open_st
         await events.aclose()
         return [json.loads(one.partition("data: ")[2])["votes"] for one in (first, second)]
 
-    with ThreadPoolExecutor(1) as pool:  # a browser test before it may have left a running loop in this thread
+    # a browser test before it may have left a running loop in this thread
+    with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: asyncio.run(told())).result(timeout=60) == [0, 1]

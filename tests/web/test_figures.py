@@ -19,13 +19,27 @@ TODAY = date(2026, 3, 10)
 def judged(*days_ago: int, today: int = 0, **more: object) -> Judged:
     """A judgement on each of these days, and some of today."""
     by_day = {TODAY - timedelta(days=ago): days_ago.count(ago) for ago in days_ago}
-    values = {"n_again": 0, "n_same": 0, "known": [], "paces": [], "today": {str(i): None for i in range(today)}, "skips": frozenset()}
+    values = {
+        "n_again": 0,
+        "n_same": 0,
+        "known": [],
+        "paces": [],
+        "today": {str(i): None for i in range(today)},
+        "skips": frozenset(),
+    }
     return Judged(seq=0, by_day=by_day, **{**values, **more})
 
 
 def test_nothing_judged_is_nothing_told():
     said = told(judged(), TODAY)
-    assert (said.votes_total, said.median_seconds, said.days_in_a_row, said.repeats.n, said.gold.low, said.confidence) == (
+    assert (
+        said.votes_total,
+        said.median_seconds,
+        said.days_in_a_row,
+        said.repeats.n,
+        said.gold.low,
+        said.confidence,
+    ) == (
         0,
         None,
         0,
@@ -37,13 +51,27 @@ def test_nothing_judged_is_nothing_told():
 
 def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
     said = told(judged(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
-    assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (0, 4, 8.0, 2)
+    assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (
+        0,
+        4,
+        8.0,
+        2,
+    )
     said = told(judged(1, today=1), TODAY)
     assert (said.votes_today, said.days_in_a_row) == (1, 2)
     newest = {str(i): float(i) for i in range(150)}
     paces = [1000.0] * 200
-    assert told(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds == 99.5  # of 149 to 0, and of 50 earlier ones
-    assert told(replace(judged(1, paces=paces), today={**newest, **{f"x{i}": None for i in range(200)}}), TODAY).median_seconds is None
+    # of 149 to 0, and of 50 earlier ones
+    assert told(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds == 99.5
+    assert (
+        told(
+            replace(
+                judged(1, paces=paces), today={**newest, **{f"x{i}": None for i in range(200)}}
+            ),
+            TODAY,
+        ).median_seconds
+        is None
+    )
 
 
 def test_shares_come_with_the_interval_in_which_they_lie():
@@ -81,10 +109,28 @@ def store(open_store: Callable[..., Store], clock: Clock) -> Store:
     return store
 
 
-def vote(store: Store, comparison_id: str, choice: str = "a", *, annotator_id: str = "ann", **more: object) -> str:
+def vote(
+    store: Store,
+    comparison_id: str,
+    choice: str = "a",
+    *,
+    annotator_id: str = "ann",
+    **more: object,
+) -> str:
     key = f"{store.votes.max_seq()}"
-    values = {"annotator_kind": "human", "voted_at": store.database.clock.now(), "origin": "page", "idempotency_key": key}
-    sent = {"comparison_id": comparison_id, "annotator_id": annotator_id, "choice": choice, **values, **more}
+    values = {
+        "annotator_kind": "human",
+        "voted_at": store.database.clock.now(),
+        "origin": "page",
+        "idempotency_key": key,
+    }
+    sent = {
+        "comparison_id": comparison_id,
+        "annotator_id": annotator_id,
+        "choice": choice,
+        **values,
+        **more,
+    }
     return store.votes.cast(NewVote.model_validate(sent)).vote_id
 
 
@@ -95,17 +141,35 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
     vote(store, "c0000", "b", stated_confidence=1.0)
     vote(store, "d0000")
     said = figures.of("ann")
-    assert (said.votes_today, said.votes_total, said.gold.n, said.repeats.n, said.confidence) == (2, 3, 0, 0, [])
+    assert (said.votes_today, said.votes_total, said.gold.n, said.repeats.n, said.confidence) == (
+        2,
+        3,
+        0,
+        0,
+        [],
+    )
     clock.moment += timedelta(days=1)
     said = figures.of("ann")
-    assert (said.votes_today, said.votes_total, said.gold.n, said.gold.right, said.repeats.n, said.repeats.agree) == (0, 3, 1, 0, 1, 1)
+    assert (
+        said.votes_today,
+        said.votes_total,
+        said.gold.n,
+        said.gold.right,
+        said.repeats.n,
+        said.repeats.agree,
+    ) == (0, 3, 1, 0, 1, 1)
     assert [(one.stated, one.n) for one in said.confidence] == [(1.0, 1)]
 
 
 def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock):
-    """Else an annotator who dates votes back, or changes yesterday's, sees which card the figures follow."""
+    """Else an annotator who dates votes back, or changes yesterday's, sees which card the figures
+    follow.
+    """
     figures = Figures(store)
-    mine = [(one, vote(store, one, stated_confidence=1.0)) for one in ("c0000", "d0000", "d0000", "c0001")]
+    mine = [
+        (one, vote(store, one, stated_confidence=1.0))
+        for one in ("c0000", "d0000", "d0000", "c0001")
+    ]
     clock.moment += timedelta(days=1)
     before = figures.of("ann")
     assert (before.gold.n, before.repeats.n) == (2, 1)
@@ -114,7 +178,11 @@ def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock
     for one, vote_id in mine:
         vote(store, one, "b", supersedes=vote_id)
     for after in (figures.of("ann"), Figures(store).of("ann")):
-        assert (after.gold, after.repeats, after.confidence) == (before.gold, before.repeats, before.confidence)
+        assert (after.gold, after.repeats, after.confidence) == (
+            before.gold,
+            before.repeats,
+            before.confidence,
+        )
         assert after.votes_total == 8
 
 
@@ -124,7 +192,10 @@ def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: 
     for _ in range(250):
         clock.moment += timedelta(minutes=rng.choice((1, 1, 1, 1, 400)))
         one = f"{rng.choice('cd')}{rng.randrange(40):04}"
-        more: dict[str, object] = {"duration_s": rng.choice((None, rng.uniform(1, 90))), "stated_confidence": rng.choice((None, 0.5, 0.93))}
+        more: dict[str, object] = {
+            "duration_s": rng.choice((None, rng.uniform(1, 90))),
+            "stated_confidence": rng.choice((None, 0.5, 0.93)),
+        }
         if rng.random() < 0.1:
             more["voted_at"] = clock.moment - timedelta(hours=30)  # from an outbox
         if mine and rng.random() < 0.3:
@@ -137,10 +208,15 @@ def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: 
     assert figures.of("ann").repeats.n > 0
     assert figures.of("ann").gold.n > 0
     every = store.votes.page(annotator_id="ann", limit=1000)
-    assert figures.of("ann").votes_total == (~every["is_superseded"] & (every["choice"] != "skip")).sum()
+    assert (
+        figures.of("ann").votes_total
+        == (~every["is_superseded"] & (every["choice"] != "skip")).sum()
+    )
 
 
-def test_the_past_is_counted_once_and_of_today_the_new_votes_are_read(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+def test_the_past_is_counted_once_and_of_today_the_new_votes_are_read(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
     for i in range(30):
         vote(store, f"c{i:04}")
     clock.moment += timedelta(days=1)

@@ -1,4 +1,6 @@
-"""From an empty home to the first stored vote, as somebody new does it: few steps, far below five minutes."""
+"""From an empty home to the first stored vote, as somebody new does it: few steps, far below five
+minutes.
+"""
 
 import csv
 import json
@@ -36,16 +38,25 @@ def test_the_first_vote_is_stored_within_five_minutes_and_six_steps(
 
     def rlhf(*arguments: object) -> None:
         subprocess.run(
-            [RLHF, *map(str, arguments)], cwd=tmp_path, env=environ_of(server.url, server.home), check=True, capture_output=True, text=True,
+            [RLHF, *map(str, arguments)],
+            cwd=tmp_path,
+            env=environ_of(server.url, server.home),
+            check=True,
+            capture_output=True,
+            text=True,
             timeout=60 * MINUTES,
-        )  # fmt: skip
+        )
 
     assert not server.home.exists()
     server.start()
     link = next(word for word in server.log.read_text().split() if "/login?token=" in word)
     step("rlhf serve")
-    browser = httpx.Client(base_url=f"{server.address}/api/v1", headers={"Origin": server.address}, timeout=60)
-    assert browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    browser = httpx.Client(
+        base_url=f"{server.address}/api/v1", headers={"Origin": server.address}, timeout=60
+    )
+    assert (
+        browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    )
     step("open the link that it printed")
     rlhf("import", "comparisons", pairs, "--offer")
     step("rlhf import comparisons pairs.csv --offer")
@@ -53,7 +64,9 @@ def test_the_first_vote_is_stored_within_five_minutes_and_six_steps(
     step("see the first card")
     better = "a" if card["left"] == "23" else "b"
     cast = browser.post(
-        "/votes", json={"assignment_id": card["assignment_id"], "choice": better, "strength": 4}, headers={"Idempotency-Key": "first"}
+        "/votes",
+        json={"assignment_id": card["assignment_id"], "choice": better, "strength": 4},
+        headers={"Idempotency-Key": "first"},
     )
     assert cast.status_code == 201
     step("vote")

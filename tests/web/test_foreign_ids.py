@@ -1,6 +1,8 @@
-"""What belongs to another organisation or project is not there: every id that any operation takes, found in the OpenAPI document and not in a list of routes.
+"""What belongs to another organisation or project is not there: every id that any operation takes,
+found in the OpenAPI document and not in a list of routes.
 
-An id of somebody else's must be answered word for word as one that nobody has. For a path that is 404.
+An id of somebody else's must be answered word for word as one that nobody has. For a path that is
+404.
 """
 
 import re
@@ -17,7 +19,8 @@ from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_calibration import MODEL, report
 
-# Names of parameters and fields that look like an id and name nothing that is kept here, with the reason.
+# Names of parameters and fields that look like an id and name nothing that is kept here, with the
+# reason.
 FREE = {
     "session_id": "of the program that sends feedback",
     "completion_id": "of the program that sends feedback",
@@ -25,10 +28,22 @@ FREE = {
 }
 # Names of ids of what is kept -> one that nobody has, of the same form.
 NOBODYS: dict[str, Any] = {
-    "user_id": "u0000000000000000", "annotator_id": "u0000000000000000", "created_by": "u0000000000000000", "actor": "u0000000000000000",
-    "comparison_id": "none", "ids": ["none"], "assignment_id": "0" * 24, "token_id": "0" * 16, "feedback_id": 999, "supersedes": "0" * 24,
-    "version": 998, "guideline_version": 998, "reward_model": "none@1", "calibrator": "none@1", "object_id": "none",
-}  # fmt: skip
+    "user_id": "u0000000000000000",
+    "annotator_id": "u0000000000000000",
+    "created_by": "u0000000000000000",
+    "actor": "u0000000000000000",
+    "comparison_id": "none",
+    "ids": ["none"],
+    "assignment_id": "0" * 24,
+    "token_id": "0" * 16,
+    "feedback_id": 999,
+    "supersedes": "0" * 24,
+    "version": 998,
+    "guideline_version": 998,
+    "reward_model": "none@1",
+    "calibrator": "none@1",
+    "object_id": "none",
+}
 
 
 @dataclass(frozen=True)
@@ -52,12 +67,18 @@ def is_id(name: str) -> bool:
     return name in NOBODYS or name == "id" or name.endswith(("_id", "_ids", "_key"))
 
 
-def fields(schema: dict[str, Any], document: dict[str, Any], seen: tuple[str, ...] = ()) -> Iterator[str]:
+def fields(
+    schema: dict[str, Any], document: dict[str, Any], seen: tuple[str, ...] = ()
+) -> Iterator[str]:
     """Names of all fields of a body, however deep."""
     reference = schema.get("$ref")
     if reference is not None:
         if reference not in seen:
-            yield from fields(document["components"]["schemas"][reference.rpartition("/")[2]], document, (*seen, reference))
+            yield from fields(
+                document["components"]["schemas"][reference.rpartition("/")[2]],
+                document,
+                (*seen, reference),
+            )
         return
     for name, inner in schema.get("properties", {}).items():
         yield name
@@ -75,19 +96,43 @@ def holes(web: Web) -> list[Hole]:
     document, found = document_of(web), []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            named = [(one["in"], one["name"]) for one in operation.get("parameters", ()) if one["in"] in ("path", "query")]
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            named = [
+                (one["in"], one["name"])
+                for one in operation.get("parameters", ())
+                if one["in"] in ("path", "query")
+            ]
+            body = (
+                operation.get("requestBody", {})
+                .get("content", {})
+                .get("application/json", {})
+                .get("schema", {})
+            )
             named += [("body", name) for name in dict.fromkeys(fields(body, document))]
-            found += [Hole(method, path, where, name) for where, name in named if where == "path" or is_id(name)]
+            found += [
+                Hole(method, path, where, name)
+                for where, name in named
+                if where == "path" or is_id(name)
+            ]
     return found
 
 
-@pytest.fixture(params=[("demo", "elsewhere"), ("other", "org")], ids=["another organisation", "another project"])
+@pytest.fixture(
+    params=[("demo", "elsewhere"), ("other", "org")],
+    ids=["another organisation", "another project"],
+)
 def theirs(request: pytest.FixtureRequest, web: Web, settings, open_store) -> Iterator[Web]:
-    """In the same database another organisation's project of the same name, or another project of the same organisation."""
+    """In the same database another organisation's project of the same name, or another project of
+    the same organisation.
+    """
     project, organization = request.param
     store = open_store(project, organization)
-    elsewhere = settings.model_copy(update={"project": project, "organization": organization, "home": settings.home / "elsewhere"})
+    elsewhere = settings.model_copy(
+        update={
+            "project": project,
+            "organization": organization,
+            "home": settings.home / "elsewhere",
+        }
+    )
     with Server(create_app(elsewhere, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, elsewhere, server.url, web.clock)
 
@@ -97,35 +142,67 @@ def made_there(theirs: Web) -> tuple[httpx.Client, dict[str, Any]]:
     theirs.publish(5, prefix="t")
     admin = theirs.client("admin")
     voted, held = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
-    vote = admin.post("/votes", json={"assignment_id": voted["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "k"}).json()
+    vote = admin.post(
+        "/votes",
+        json={"assignment_id": voted["assignment_id"], "choice": "a"},
+        headers={"Idempotency-Key": "k"},
+    ).json()
     sent = admin.post("/feedback", json={"kind": "detailed", "text": "x", "completion": "y"}).json()
-    version = admin.post("/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'}).json()["version"]
+    version = admin.post(
+        "/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'}
+    ).json()["version"]
     theirs.store.calibrations.add(report(0), {"temperature": 1.5})
     user, kept = admin.user.user_id, theirs.store.votes.get(vote["vote_id"])
     return admin, {
-        "user_id": theirs.add("annotator").user_id, "annotator_id": user, "created_by": user, "actor": user, "object_id": kept.vote_id,
-        "comparison_id": kept.comparison_id, "ids": [kept.comparison_id], "assignment_id": held["assignment_id"],
-        "token_id": admin.get("/me/tokens").json()["items"][0]["token_id"], "feedback_id": sent["feedback_id"], "supersedes": kept.vote_id,
-        "version": version, "guideline_version": version, "reward_model": MODEL, "calibrator": "temperature@1",
-    }  # fmt: skip
+        "user_id": theirs.add("annotator").user_id,
+        "annotator_id": user,
+        "created_by": user,
+        "actor": user,
+        "object_id": kept.vote_id,
+        "comparison_id": kept.comparison_id,
+        "ids": [kept.comparison_id],
+        "assignment_id": held["assignment_id"],
+        "token_id": admin.get("/me/tokens").json()["items"][0]["token_id"],
+        "feedback_id": sent["feedback_id"],
+        "supersedes": kept.vote_id,
+        "version": version,
+        "guideline_version": version,
+        "reward_model": MODEL,
+        "calibrator": "temperature@1",
+    }
 
 
-def answer(client: httpx.Client, hole: Hole, ids: dict[str, Any], own: dict[str, Any]) -> tuple[int, Any]:
-    """Of an operation into whose hole an id is put, and into all others what is the caller's own."""
+def answer(
+    client: httpx.Client, hole: Hole, ids: dict[str, Any], own: dict[str, Any]
+) -> tuple[int, Any]:
+    """Of an operation into whose hole an id is put, and into all others what is the caller's
+    own.
+    """
     document = {**own, **{hole.name: ids[hole.name]}}
     path = hole.path.removeprefix("/api/v1")
     for name in re.findall(r"\{(\w+)\}", path):
-        path = path.replace(f"{{{name}}}", str(ids[name] if hole.where == "path" else document[name]))
+        path = path.replace(
+            f"{{{name}}}", str(ids[name] if hole.where == "path" else document[name])
+        )
     bodies: dict[str, dict[str, Any]] = {
         "/votes": {"assignment_id": own["assignment_id"], "choice": "a"},
         "/comparisons:offer": {"ids": own["ids"]},
     }
     if path == "/votes:batch":
         sent: Any = {
-            "votes": [{**bodies["/votes"], "idempotency_key": "f", **({hole.name: ids[hole.name]} if hole.where == "body" else {})}]
+            "votes": [
+                {
+                    **bodies["/votes"],
+                    "idempotency_key": "f",
+                    **({hole.name: ids[hole.name]} if hole.where == "body" else {}),
+                }
+            ]
         }
     else:
-        sent = {**bodies.get(path, {}), **({hole.name: ids[hole.name]} if hole.where == "body" else {})}
+        sent = {
+            **bodies.get(path, {}),
+            **({hole.name: ids[hole.name]} if hole.where == "body" else {}),
+        }
     for one in [sent, *sent.get("votes", ())]:
         if hole.name == "comparison_id":
             one.pop("assignment_id", None)
@@ -136,8 +213,11 @@ def answer(client: httpx.Client, hole: Hole, ids: dict[str, Any], own: dict[str,
     body = sent if hole.method not in ("get", "delete") else None
     deadline = time.monotonic() + 120
     while True:
-        found = client.request(hole.method, path, params=query, json=body, headers=headers, timeout=120)
-        if found.status_code != 503 or time.monotonic() > deadline:  # what is being counted is told a moment later
+        found = client.request(
+            hole.method, path, params=query, json=body, headers=headers, timeout=120
+        )
+        # what is being counted is told a moment later
+        if found.status_code != 503 or time.monotonic() > deadline:
             break
         time.sleep(0.2)
     try:
@@ -145,18 +225,30 @@ def answer(client: httpx.Client, hole: Hole, ids: dict[str, Any], own: dict[str,
     except ValueError:
         told = found.text
     sent_ids = [ids[name] for name in (hole.name, *re.findall(r"\{(\w+)\}", hole.path))]
-    words = {str(one) for value in sent_ids for one in (value if isinstance(value, list) else [value])}
+    words = {
+        str(one) for value in sent_ids for one in (value if isinstance(value, list) else [value])
+    }
     return found.status_code, without(told, words)
 
 
 def without(told: Any, words: set[str]) -> Any:
-    """An answer in which the id that was sent cannot be told from another, nor one moment from the next."""
+    """An answer in which the id that was sent cannot be told from another, nor one moment from the
+    next.
+    """
     if isinstance(told, dict):
-        return {name: without(value, words) for name, value in told.items() if not name.endswith("_at") and name != "is_current"}
+        return {
+            name: without(value, words)
+            for name, value in told.items()
+            if not name.endswith("_at") and name != "is_current"
+        }
     if isinstance(told, list):
         return [without(value, words) for value in told]
     for word in sorted(words, key=len, reverse=True):  # a number may stand within another id
-        told = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "ID", told) if isinstance(told, str) else told
+        told = (
+            re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", "ID", told)
+            if isinstance(told, str)
+            else told
+        )
     return told
 
 
@@ -173,7 +265,13 @@ def test_an_id_of_somebody_elses_is_answered_as_one_that_nobody_has(web: Web, th
     ours = web.client("admin")
     web.publish(3, prefix="o")
     mine = ours.post("/assignments:lease", json={"n": 1}).json()["cards"][0]["assignment_id"]
-    own = {**NOBODYS, "assignment_id": mine, "ids": ["o0002"], "comparison_id": "o0001", "user_id": ours.user.user_id}
+    own = {
+        **NOBODYS,
+        "assignment_id": mine,
+        "ids": ["o0002"],
+        "comparison_id": "o0001",
+        "user_id": ours.user.user_id,
+    }
     n_paths = 0
     for hole in holes(web):
         if hole.name in FREE:
@@ -197,12 +295,19 @@ def test_no_list_and_no_figure_tells_what_others_have(web: Web, theirs: Web):
     """All that is read without an id: lists, figures, files."""
     _, foreign = made_there(theirs)
     ours = web.client("admin")
-    words = {str(one) for value in foreign.values() for one in (value if isinstance(value, list) else [value]) if len(str(one)) > 4}
+    words = {
+        str(one)
+        for value in foreign.values()
+        for one in (value if isinstance(value, list) else [value])
+        if len(str(one)) > 4
+    }
     document, n = document_of(web), 0
     for path, methods in document["paths"].items():
         if "get" not in methods or "{" in path or path.endswith("/events"):
             continue
-        said = ours.get(path.removeprefix("/api/v1"), params={"bin": 0.72} if path.endswith("/pairs") else None).text
+        said = ours.get(
+            path.removeprefix("/api/v1"), params={"bin": 0.72} if path.endswith("/pairs") else None
+        ).text
         assert not [word for word in words if word in said], path
         n += 1
     assert n >= 15

@@ -1,4 +1,6 @@
-"""What annotators cannot know: which cards are hidden ones, whose text they read, what others said."""
+"""What annotators cannot know: which cards are hidden ones, whose text they read, what others
+said.
+"""
 
 import json
 import uuid
@@ -16,7 +18,9 @@ def judge(client, n: int) -> list[tuple[dict, dict]]:
             break
         card = lease["cards"][0]
         answer = client.post(
-            "/votes", json={"assignment_id": card["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": str(uuid.uuid4())}
+            "/votes",
+            json={"assignment_id": card["assignment_id"], "choice": "a"},
+            headers={"Idempotency-Key": str(uuid.uuid4())},
         )
         assert answer.status_code == 201, answer.text
         seen.append((lease, answer.json()))
@@ -24,7 +28,9 @@ def judge(client, n: int) -> list[tuple[dict, dict]]:
 
 
 def shape(value: object) -> object:
-    """All that can be told of a value but its text: types and names, of texts that they are some."""
+    """All that can be told of a value but its text: types and names, of texts that they are
+    some.
+    """
     if isinstance(value, dict):
         return {name: shape(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -38,11 +44,16 @@ def test_hidden_cards_look_like_any_other(web: Web):
     web.publish(30, prefix="g", offer=False, gold="a")
     ann = web.client("annotator")
     seen = judge(ann, 60)
-    kinds = [web.store.assignments.get(lease["cards"][0]["assignment_id"]).kind.value for lease, _ in seen]
+    kinds = [
+        web.store.assignments.get(lease["cards"][0]["assignment_id"]).kind.value
+        for lease, _ in seen
+    ]
     assert {"normal", "repeat", "gold"} == set(kinds)
     shapes = {
         kind: {
-            json.dumps([shape(lease), shape(receipt)], sort_keys=True) for k, (lease, receipt) in zip(kinds, seen, strict=True) if k == kind
+            json.dumps([shape(lease), shape(receipt)], sort_keys=True)
+            for k, (lease, receipt) in zip(kinds, seen, strict=True)
+            if k == kind
         }
         for kind in kinds
     }
@@ -59,7 +70,9 @@ def test_hidden_cards_look_like_any_other(web: Web):
 
 @on_sqlite
 def test_what_is_left_tells_no_hidden_card(web: Web):
-    """It stands still while cards are leased ahead and falls with every tenth vote, whatever their kinds."""
+    """It stands still while cards are leased ahead and falls with every tenth vote, whatever their
+    kinds.
+    """
     web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
     web.publish(70)
     web.publish(30, prefix="g", offer=False, gold="a")
@@ -67,7 +80,10 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
     assert {lease["remaining"] for lease, _ in judge(ann, 10)} == {70}
     ahead = [ann.post("/assignments:lease", json={"n": n}).json() for n in range(1, 21)]
     assert [lease["remaining"] for lease in ahead] == [60] * 20
-    assert len({web.store.assignments.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]}) > 1
+    assert (
+        len({web.store.assignments.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]})
+        > 1
+    )
     told = [lease["remaining"] for lease, _ in judge(ann, 30)]
     assert told == [60] * 10 + [50] * 10 + [40] * 10
     kinds = {card.kind for card in web.store.assignments.of_annotator(ann.user.user_id, limit=50)}
@@ -102,7 +118,8 @@ def test_the_seed_that_places_hidden_cards_is_random_and_told_to_nobody_who_judg
     etag = curator.get("/rules").headers["ETag"]
     kept = curator.put("/rules", json={"overlap": 2}, headers={"If-Match": etag})
     assert (kept.status_code, str(seed) in curator.get("/rules").text + kept.text) == (200, False)
-    assert admin.get("/rules").json()["rules"]["seed"] == seed  # an edit that does not name it leaves it
+    # an edit that does not name it leaves it
+    assert admin.get("/rules").json()["rules"]["seed"] == seed
 
 
 def test_no_annotator_reads_the_name_of_a_model(web: Web):
@@ -117,7 +134,9 @@ def test_no_annotator_reads_the_name_of_a_model(web: Web):
             said.append(ann.get(web.url + path).text)
     said += [
         ann.get("/comparisons/c0001").text,
-        ann.post("/votes", json={"assignment_id": "x", "choice": "a"}, headers={"Idempotency-Key": "k"}).text,
+        ann.post(
+            "/votes", json={"assignment_id": "x", "choice": "a"}, headers={"Idempotency-Key": "k"}
+        ).text,
     ]
     for text in said:
         for model in MODELS:
@@ -129,9 +148,16 @@ def test_no_annotator_reads_the_name_of_a_model(web: Web):
 def test_who_may_vote_reads_neither_names_nor_answers_and_who_may_not_reads_both(web: Web):
     web.publish(1, gold="b")
     curator = web.client("curator").get("/comparisons/c0000").json()
-    assert (curator["model_version_a"], curator["model_version_b"], curator["gold"]) == (None, None, None)
+    assert (curator["model_version_a"], curator["model_version_b"], curator["gold"]) == (
+        None,
+        None,
+        None,
+    )
     engineer = web.client("engineer").get("/comparisons").json()["items"][0]
-    assert (engineer["model_version_a"], engineer["model_version_b"], engineer["gold"]) == (*MODELS, "b")
+    assert (engineer["model_version_a"], engineer["model_version_b"], engineer["gold"]) == (
+        *MODELS,
+        "b",
+    )
 
 
 @on_sqlite
@@ -139,8 +165,15 @@ def test_a_token_with_fewer_permissions_shows_no_more(web: Web):
     web.publish(1, gold="b")
     for role in ("curator", "admin"):
         narrow = web.client(role, scopes=["comparisons.read", "rules.read"])
-        for told in (narrow.get("/comparisons/c0000").json(), narrow.get("/comparisons").json()["items"][0]):
-            assert (told["model_version_a"], told["model_version_b"], told["gold"]) == (None, None, None), role
+        for told in (
+            narrow.get("/comparisons/c0000").json(),
+            narrow.get("/comparisons").json()["items"][0],
+        ):
+            assert (told["model_version_a"], told["model_version_b"], told["gold"]) == (
+                None,
+                None,
+                None,
+            ), role
 
 
 @on_sqlite
@@ -150,28 +183,44 @@ def test_a_completion_that_names_its_maker_is_flagged(web: Web):
     web.publish(1, prefix="o", completion_a="OpenAI and Google compete.")
     ann = web.client("annotator")
     judge(ann, 3)
-    flags = {item["comparison_id"]: item["flags"] for item in web.client("auditor").get("/votes").json()["items"]}
+    flags = {
+        item["comparison_id"]: item["flags"]
+        for item in web.client("auditor").get("/votes").json()["items"]
+    }
     assert flags == {"n0000": ["identity"], "m0000": ["identity"], "o0000": []}
-    named = {item["comparison_id"]: item["names_maker"] for item in web.client("engineer").get("/comparisons").json()["items"]}
+    named = {
+        item["comparison_id"]: item["names_maker"]
+        for item in web.client("engineer").get("/comparisons").json()["items"]
+    }
     assert named == {"n0000": True, "m0000": True, "o0000": False}
 
 
 @on_sqlite
 def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
-    """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn anew: a bound that fails once in 10^6."""
+    """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn
+    anew: a bound that fails once in 10^6.
+    """
     web.rule(repeat_share=0.25, repeat_after=3, gold_share=0.25, seed=20_260_727)
     web.publish(240)
     web.publish(80, prefix="g", offer=False, gold="a")
     ann = web.client("annotator")
     hidden: list[bool] = []
-    signs: dict[str, list[float]] = {"id": [], "end of id": [], "place in the lease": [], "vote": [], "length": []}
+    signs: dict[str, list[float]] = {
+        "id": [],
+        "end of id": [],
+        "place in the lease": [],
+        "vote": [],
+        "length": [],
+    }
     while len(hidden) < 360:
         cards = ann.post("/assignments:lease", json={"n": 6}).json()["cards"]
         assert len({card["leased_until"] for card in cards}) == 1
         assert len({tuple(card) for card in cards}) == 1  # the same fields in the same order
         for place, card in enumerate(cards):
             body = {"assignment_id": card["assignment_id"], "choice": "a"}
-            receipt = ann.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).json()
+            receipt = ann.post(
+                "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
+            ).json()
             assert set(receipt["assignment_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
             hidden.append(web.store.assignments.get(card["assignment_id"]).kind.value != "normal")
             signs["id"].append(int(card["assignment_id"][:8], 16))
@@ -184,18 +233,37 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
     for name, values in signs.items():
         mean = sum(values) / n
         spread = sum((value - mean) ** 2 for value in values) * n * share * (1 - share)
-        together = sum((value - mean) * (is_hidden - share) for value, is_hidden in zip(values, hidden, strict=True))
+        together = sum(
+            (value - mean) * (is_hidden - share)
+            for value, is_hidden in zip(values, hidden, strict=True)
+        )
         assert abs(together) <= 4.9 * (spread / n) ** 0.5, (name, together / (spread or 1) ** 0.5)
-    # What one reads of one's own afterwards stands in the order in which it was judged, hidden or not.
-    own = [item["assignment_id"] for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]]
-    assert own == [vote.assignment_id for vote, _ in web.store.votes.said_by(ann.user.user_id, limit=200)]
+    # What one reads of one's own afterwards stands in the order in which it was judged, hidden or
+    # not.
+    own = [
+        item["assignment_id"]
+        for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]
+    ]
+    assert own == [
+        vote.assignment_id for vote, _ in web.store.votes.said_by(ann.user.user_id, limit=200)
+    ]
 
 
 def test_others_votes_are_not_read_by_annotators(web: Web):
     web.publish(3, overlap=2)
     one, other = web.client("annotator"), web.client("annotator")
     judge(one, 3)
-    for path in ("/votes", "/consensus", "/comparisons", "/progress", "/quality", "/users", "/feedback", "/audit", "/metrics"):
+    for path in (
+        "/votes",
+        "/consensus",
+        "/comparisons",
+        "/progress",
+        "/quality",
+        "/users",
+        "/feedback",
+        "/audit",
+        "/metrics",
+    ):
         assert other.get(path).status_code == 403, path
     assert other.get("/me/votes").json()["items"] == []
 

@@ -45,16 +45,21 @@ def test_fifty_at_once_are_done_once(web: Web, capsys: pytest.CaptureFixture[str
     n_rows = len(web.store.feedback.page())
     with capsys.disabled():
         print(
-            f"\n50 parallel posts of feedback under one key on {web.store.database.engine.dialect.name}: {n_rows} row, {n_replayed} replayed"
+            "\n50 parallel posts of feedback under one key on "
+            f"{web.store.database.engine.dialect.name}: {n_rows} row, {n_replayed} replayed"
         )
     assert (n_rows, n_replayed) == (1, 49)
 
 
 def test_a_running_twin_is_told_to_come_back(web: Web):
     robot = web.client("engineer")
-    assert robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "before"}).status_code == 201
+    assert (
+        robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "before"}).status_code
+        == 201
+    )
     (asked,) = column(web, "request_hash")
-    assert web.store.requests.begin(robot.user.user_id, "k", asked) is None  # somebody begins and does not end
+    # somebody begins and does not end
+    assert web.store.requests.begin(robot.user.user_id, "k", asked) is None
     answer = robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "1")
     assert answer.json()["type"].endswith("already_running")
@@ -72,7 +77,9 @@ def test_another_body_under_the_key_is_refused(web: Web):
 @on_sqlite
 def test_a_key_is_ones_own(web: Web):
     for robot in (web.client("engineer"), web.client("engineer")):
-        assert robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "k"}).status_code == 201
+        assert (
+            robot.post("/feedback", json=THUMB, headers={"Idempotency-Key": "k"}).status_code == 201
+        )
     assert len(web.store.feedback.page()) == 2
 
 
@@ -94,8 +101,15 @@ def test_a_secret_is_shown_once_and_never_kept(web: Web):
     assert first.json()["secret"].startswith("rlhf_")
     assert again.json() == {**first.json(), "secret": None}
     assert len(ann.get("/me/tokens").json()["items"]) == 1
-    link = web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link", headers=headers).json()["login_link"]
-    stored = web.store.database.path.read_bytes() + web.store.database.path.with_name("store.db-wal").read_bytes()
+    link = (
+        web.browser(web.add("admin"))
+        .post(f"/users/{user.user_id}:login-link", headers=headers)
+        .json()["login_link"]
+    )
+    stored = (
+        web.store.database.path.read_bytes()
+        + web.store.database.path.with_name("store.db-wal").read_bytes()
+    )
     assert first.json()["secret"].encode() not in stored
     assert link.partition("token=")[2].encode() not in stored
 
@@ -125,7 +139,9 @@ class Killed(StoreError):
 
 @contextmanager
 def killed_after(web: Web, n: int) -> Iterator[None]:
-    """The server's process commits `n` transactions more and nothing ever after: neither answers nor tidying up."""
+    """The server's process commits `n` transactions more and nothing ever after: neither answers
+    nor tidying up.
+    """
     database, writing, left = web.store.database, web.store.database.writing, [n]
 
     @contextmanager
@@ -147,7 +163,10 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
 
 def links_of(web: Web, user_id: str) -> int:
     """Those that were not used yet: by one the browser logged in."""
-    return sum(token.kind == "login" and token.revoked_at is None for token in web.store.tokens.of_user(user_id))
+    return sum(
+        token.kind == "login" and token.revoked_at is None
+        for token in web.store.tokens.of_user(user_id)
+    )
 
 
 def made_by_hand(web: Web, user_id: str) -> int:
@@ -158,10 +177,16 @@ def made_by_hand(web: Web, user_id: str) -> int:
 ACTS: dict[str, tuple[Callable[[str], tuple[str, object]], Callable[[Web, str], int]]] = {
     "thumbs": (lambda _: ("/feedback", THUMB), lambda web, _: len(web.store.feedback.page())),
     "correction": (lambda _: ("/feedback", CORRECTION), lambda web, _: web.store.votes.count()),
-    "user": (lambda _: ("/users", {"email": "new@example.org", "name": "New"}), lambda web, _: web.store.users.count() - 1),
+    "user": (
+        lambda _: ("/users", {"email": "new@example.org", "name": "New"}),
+        lambda web, _: web.store.users.count() - 1,
+    ),
     "link": (lambda who: (f"/users/{who}:login-link", None), links_of),
     "token": (lambda _: ("/me/tokens", {"name": "ci"}), made_by_hand),
-    "guidelines": (lambda _: ("/guidelines", {"text": "Be fair."}), lambda web, _: len(web.store.guidelines.all())),
+    "guidelines": (
+        lambda _: ("/guidelines", {"text": "Be fair."}),
+        lambda web, _: len(web.store.guidelines.all()),
+    ),
 }
 
 
@@ -169,11 +194,13 @@ ACTS: dict[str, tuple[Callable[[str], tuple[str, object]], Callable[[Web, str], 
 def test_a_process_that_is_killed_has_done_it_once_or_not_at_all(web: Web, act: str):
     user = web.add("admin")
     admin = web.browser(user) if act in ("token", "link", "user") else web.client(user=user)
-    assert admin.get("/me").status_code == 200  # the use of a token is a transaction too, once a minute
+    # the use of a token is a transaction too, once a minute
+    assert admin.get("/me").status_code == 200
     sent, counted = ACTS[act]
     path, body = sent(user.user_id)
     headers = {"Idempotency-Key": "k", "If-Match": '"0"'}
-    for n in range(1, 10):  # killed after its first transaction, after its second, until it is not killed any more
+    # killed after its first transaction, after its second, until it is not killed any more
+    for n in range(1, 10):
         with killed_after(web, n):
             is_answered = admin.post(path, json=body, headers=headers).status_code == 201
         assert counted(web, user.user_id) <= 1
@@ -212,7 +239,11 @@ def test_an_answer_that_is_kept_names_nobody_and_is_told_whole(web: Web):
 @on_sqlite
 def test_nothing_is_kept_of_a_request_with_passwords(web: Web):
     browser = web.browser(web.add("annotator"))
-    answer = browser.post("/me/password", json={"new_password": "correct horse battery"}, headers={"Idempotency-Key": "k"})
+    answer = browser.post(
+        "/me/password",
+        json={"new_password": "correct horse battery"},
+        headers={"Idempotency-Key": "k"},
+    )
     assert answer.status_code == 204
     assert column(web, "request_hash") == []
 
@@ -223,21 +254,38 @@ WITHOUT_KEY = {"/auth/login", "/auth/redeem", "/auth/logout", "/me/password", "/
 @on_sqlite
 def test_every_post_takes_a_key_but_those_that_the_description_excepts(web: Web):
     document = web.anonymous().get("/openapi.json").json()
-    posts = {path.removeprefix("/api/v1"): methods["post"] for path, methods in document["paths"].items() if "post" in methods}
-    said = {path for path, one in posts.items() if any(p["name"].lower() == "idempotency-key" for p in one.get("parameters", ()))}
+    posts = {
+        path.removeprefix("/api/v1"): methods["post"]
+        for path, methods in document["paths"].items()
+        if "post" in methods
+    }
+    said = {
+        path
+        for path, one in posts.items()
+        if any(p["name"].lower() == "idempotency-key" for p in one.get("parameters", ()))
+    }
     assert said == posts.keys() - WITHOUT_KEY
     assert len(said) >= 14
     assert "every POST takes one but those of `auth`" in document["info"]["description"]
     for path in WITHOUT_KEY:
         assert (
-            f"`{path.strip('/').removesuffix('/login').removesuffix('/redeem').removesuffix('/logout')}`" in document["info"]["description"]
+            f"`{path.strip('/').removesuffix('/login').removesuffix('/redeem').removesuffix('/logout')}`"
+            in document["info"]["description"]
         ), path
-    # What is described is done: a key that cannot be kept is refused before anything else is looked at, or passed over.
+    # What is described is done: a key that cannot be kept is refused before anything else is looked
+    # at, or passed over.
     for path in posts:
         browser = web.browser(web.add("admin"))
-        answer = browser.post(re.sub(r"\{\w+\}", "none", path), json={"nothing": 1}, headers={"Idempotency-Key": "x" * 129})
+        answer = browser.post(
+            re.sub(r"\{\w+\}", "none", path),
+            json={"nothing": 1},
+            headers={"Idempotency-Key": "x" * 129},
+        )
         wrong = [one["path"] for one in answer.json()["errors"]] if answer.content else []
-        assert ("header.idempotency-key" in [one.lower() for one in wrong]) == (path in said), (path, answer.text)
+        assert ("header.idempotency-key" in [one.lower() for one in wrong]) == (path in said), (
+            path,
+            answer.text,
+        )
 
 
 @on_sqlite
@@ -249,9 +297,15 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
     bodies: dict[str, tuple[str, object]] = {
         "/assignments:lease": ("/assignments:lease", {"n": 1}),
         "/assignments:extend": ("/assignments:extend", None),
-        "/assignments/{assignment_id}:release": (f"/assignments/{card[0]['assignment_id']}:release", None),
+        "/assignments/{assignment_id}:release": (
+            f"/assignments/{card[0]['assignment_id']}:release",
+            None,
+        ),
         "/votes": ("/votes", {"assignment_id": card[1]["assignment_id"], "choice": "a"}),
-        "/votes:batch": ("/votes:batch", {"votes": [{"comparison_id": ids[2], "choice": "tie", "idempotency_key": "in batch"}]}),
+        "/votes:batch": (
+            "/votes:batch",
+            {"votes": [{"comparison_id": ids[2], "choice": "tie", "idempotency_key": "in batch"}]},
+        ),
         "/comparisons:offer": ("/comparisons:offer", {"ids": ids}),
         "/comparisons:withdraw": ("/comparisons:withdraw", {"ids": ids}),
         "/feedback": ("/feedback", THUMB),
@@ -262,12 +316,19 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         "/audit:verify": ("/audit:verify", None),
     }
     document = web.anonymous().get("/openapi.json").json()
-    posts = {path.removeprefix("/api/v1") for path, methods in document["paths"].items() if "post" in methods}
-    assert posts - WITHOUT_KEY - bodies.keys() == {"/predictions"}  # needs a model; test_predictions has it
+    posts = {
+        path.removeprefix("/api/v1")
+        for path, methods in document["paths"].items()
+        if "post" in methods
+    }
+    # needs a model; test_predictions has it
+    assert posts - WITHOUT_KEY - bodies.keys() == {"/predictions"}
     others: dict[str, object] = {  # as good a request, of which the key says nothing
         "/assignments:lease": {"n": 2},
         "/votes": {"assignment_id": card[1]["assignment_id"], "choice": "b"},
-        "/votes:batch": {"votes": [{"comparison_id": ids[2], "choice": "a", "idempotency_key": "in batch"}]},
+        "/votes:batch": {
+            "votes": [{"comparison_id": ids[2], "choice": "a", "idempotency_key": "in batch"}]
+        },
         "/comparisons:offer": {"ids": ids, "overlap": 3},
         "/comparisons:withdraw": {"ids": ids[:1]},
         "/feedback": {**THUMB, "value": 0},
@@ -285,10 +346,25 @@ def test_every_post_that_was_done_is_answered_again_and_not_done_again(web: Web)
         again = admin.post(address, json=body, headers=headers)
         hidden = {"secret", "login_link"}
         told = [one.json() if one.content else None for one in (first, again)]
-        assert len({json.dumps({k: v for k, v in (one or {}).items() if k not in hidden}) for one in told}) == 1, path
-        replayed = None if path == "/votes" else "true"  # a vote is kept with its own key, for ever, and read again
-        assert (again.status_code, again.headers.get("idempotency-replayed")) == (first.status_code, replayed), (path, again.text)
+        assert (
+            len(
+                {
+                    json.dumps({k: v for k, v in (one or {}).items() if k not in hidden})
+                    for one in told
+                }
+            )
+            == 1
+        ), path
+        # a vote is kept with its own key, for ever, and read again
+        replayed = None if path == "/votes" else "true"
+        assert (again.status_code, again.headers.get("idempotency-replayed")) == (
+            first.status_code,
+            replayed,
+        ), (path, again.text)
         if path in others:
             other = admin.post(address, json=others[path], headers=headers)
-            assert (other.status_code, other.json()["type"]) == (422, "urn:rlhf:problem:idempotency_conflict"), (path, other.text)
+            assert (other.status_code, other.json()["type"]) == (
+                422,
+                "urn:rlhf:problem:idempotency_conflict",
+            ), (path, other.text)
         assert web.store.audit.count() == n_links, path

@@ -1,4 +1,5 @@
-"""kill -9 of the server at random moments while people vote: every answer of 201 is in the database, the chain verifies, no half row.
+"""kill -9 of the server at random moments while people vote: every answer of 201 is in the
+database, the chain verifies, no half row.
 
 Six kills in the suite; `KILLS=200 pytest tests/web/test_kills.py` is the whole of it.
 """
@@ -51,7 +52,12 @@ class Voter(threading.Thread):
         while not self.ended.is_set():
             lease = self._post("assignments:lease", {"n": 5}, None)
             for card in (lease or {}).get("cards", []):
-                body = {"assignment_id": card["assignment_id"], "choice": rng.choice("ab"), "strength": rng.randint(1, 4), "reason": "so"}
+                body = {
+                    "assignment_id": card["assignment_id"],
+                    "choice": rng.choice("ab"),
+                    "strength": rng.randint(1, 4),
+                    "reason": "so",
+                }
                 key = str(uuid.uuid4())
                 answer = self._post("votes", body, key)
                 if answer is not None:
@@ -64,9 +70,13 @@ class Voter(threading.Thread):
         while not self.ended.is_set():
             try:
                 if self._connection is None:
-                    self._connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+                    self._connection = http.client.HTTPConnection(
+                        "127.0.0.1", self.server.port, timeout=30
+                    )
                 headers = self.headers | ({} if key is None else {"Idempotency-Key": key})
-                self._connection.request("POST", f"/api/v1/{path}", json.dumps(body).encode(), headers)
+                self._connection.request(
+                    "POST", f"/api/v1/{path}", json.dumps(body).encode(), headers
+                )
                 response = self._connection.getresponse()
                 said = response.read()
             except (OSError, http.client.HTTPException):
@@ -102,7 +112,10 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(
             server.start()
         n_before_end = sum(len(voter.answered) for voter in voters)
         until = time.monotonic() + 60
-        while sum(len(voter.answered) for voter in voters) == n_before_end and time.monotonic() < until:
+        while (
+            sum(len(voter.answered) for voter in voters) == n_before_end
+            and time.monotonic() < until
+        ):
             time.sleep(0.01)
         ended.set()
         for voter in voters:
@@ -117,8 +130,8 @@ def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(
             where, n_rows = store.database.engine.dialect.name, store.votes.count()
     with capsys.disabled():
         print(
-            f"\n{KILLS} kills -9 on {where}: {len(answered):,} votes answered with 201, all among the {n_rows:,} whole rows; "
-            f"the chain of {n_links:,} links holds"
+            f"\n{KILLS} kills -9 on {where}: {len(answered):,} votes answered with 201, all among "
+            f"the {n_rows:,} whole rows; the chain of {n_links:,} links holds"
         )
     assert len(answered) > 5 * KILLS, "too few votes for the kills to hit anything"
 
@@ -127,11 +140,21 @@ def check(store: Store, answered: dict[str, str]) -> None:
     """Every answer stands for one whole row: vote, key, link."""
     with store.database.reading() as connection:
         stored = set(connection.execute(select(votes.c.vote_id)).scalars())
-        keys = {row.idempotency_key.rpartition("/")[2]: row.vote_id for row in connection.execute(select(idempotency))}
-        linked = list(connection.execute(select(audit.c.object_id).where(audit.c.action == "vote.cast")).scalars())
+        keys = {
+            row.idempotency_key.rpartition("/")[2]: row.vote_id
+            for row in connection.execute(select(idempotency))
+        }
+        linked = list(
+            connection.execute(
+                select(audit.c.object_id).where(audit.c.action == "vote.cast")
+            ).scalars()
+        )
         seqs = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
         twice = (
-            select(votes.c.assignment_id).where(votes.c.assignment_id.is_not(None)).group_by(votes.c.assignment_id).having(func.count() > 1)
+            select(votes.c.assignment_id)
+            .where(votes.c.assignment_id.is_not(None))
+            .group_by(votes.c.assignment_id)
+            .having(func.count() > 1)
         )
         doubled = list(connection.execute(twice).scalars())
     assert {key: keys.get(key) for key in answered} == answered

@@ -1,4 +1,6 @@
-"""People who lean to the left, as the web deals them cards: the leaning is found, because the side that stood left is kept."""
+"""People who lean to the left, as the web deals them cards: the leaning is found, because the side
+that stood left is kept.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,11 @@ def test_a_leaning_of_web_annotators_is_recovered(web: Web):
         while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
             said = ["a" if left else "b" for left in rng.random(len(cards)) < LEFT]
             votes = [
-                {"assignment_id": card["assignment_id"], "choice": choice, "idempotency_key": card["assignment_id"]}
+                {
+                    "assignment_id": card["assignment_id"],
+                    "choice": choice,
+                    "idempotency_key": card["assignment_id"],
+                }
                 for card, choice in zip(cards, said, strict=True)
             ]
             answers = client.post("/votes:batch", json={"votes": votes}).json()["results"]
@@ -29,9 +35,12 @@ def test_a_leaning_of_web_annotators_is_recovered(web: Web):
     votes = web.store.votes.snapshot([web.clock.now().date().isoformat()])
     assert len(votes) == N_COMPARISONS * N_PEOPLE
     assert 0.4 < votes["is_swapped"].mean() < 0.6
-    assert 0.4 < (votes["choice"] == "a").mean() < 0.6  # in terms of the comparison's sides nobody leans anywhere
+    # in terms of the comparison's sides nobody leans anywhere
+    assert 0.4 < (votes["choice"] == "a").mean() < 0.6
     annotators = joint_model(votes).annotators
     assert (annotators["position_bias_low"] > 0.1).all()
     assert annotators["position_bias"].to_numpy() == pytest.approx(LEFT - 0.5, abs=0.08)
-    inside = (annotators["position_bias_low"] <= LEFT - 0.5) & (annotators["position_bias_high"] >= LEFT - 0.5)
+    inside = (annotators["position_bias_low"] <= LEFT - 0.5) & (
+        annotators["position_bias_high"] >= LEFT - 0.5
+    )
     assert inside.sum() >= N_PEOPLE - 1

@@ -21,10 +21,13 @@ def test_users_and_tokens_are_listed_page_by_page(web: Web):
         assert whole["next"] is None
         found, cursor, n_pages = [], None, 0
         while True:
-            page = browser.get(path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})).json()
+            page = browser.get(
+                path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})
+            ).json()
             found += page["items"]
             cursor, n_pages = page["next"], n_pages + 1
-            assert "@" not in base64.urlsafe_b64decode((cursor or "") + "==").decode()  # addresses of requests are logged, of people not
+            # addresses of requests are logged, of people not
+            assert "@" not in base64.urlsafe_b64decode((cursor or "") + "==").decode()
             if cursor is None:
                 break
         assert (found, n_pages) == (whole["items"], 3)

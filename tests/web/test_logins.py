@@ -21,7 +21,8 @@ from tests.web.databases import on_sqlite
 
 PASSWORD = "correct horse battery"
 
-remembering = pytest.mark.parametrize("cache_times", [CacheTimes(token_s=60)], ids=["remembered"])  # who was let in a moment ago
+# who was let in a moment ago
+remembering = pytest.mark.parametrize("cache_times", [CacheTimes(token_s=60)], ids=["remembered"])
 
 
 def with_password(web: Web, *roles: str, email: str | None = None) -> str:
@@ -32,7 +33,9 @@ def with_password(web: Web, *roles: str, email: str | None = None) -> str:
 
 def session_of(browser: httpx.Client) -> tuple[str, str]:
     """Name and value of its session cookie."""
-    return next((name, value) for name, value in browser.cookies.items() if name.startswith("rlhf_session_"))
+    return next(
+        (name, value) for name, value in browser.cookies.items() if name.startswith("rlhf_session_")
+    )
 
 
 def log_in(client: httpx.Client, email: str, password: str = PASSWORD) -> httpx.Response:
@@ -51,7 +54,8 @@ def test_a_person_logs_in_and_out(web: Web):
     stolen = dict(browser.cookies)
     assert browser.post("/auth/logout").status_code == 204
     assert browser.get("/me").status_code == 401
-    assert httpx.get(f"{web.url}/api/v1/me", cookies=stolen).status_code == 401  # ended on the server too
+    # ended on the server too
+    assert httpx.get(f"{web.url}/api/v1/me", cookies=stolen).status_code == 401
 
 
 @on_sqlite
@@ -61,9 +65,15 @@ def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings,
     store = open_store("demo")
     secure = settings.model_copy(update={"web_url": "https://vote.example.org"})
     user = web.add("annotator")
-    secret, _ = store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+    secret, _ = store.tokens.issue(
+        user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
+    )
     with Server(create_app(secure, store, cache_times=UNCACHED)) as server:
-        answer = httpx.post(f"{server.url}/api/v1/auth/redeem", json={"token": secret}, headers={"Host": "vote.example.org"})
+        answer = httpx.post(
+            f"{server.url}/api/v1/auth/redeem",
+            json={"token": secret},
+            headers={"Host": "vote.example.org"},
+        )
     assert answer.status_code == 204
     assert answer.headers["set-cookie"].startswith("__Host-rlhf_session_")
     assert "Secure" in answer.headers["set-cookie"]
@@ -90,7 +100,9 @@ def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
 
 
 @on_sqlite
-def test_an_unknown_user_takes_as_long_as_a_wrong_password(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_user_takes_as_long_as_a_wrong_password(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     hashed: list[str] = []
     verify = PasswordHasher.verify
 
@@ -100,18 +112,26 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(web: Web, monkeypatch
 
     monkeypatch.setattr(PasswordHasher, "verify", noted)
     known, disabled = (web.add("annotator") for _ in range(2))
-    for user in (known, disabled):  # as the app hashes, not faster: else nobody would see a difference
+    # as the app hashes, not faster: else nobody would see a difference
+    for user in (known, disabled):
         web.store.users.set_password(user.user_id, PasswordHasher().hash(PASSWORD), actor="test")
     web.store.users.disable(disabled.user_id, actor="test")
-    whose = {"wrong": known.email, "nobody": "nobody@example.org", "no password": web.add("annotator").email, "disabled": disabled.email}
+    whose = {
+        "wrong": known.email,
+        "nobody": "nobody@example.org",
+        "no password": web.add("annotator").email,
+        "disabled": disabled.email,
+    }
     client = web.anonymous()
     taken: dict[str, list[float]] = {name: [] for name in whose}
     said, costs = set(), {}
     for _ in range(3):
         for name, email in whose.items():
             hashed.clear()
-            web.store.failed_logins.forget("address:127.0.0.1")  # or ten tries in a row would have to wait
-            start = time.process_time()  # of server and client together: another program on the machine does not count
+            # or ten tries in a row would have to wait
+            web.store.failed_logins.forget("address:127.0.0.1")
+            # of server and client together: another program on the machine does not count
+            start = time.process_time()
             answer = log_in(client, email, "wrong")
             taken[name].append(time.process_time() - start)
             said.add((answer.status_code, answer.text))
@@ -119,10 +139,12 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(web: Web, monkeypatch
     assert len(said) == 1
     assert {status for status, _ in said} == {401}
     assert len(costs["wrong"]) == 1
-    assert all(cost == costs["wrong"] for cost in costs.values())  # one hash each, of the same price
+    # one hash each, of the same price
+    assert all(cost == costs["wrong"] for cost in costs.values())
     least = {name: min(times) for name, times in taken.items()}
     for name, seconds in least.items():
-        assert 0.4 < seconds / least["wrong"] < 2.5, (name, least)  # a look-up alone is a hundredth of a hash
+        # a look-up alone is a hundredth of a hash
+        assert 0.4 < seconds / least["wrong"] < 2.5, (name, least)
 
 
 @on_sqlite
@@ -136,7 +158,9 @@ def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
 
 def test_a_login_link_opens_once(web: Web):
     user = web.add("annotator")
-    link = web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    link = (
+        web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    )
     assert link.startswith("http://127.0.0.1:8080/login?token=rlhf_")
     token = link.partition("token=")[2]
     first, second = (web.anonymous().post("/auth/redeem", json={"token": token}) for _ in range(2))
@@ -147,9 +171,16 @@ def test_a_login_link_opens_once(web: Web):
 @on_sqlite
 def test_a_login_link_ends_after_a_day(web: Web):
     user = web.add("annotator")
-    link = web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    link = (
+        web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
+    )
     web.clock.shift = timedelta(hours=25)
-    assert web.anonymous().post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 401
+    assert (
+        web.anonymous()
+        .post("/auth/redeem", json={"token": link.partition("token=")[2]})
+        .status_code
+        == 401
+    )
 
 
 @on_sqlite
@@ -157,7 +188,9 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
     link = first_admin(web.store, settings)
     assert first_admin(web.store, settings) is None
     browser = web.anonymous()
-    assert browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    assert (
+        browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    )
     assert browser.get("/me").json()["roles"] == ["admin"]
 
 
@@ -167,11 +200,18 @@ def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(w
     web.add("admin", email="admin@localhost")
     assert first_admin(web.store, settings) is None
     with web.store.database.writing() as connection:  # which no command does: the last admin stays
-        connection.exec_driver_sql("UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'")
+        connection.exec_driver_sql(
+            "UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'"
+        )
     link = first_admin(web.store, settings)
     browser = web.anonymous()
-    assert browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
-    assert (browser.get("/me").json()["roles"], browser.get("/me").json()["email"]) == (["admin"], "admin2@localhost")
+    assert (
+        browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
+    )
+    assert (browser.get("/me").json()["roles"], browser.get("/me").json()["email"]) == (
+        ["admin"],
+        "admin2@localhost",
+    )
     assert first_admin(web.store, settings) is None
 
 
@@ -189,7 +229,9 @@ def test_the_last_admin_stays(web: Web):
 def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
     ann = web.browser(web.add("annotator"))
     made = ann.post("/me/tokens", json={"name": "script", "days": 7}).json()
-    script = httpx.Client(base_url=f"{web.url}/api/v1", headers={"Authorization": f"Bearer {made['secret']}"})
+    script = httpx.Client(
+        base_url=f"{web.url}/api/v1", headers={"Authorization": f"Bearer {made['secret']}"}
+    )
     assert script.get("/me").status_code == 200
     assert [token["name"] for token in ann.get("/me/tokens").json()["items"]] == ["script"]
     assert ann.delete(f"/me/tokens/{made['token_id']}").status_code == 204
@@ -218,8 +260,15 @@ def test_a_token_carries_its_scopes_and_no_more(web: Web):
     assert reader.post("/assignments:lease", json={}).status_code == 403
     assert reader.get("/audit").status_code == 403  # a scope brings nothing that its owner has not
     browser = web.browser(reader.user)
-    assert browser.post("/me/tokens", json={"name": "wider", "scopes": ["votes.read", "audit.read"]}).status_code == 403
-    narrower = browser.post("/me/tokens", json={"name": "narrower", "scopes": ["votes.read"]}).json()
+    assert (
+        browser.post(
+            "/me/tokens", json={"name": "wider", "scopes": ["votes.read", "audit.read"]}
+        ).status_code
+        == 403
+    )
+    narrower = browser.post(
+        "/me/tokens", json={"name": "narrower", "scopes": ["votes.read"]}
+    ).json()
     assert narrower["scopes"] == ["votes.read"]
 
 
@@ -241,7 +290,9 @@ def test_a_token_that_expired_is_no_token(web: Web):
 
 
 @on_sqlite
-@pytest.mark.parametrize("header", ["Bearer rlhf_nope", "Bearer", "Basic YTpi", "rlhf_x", "Bearer \xff"])
+@pytest.mark.parametrize(
+    "header", ["Bearer rlhf_nope", "Bearer", "Basic YTpi", "rlhf_x", "Bearer \xff"]
+)
 def test_rubbish_is_no_token(web: Web, header: str):
     answer = web.anonymous().get("/me", headers={"Authorization": header.encode("latin-1")})
     assert answer.status_code == 401
@@ -251,8 +302,13 @@ def test_rubbish_is_no_token(web: Web, header: str):
 def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
     user = web.add("annotator")
     for kind in ("session", "login"):
-        secret, _ = web.store.tokens.issue(user.user_id, kind=kind, lifetime=timedelta(hours=1), actor="test")
-        assert web.anonymous().get("/me", headers={"Authorization": f"Bearer {secret}"}).status_code == 401
+        secret, _ = web.store.tokens.issue(
+            user.user_id, kind=kind, lifetime=timedelta(hours=1), actor="test"
+        )
+        assert (
+            web.anonymous().get("/me", headers={"Authorization": f"Bearer {secret}"}).status_code
+            == 401
+        )
 
 
 @on_sqlite
@@ -265,20 +321,34 @@ def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
     for _ in range(2):  # remembered for half a second
         assert (browser.get("/me").status_code, script.get("/me").status_code) == (200, 200)
         for bearer in (secret, cookie):
-            assert web.anonymous().get("/me", headers={"Authorization": f"Bearer {bearer}"}).status_code == 401
-            stolen = web.anonymous().post("/auth/logout", headers={"Authorization": f"Bearer {bearer}", "Origin": "https://evil.example"})
+            assert (
+                web.anonymous()
+                .get("/me", headers={"Authorization": f"Bearer {bearer}"})
+                .status_code
+                == 401
+            )
+            stolen = web.anonymous().post(
+                "/auth/logout",
+                headers={"Authorization": f"Bearer {bearer}", "Origin": "https://evil.example"},
+            )
             assert stolen.status_code == 401
         for worn in (token, secret):
-            assert web.anonymous().get("/me", headers={"Cookie": f"{name}={worn}"}).status_code == 401
+            assert (
+                web.anonymous().get("/me", headers={"Cookie": f"{name}={worn}"}).status_code == 401
+            )
 
 
 @on_sqlite
 def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
     user = web.add("annotator")
     name, _ = session_of(web.browser(user))
-    secret, _ = web.store.tokens.issue(user.user_id, kind="session", lifetime=timedelta(hours=1), actor="test")
+    secret, _ = web.store.tokens.issue(
+        user.user_id, kind="session", lifetime=timedelta(hours=1), actor="test"
+    )
     for cookie in (secret, f"{secret}.x", "a.b.c", "", '"x"'):
-        assert web.anonymous().get("/me", headers={"Cookie": f"{name}={cookie}"}).status_code == 401, cookie
+        assert (
+            web.anonymous().get("/me", headers={"Cookie": f"{name}={cookie}"}).status_code == 401
+        ), cookie
 
 
 def test_roles_change_from_the_next_request_on(web: Web):
@@ -299,28 +369,49 @@ def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
     assert browser.get("/me").status_code == 200  # this session goes on
     assert other.get("/me").status_code == 401  # the others ended
     assert browser.post("/me/password", json={"new_password": "something else"}).status_code == 403
-    assert browser.post("/me/password", json={"old_password": "wrong", "new_password": "something else"}).status_code == 403
-    assert browser.post("/me/password", json={"old_password": PASSWORD, "new_password": "something else"}).status_code == 204
+    assert (
+        browser.post(
+            "/me/password", json={"old_password": "wrong", "new_password": "something else"}
+        ).status_code
+        == 403
+    )
+    assert (
+        browser.post(
+            "/me/password", json={"old_password": PASSWORD, "new_password": "something else"}
+        ).status_code
+        == 204
+    )
     assert log_in(web.anonymous(), user.email, "something else").status_code == 204
-    assert web.client(user=user).post("/me/password", json={"new_password": PASSWORD}).status_code == 403
+    assert (
+        web.client(user=user).post("/me/password", json={"new_password": PASSWORD}).status_code
+        == 403
+    )
 
 
 @on_sqlite
-def test_no_secret_stands_in_the_database_or_the_log(web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]):
+def test_no_secret_stands_in_the_database_or_the_log(
+    web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+):
     caplog.set_level(logging.DEBUG)
     email = with_password(web, "annotator")
     admin = web.browser(web.add("admin"))
     secrets = [web.client("admin").headers["Authorization"].partition(" ")[2]]
-    secrets.append(admin.post("/users", json={"email": "new@example.org"}).json()["login_link"].partition("token=")[2])
+    secrets.append(
+        admin.post("/users", json={"email": "new@example.org"})
+        .json()["login_link"]
+        .partition("token=")[2]
+    )
     browser = web.anonymous()
     browser.headers["Origin"] = web.url
     assert log_in(browser, email).status_code == 204
     secrets.append(browser.post("/me/tokens", json={"name": "x"}).json()["secret"])
     web.anonymous().get(f"{web.url}/login", params={"token": secrets[1]})
     secrets += [PASSWORD, session_of(browser)[1]]
-    said = "".join(record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))) + "".join(
-        capfd.readouterr()
-    )
+    said = "".join(
+        record.getMessage()
+        for record in caplog.records
+        if not record.name.startswith(("httpx", "httpcore"))
+    ) + "".join(capfd.readouterr())
     stored = b"".join(path.read_bytes() for path in web.settings.home.rglob("*") if path.is_file())
     for secret in secrets:
         assert secret not in said
@@ -335,7 +426,8 @@ def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
     assert len(path.read_text()) >= 43
 
 
-# --- what a token does not hand on --------------------------------------------------------------------------------------------------
+# --- what a token does not hand on
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_token_makes_no_login_link_which_would_outlive_it(web: Web):
@@ -345,19 +437,27 @@ def test_a_token_makes_no_login_link_which_would_outlive_it(web: Web):
         answer = script.post(f"/users/{user.user_id}:login-link")
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:rlhf:problem:no_session")
         assert "rlhf users login-link" in answer.json()["detail"]
-        added = script.post("/users", json={"email": f"new{web.store.users.count()}@example.org", "roles": ["admin"]})
+        added = script.post(
+            "/users",
+            json={"email": f"new{web.store.users.count()}@example.org", "roles": ["admin"]},
+        )
         assert (added.status_code, added.json()["login_link"]) == (201, None)
         for one in (user.user_id, added.json()["user_id"], root.user_id):
-            assert [token.kind for token in web.store.tokens.of_user(one) if token.kind == "login"] == []
+            assert [
+                token.kind for token in web.store.tokens.of_user(one) if token.kind == "login"
+            ] == []
     assert web.browser(root).post(f"/users/{user.user_id}:login-link").status_code == 201
 
 
-# --- while an account becomes the organisation's ------------------------------------------------------------------------------------
+# --- while an account becomes the organisation's
+# ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[int]]:
-    """Have `act` done right after the server's n-th transaction from now on, or at once; which it was, once it was done."""
+    """Have `act` done right after the server's n-th transaction from now on, or at once; which it
+    was, once it was done.
+    """
     database, writing, done = web.store.database, web.store.database.writing, []
     left = n
     if n == 0:
@@ -381,10 +481,13 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
         del database.writing
 
 
-@pytest.mark.parametrize("way", ["password", "link", "page", "page's link", "new password", "token"])
+@pytest.mark.parametrize(
+    "way", ["password", "link", "page", "page's link", "new password", "token"]
+)
 def test_nobody_gets_into_the_organisation_by_what_a_project_let_them_in_with(web: Web, way: str):
-    """An admin of one project who knows a password, holds a link or a session there, while the account is made the organisation's: at
-    whatever moment that is done, nothing that came of it holds afterwards. A server remembers a session for half a second."""
+    """An admin of one project who knows a password, holds a link or a session there, while the
+    account is made the organisation's: at whatever moment that is done, nothing that came of it
+    holds afterwards. A server remembers a session for half a second."""
     with Server(create_app(web.settings, web.store, cache_times=CacheTimes(token_s=60))) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         moments, n = [], -1
@@ -393,35 +496,60 @@ def test_nobody_gets_into_the_organisation_by_what_a_project_let_them_in_with(we
             email = with_password(web, "annotator", email=f"a{n}@example.org")
             user_id = web.store.users.with_email(email).user_id
             browser = pages.browser(web.store.users.get(user_id))
-            link = pages.store.tokens.issue(user_id, kind="login", lifetime=timedelta(hours=1), actor="test")[0]
+            link = pages.store.tokens.issue(
+                user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
+            )[0]
             ways = {
                 "password": lambda b, e=email: log_in(b, e),
                 "link": lambda b, t=link: b.post("/auth/redeem", json={"token": t}),
-                "page": lambda b, e=email: b.post(f"{server.url}/login", data={"email": e, "password": PASSWORD}),
+                "page": lambda b, e=email: b.post(
+                    f"{server.url}/login", data={"email": e, "password": PASSWORD}
+                ),
                 "page's link": lambda b, t=link: b.post(f"{server.url}/login", data={"token": t}),
-                "new password": lambda b: b.post("/me/password", json={"old_password": PASSWORD, "new_password": "chosen by another"}),
-                "token": lambda b: b.post("/me/tokens", json={"name": "mine"}, headers={"Idempotency-Key": "k"}),
+                "new password": lambda b: b.post(
+                    "/me/password",
+                    json={"old_password": PASSWORD, "new_password": "chosen by another"},
+                ),
+                "token": lambda b: b.post(
+                    "/me/tokens", json={"name": "mine"}, headers={"Idempotency-Key": "k"}
+                ),
             }
             assert browser.get("/me").status_code == 200  # remembered
-            with after_commit(web, n, lambda u=user_id: web.store.users.set_organization_roles(u, [Role.ADMIN], actor="test")) as done:
+            with after_commit(
+                web,
+                n,
+                lambda u=user_id: web.store.users.set_organization_roles(
+                    u, [Role.ADMIN], actor="test"
+                ),
+            ) as done:
                 answer = ways[way](browser)
             browser.close()
             assert answer.status_code in (201, 204, 303, 401), (n, answer.text)
             said = {"urn:rlhf:problem:login_ended", "urn:rlhf:problem:wrong_login"}
-            assert answer.status_code != 401 or way.startswith("page") or answer.json()["type"] in said, (n, answer.text)
+            assert (
+                answer.status_code != 401 or way.startswith("page") or answer.json()["type"] in said
+            ), (n, answer.text)
             if done:
                 assert not web.store.users.get(user_id).has_password, n
-                assert [one.kind for one in web.store.tokens.of_user(user_id) if one.revoked_at is None] == [], n
+                assert [
+                    one.kind for one in web.store.tokens.of_user(user_id) if one.revoked_at is None
+                ] == [], n
             moments += done
     assert 2 <= len(moments) < 9
 
 
-def test_tries_at_an_account_of_the_organisation_count_in_all_its_projects(web: Web, settings, open_store):
-    boss = web.store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test")
+def test_tries_at_an_account_of_the_organisation_count_in_all_its_projects(
+    web: Web, settings, open_store
+):
+    boss = web.store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test"
+    )
     web.store.users.set_password(boss.user_id, web.auth_hash(PASSWORD), actor="test")
     own = with_password(web, "annotator")
     elsewhere = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
-    with Server(create_app(elsewhere, open_store("other"), has_pages=False, cache_times=UNCACHED)) as server:
+    with Server(
+        create_app(elsewhere, open_store("other"), has_pages=False, cache_times=UNCACHED)
+    ) as server:
         other = Web(open_store("other"), elsewhere, server.url, web.clock)
         clients = [web.anonymous(), other.anonymous()]
         statuses = []
@@ -438,7 +566,9 @@ def test_tries_at_an_account_of_the_organisation_count_in_all_its_projects(web: 
 
 
 @remembering
-def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is_remembered(web: Web):
+def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is_remembered(
+    web: Web,
+):
     root, ann = web.add("admin"), web.add("annotator")
     for path, body in (
         (f"/users/{ann.user_id}:login-link", None),
@@ -447,11 +577,24 @@ def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is
         ("/me/password", {"new_password": PASSWORD}),
     ):
         browser = web.browser(root)
-        session = next(one for one in web.store.tokens.of_user(root.user_id) if one.kind == "session" and one.revoked_at is None)
+        session = next(
+            one
+            for one in web.store.tokens.of_user(root.user_id)
+            if one.kind == "session" and one.revoked_at is None
+        )
         assert browser.get("/me").status_code == 200
         web.store.tokens.revoke(session.token_id, actor="another process")
         answer = browser.post(path, json=body)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
         assert answer.json()["type"] == "urn:rlhf:problem:login_ended", path
-    held = [one.kind for user in (root, ann) for one in web.store.tokens.of_user(user.user_id) if one.revoked_at is None]
-    assert (held, web.store.users.with_email("new@example.org"), web.store.users.get(root.user_id).has_password) == ([], None, False)
+    held = [
+        one.kind
+        for user in (root, ann)
+        for one in web.store.tokens.of_user(user.user_id)
+        if one.revoked_at is None
+    ]
+    assert (
+        held,
+        web.store.users.with_email("new@example.org"),
+        web.store.users.get(root.user_id).has_password,
+    ) == ([], None, False)

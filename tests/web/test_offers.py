@@ -1,4 +1,6 @@
-"""Comparisons offered to one person by name: to whom it may be, what they are dealt, what nobody is told."""
+"""Comparisons offered to one person by name: to whom it may be, what they are dealt, what nobody is
+told.
+"""
 
 import httpx
 import pytest
@@ -17,18 +19,35 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     named = web.publish(2, prefix="n", offer=False)
     engineer, ann, bo = web.client("engineer"), web.client("annotator"), web.client("annotator")
     asked = {"ids": named, "annotator_id": ann.user.user_id}
-    assert engineer.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 2}
-    assert engineer.post("/comparisons:offer", json=asked).json() == {"n_comparisons": 2, "n_slots": 0}
+    assert engineer.post("/comparisons:offer", json=asked).json() == {
+        "n_comparisons": 2,
+        "n_slots": 2,
+    }
+    assert engineer.post("/comparisons:offer", json=asked).json() == {
+        "n_comparisons": 2,
+        "n_slots": 0,
+    }
     theirs, others = leased(ann, 3), leased(bo)
-    assert {card["prompt"] for card in theirs[:2]} == {f"prompt {one[:1]}{int(one[1:])}" for one in named}
+    assert {card["prompt"] for card in theirs[:2]} == {
+        f"prompt {one[:1]}{int(one[1:])}" for one in named
+    }
     assert len(others) == len(ids) - 1
     assert not {card["prompt"] for card in others} & {card["prompt"] for card in theirs}
-    assert len({frozenset(card) for card in (*theirs, *others)}) == 1, "a card does not say for whom it was meant"
+    assert len({frozenset(card) for card in (*theirs, *others)}) == 1, (
+        "a card does not say for whom it was meant"
+    )
     for card in theirs:
         sent = {"assignment_id": card["assignment_id"], "choice": "a"}
-        assert ann.post("/votes", json=sent, headers={"Idempotency-Key": card["assignment_id"]}).status_code == 201
+        assert (
+            ann.post(
+                "/votes", json=sent, headers={"Idempotency-Key": card["assignment_id"]}
+            ).status_code
+            == 201
+        )
     assert web.store.assignments.slots_of(named) == dict.fromkeys(named, (1, 1))
-    acts = web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
+    acts = (
+        web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
+    )
     assert acts[0]["object_id"] == f"2 slots of {ann.user.user_id}"
     assert acts[0]["actor"] == engineer.user.user_id
 
@@ -37,12 +56,16 @@ def test_a_whole_day_is_offered_by_name(web: Web):
     named = web.publish(3, offer=False)
     ann = web.client("annotator")
     asked = {"day": "2026-01-02", "annotator_id": ann.user.user_id, "priority": -3}
-    assert web.client("engineer").post("/comparisons:offer", json=asked).json()["n_slots"] == len(named)
+    assert web.client("engineer").post("/comparisons:offer", json=asked).json()["n_slots"] == len(
+        named
+    )
     assert len(leased(ann)) == len(named)
 
 
 @on_sqlite
-@pytest.mark.parametrize("who", ["an auditor", "a service", "somebody disabled", "nobody", "anybody, overlapping"])
+@pytest.mark.parametrize(
+    "who", ["an auditor", "a service", "somebody disabled", "nobody", "anybody, overlapping"]
+)
 def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
     ids = web.publish(2, offer=False)
     web.add("admin")
@@ -62,11 +85,21 @@ def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
 
 def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
     web.rule(repeat_share=0, gold_share=0)
-    author, other, engineer = web.client("annotator"), web.client("annotator"), web.client("engineer")
-    made = author.post("/feedback", json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}).json()
+    author, other, engineer = (
+        web.client("annotator"),
+        web.client("annotator"),
+        web.client("engineer"),
+    )
+    made = author.post(
+        "/feedback",
+        json={"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"},
+    ).json()
     for n_slots in (1, 0):
         told = [
-            engineer.post("/comparisons:offer", json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id}).json()
+            engineer.post(
+                "/comparisons:offer",
+                json={"ids": [made["comparison_id"]], "annotator_id": one.user.user_id},
+            ).json()
             for one in (author, other)
         ]
         assert told == [{"n_comparisons": 1, "n_slots": n_slots}] * 2
@@ -77,9 +110,20 @@ def test_voters_are_not_told_what_others_judged_or_were_offered(web: Web):
     """A card on what was never offered is a gold card; what cannot be taken back is judged."""
     (offered,), (gold,) = web.publish(1), web.publish(1, prefix="g", offer=False, gold="a")
     curator = web.client("curator")
-    ways = ({"ids": [offered]}, {"ids": [gold]}, {"ids": [offered], "annotator_id": curator.user.user_id})
-    assert [curator.post("/comparisons:offer", json=asked).json() for asked in ways] == [{"n_comparisons": 1, "n_slots": None}] * 3
+    ways = (
+        {"ids": [offered]},
+        {"ids": [gold]},
+        {"ids": [offered], "annotator_id": curator.user.user_id},
+    )
+    assert [curator.post("/comparisons:offer", json=asked).json() for asked in ways] == [
+        {"n_comparisons": 1, "n_slots": None}
+    ] * 3
     for asked in ({"day": "2026-01-02"}, {"all_unvoted": True}):
-        assert curator.post("/comparisons:offer", json=asked).json() == {"n_comparisons": None, "n_slots": None}
-    assert curator.post("/comparisons:withdraw", json={"ids": [offered, gold]}).json() == {"n_slots": None}
+        assert curator.post("/comparisons:offer", json=asked).json() == {
+            "n_comparisons": None,
+            "n_slots": None,
+        }
+    assert curator.post("/comparisons:withdraw", json={"ids": [offered, gold]}).json() == {
+        "n_slots": None
+    }
     assert web.store.assignments.work_left().n_slots == 0

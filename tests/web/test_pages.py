@@ -1,4 +1,6 @@
-"""Pages as the server writes them, read without a browser: hints of an empty project, hostile words, comparisons offered to one person."""
+"""Pages as the server writes them, read without a browser: hints of an empty project, hostile
+words, comparisons offered to one person.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +18,8 @@ from rlhf_pipeline.web.api.routing import PREFIX
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
-# Where an empty project says something else than on the page as it is opened first, and where there is nothing.
+# Where an empty project says something else than on the page as it is opened first, and where there
+# is nothing.
 MORE_PAGES = (
     "/consensus?method=joint_model",
     "/consensus?state=open",
@@ -59,7 +62,9 @@ class Seen(HTMLParser):
 
 
 @pytest.fixture
-def paged(settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock) -> Iterator[Web]:
+def paged(
+    settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock
+) -> Iterator[Web]:
     """The app with its pages."""
     store = open_store("demo")
     with Server(create_app(settings, store, cache_times=UNCACHED)) as server:
@@ -76,9 +81,12 @@ def pages_of(settings: Settings, store: Store) -> list[str]:
     return sorted(
         route.path
         for route in create_app(settings, store, cache_times=UNCACHED).routes
-        if isinstance(route, APIRoute) and "GET" in route.methods and not route.path.startswith(PREFIX) and "{" not in route.path
+        if isinstance(route, APIRoute)
+        and "GET" in route.methods
+        and not route.path.startswith(PREFIX)
+        and "{" not in route.path
         and not route.path.endswith(".csv")
-    )  # fmt: skip
+    )
 
 
 @on_sqlite
@@ -95,10 +103,21 @@ def test_no_page_of_an_empty_project_shows_a_backtick(paged: Web, role: Role | N
 def test_commands_of_a_hint_are_set_as_code(paged: Web):
     browser = paged.browser(paged.add(Role.ENGINEER))
     assert "rlhf import comparisons FILE" in get(paged, browser, "/comparisons").code
-    assert {"rlhf reward train", "rlhf reward calibrate"} <= set(get(paged, browser, "/calibration").code)
-    assert "rlhf votes annotators --publish" in get(paged, browser, "/consensus?method=joint_model").code
-    told = paged.client(Role.ENGINEER).get("/consensus", params={"method": "joint_model"}).json()["detail"]
-    assert "`rlhf votes annotators --publish`" in told, "what is read without a page keeps its backticks"
+    assert {"rlhf reward train", "rlhf reward calibrate"} <= set(
+        get(paged, browser, "/calibration").code
+    )
+    assert (
+        "rlhf votes annotators --publish"
+        in get(paged, browser, "/consensus?method=joint_model").code
+    )
+    told = (
+        paged.client(Role.ENGINEER)
+        .get("/consensus", params={"method": "joint_model"})
+        .json()["detail"]
+    )
+    assert "`rlhf votes annotators --publish`" in told, (
+        "what is read without a page keeps its backticks"
+    )
 
 
 @on_sqlite
@@ -126,10 +145,15 @@ def test_404_page_keeps_the_menu(paged: Web):
     assert "There is nothing at this address." in answer.text
     stranger = paged.anonymous().get(f"{paged.url}/nowhere")
     assert (stranger.status_code, '<nav id="nav"' in stranger.text) == (404, False)
-    forged = paged.anonymous().get(f"{paged.url}/nowhere", headers={"Authorization": "Bearer rlhf_nope"})
+    forged = paged.anonymous().get(
+        f"{paged.url}/nowhere", headers={"Authorization": "Bearer rlhf_nope"}
+    )
     assert (forged.status_code, '<nav id="nav"' in forged.text) == (404, False)
     missing = browser.get("/nowhere")
-    assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+    assert (missing.status_code, missing.headers["content-type"]) == (
+        404,
+        "application/problem+json",
+    )
 
 
 def choices(page: str) -> dict[str, str]:
@@ -140,7 +164,14 @@ def choices(page: str) -> dict[str, str]:
 
 def offered(paged: Web, browser: httpx.Client, **more: str) -> httpx.Response:
     """As a browser sends the form: with every field, those nobody touched too."""
-    fields = {"which": "all_unvoted", "day": "", "ids": "", "annotator_id": "", "overlap": "1", "priority": "0"}
+    fields = {
+        "which": "all_unvoted",
+        "day": "",
+        "ids": "",
+        "annotator_id": "",
+        "overlap": "1",
+        "priority": "0",
+    }
     return browser.post(f"{paged.url}/comparisons/offer", data=fields | more)
 
 
@@ -152,11 +183,18 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     engineer = paged.browser(paged.add("engineer"))
     who = ann.user.user_id
     assert who in choices(engineer.get(f"{paged.url}/comparisons").text)
-    assert f"2 judgements of 2 comparisons are asked of {who}." in offered(paged, engineer, annotator_id=who).text
+    assert (
+        f"2 judgements of 2 comparisons are asked of {who}."
+        in offered(paged, engineer, annotator_id=who).text
+    )
     assert "Nothing new was asked for" in offered(paged, engineer, annotator_id=who).text
-    leased = [len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)]
+    leased = [
+        len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)
+    ]
     assert leased == [0, len(named)]
-    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, engineer).text, "anybody is asked beside"
+    assert "2 judgements are asked for, of 2 comparisons" in offered(paged, engineer).text, (
+        "anybody is asked beside"
+    )
     curator = paged.browser(paged.add("curator"))
     assert "How many are new would reveal what others judged" in offered(paged, curator).text
 
@@ -165,7 +203,9 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
 def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(paged: Web):
     paged.publish(1, offer=False)
     ann = paged.add("annotator", email="ann@example.org")
-    unnamed = paged.store.users.add(email="bo@example.org", name="", roles=[Role.ANNOTATOR], actor="test")
+    unnamed = paged.store.users.add(
+        email="bo@example.org", name="", roles=[Role.ANNOTATOR], actor="test"
+    )
     gone = paged.add("annotator")
     paged.add("auditor")
     paged.add("annotator", kind="service")
@@ -177,7 +217,9 @@ def test_the_form_names_those_who_may_be_asked_and_only_to_whom_may_know_them(pa
         admin.user_id: f"{admin.name} ({admin.email})",
     }  # fmt: skip
     assert next(iter(known)) == ""
-    assert choices(paged.browser(engineer).get(f"{paged.url}/comparisons").text) == {"": "anybody"} | {one: one for one in known if one}
+    assert choices(paged.browser(engineer).get(f"{paged.url}/comparisons").text) == {
+        "": "anybody"
+    } | {one: one for one in known if one}
 
 
 @on_sqlite

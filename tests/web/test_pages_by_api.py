@@ -1,4 +1,6 @@
-"""Every action of the pages is an operation of the API: forms, hx- attributes and fetches, as they stand in templates and modules."""
+"""Every action of the pages is an operation of the API: forms, hx- attributes and fetches, as they
+stand in templates and modules.
+"""
 
 import re
 from pathlib import Path
@@ -15,31 +17,58 @@ WEB = Path(create_app.__code__.co_filename).parent
 API = "/api/v1"
 # Where a form cannot say it as the API does: it has no other method than POST.
 SAID_OTHERWISE = {
-    "/login": ("post", "/auth/login"), "/logout": ("post", "/auth/logout"), "/rules": ("put", "/rules"), "/users/{}": ("patch", "/users/{}"),
-    "/users/{}/disable": ("patch", "/users/{}"), "/users/{}/enable": ("patch", "/users/{}"), "/me/tokens/{}/revoke": ("delete", "/me/tokens/{}"),
-}  # fmt: skip
+    "/login": ("post", "/auth/login"),
+    "/logout": ("post", "/auth/logout"),
+    "/rules": ("put", "/rules"),
+    "/users/{}": ("patch", "/users/{}"),
+    "/users/{}/disable": ("patch", "/users/{}"),
+    "/users/{}/enable": ("patch", "/users/{}"),
+    "/me/tokens/{}/revoke": ("delete", "/me/tokens/{}"),
+}
 # Fields of forms that are no part of the act, or stand elsewhere in its request.
 BESIDE = {
-    "if_match": "a header", "version": "a header", "after": "a header", "which": "a day, or all", "next": "where the page goes on",
+    "if_match": "a header",
+    "version": "a header",
+    "after": "a header",
+    "which": "a day, or all",
+    "next": "where the page goes on",
     "says_organization_roles": "that boxes are shown",
-}  # fmt: skip
+}
 # Pages that show what the API gives under another noun.
-NOUNS = {"annotate": "assignments", "login": "auth", "calibration": "calibrations", "calibration.csv": "calibrations", "": "me"}
+NOUNS = {
+    "annotate": "assignments",
+    "login": "auth",
+    "calibration": "calibrations",
+    "calibration.csv": "calibrations",
+    "": "me",
+}
 
 
 def templates() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted((WEB / "templates").glob("*.html"))}
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted((WEB / "templates").glob("*.html"))
+    }
 
 
 def modules() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted((WEB / "static").glob("*.js"))}
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted((WEB / "static").glob("*.js"))
+    }
 
 
 def expanded(address: str) -> set[str]:
-    """The addresses an expression of a template may become: each word of a choice, {} for what is filled in."""
+    """The addresses an expression of a template may become: each word of a choice, {} for what is
+    filled in.
+    """
     choice = re.search(r"\{\{ ?['\"](\w+)['\"] if .*? else ['\"](\w+)['\"] ?\}\}", address)
     if choice:
-        return {one for word in choice.groups() for one in expanded(address.replace(choice.group(), word))}
+        return {
+            one
+            for word in choice.groups()
+            for one in expanded(address.replace(choice.group(), word))
+        }
     return {re.sub(r"\{\{.*?\}\}|\$\{.*?\}", "{}", address)}
 
 
@@ -47,13 +76,19 @@ def forms() -> list[tuple[str, str, set[str]]]:
     """(template, address, names of its fields) of each form that changes something."""
     found = []
     for name, source in templates().items():
-        for head, inside in re.findall(r"<form ([^>]*(?:\{\{[^}]*\}\}[^>]*)*)>(.*?)</form>", source, re.DOTALL):
+        for head, inside in re.findall(
+            r"<form ([^>]*(?:\{\{[^}]*\}\}[^>]*)*)>(.*?)</form>", source, re.DOTALL
+        ):
             if 'method="post"' not in head:
                 continue
-            fields = set(re.findall(r'\bname="(\w+)"', inside)) | set(re.findall(r'boxes\(.*?, "(\w+)",', inside))
+            fields = set(re.findall(r'\bname="(\w+)"', inside)) | set(
+                re.findall(r'boxes\(.*?, "(\w+)",', inside)
+            )
             for attribute in ("action", "hx-post"):
                 said = re.search(rf'{attribute}="([^"]*(?:\{{\{{.*?\}}\}}[^"]*)*)"', head)
-                found += [(name, address, fields) for address in (expanded(said.group(1)) if said else ())]
+                found += [
+                    (name, address, fields) for address in (expanded(said.group(1)) if said else ())
+                ]
     return found
 
 
@@ -62,7 +97,11 @@ def bare(path: str) -> str:
 
 
 def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(method, bare(path)): one for path, methods in document["paths"].items() for method, one in methods.items()}
+    return {
+        (method, bare(path)): one
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
+    }
 
 
 def operation_of(address: str, known: dict[tuple[str, str], Any]) -> tuple[str, str] | None:
@@ -79,10 +118,17 @@ def document_of(web: Any) -> dict[str, Any]:
 
 
 def body_of(operation: dict[str, Any], document: dict[str, Any]) -> set[str]:
-    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    schema = (
+        operation.get("requestBody", {})
+        .get("content", {})
+        .get("application/json", {})
+        .get("schema", {})
+    )
     for one in (schema, *schema.get("anyOf", ())):
         if "$ref" in one:
-            return set(document["components"]["schemas"][one["$ref"].rpartition("/")[2]]["properties"])
+            return set(
+                document["components"]["schemas"][one["$ref"].rpartition("/")[2]]["properties"]
+            )
     return set(schema.get("properties", ()))
 
 
@@ -103,19 +149,25 @@ def test_every_form_is_an_operation_and_says_nothing_that_the_operation_does_not
 
 
 @on_sqlite
-def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(settings, open_store, web):
+def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(
+    settings, open_store, web
+):
     app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     routes = {
         bare(route.path)
         for route in app.routes
-        if isinstance(route, APIRoute) and "POST" in route.methods and not route.path.startswith(API)
+        if isinstance(route, APIRoute)
+        and "POST" in route.methods
+        and not route.path.startswith(API)
     }
     assert routes == {address for _, address, _ in forms()}
     assert all(operation_of(address, operations(document_of(web))) for address in routes)
     changing = {
         route.path
         for route in app.routes
-        if isinstance(route, APIRoute) and not route.path.startswith(API) and route.methods - {"GET", "HEAD", "POST"}
+        if isinstance(route, APIRoute)
+        and not route.path.startswith(API)
+        and route.methods - {"GET", "HEAD", "POST"}
     }
     assert changing == set()
 
@@ -123,7 +175,9 @@ def test_every_route_of_the_pages_that_changes_something_stands_in_a_form(settin
 @on_sqlite
 def test_every_page_shows_what_the_api_gives(settings, open_store, web):
     app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
-    nouns = {path.strip("/").replace(":", "/").split("/")[0] for _, path in operations(document_of(web))}
+    nouns = {
+        path.strip("/").replace(":", "/").split("/")[0] for _, path in operations(document_of(web))
+    }
     pages = {
         route.path.strip("/").split("/")[0]
         for route in app.routes
@@ -138,7 +192,11 @@ def test_every_page_shows_what_the_api_gives(settings, open_store, web):
 def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, open_store, web):
     app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     known = {path for _, path in operations(document_of(web))}
-    pages = {bare(route.path) for route in app.routes if isinstance(route, APIRoute) and not route.path.startswith(API)}
+    pages = {
+        bare(route.path)
+        for route in app.routes
+        if isinstance(route, APIRoute) and not route.path.startswith(API)
+    }
     sources = {**modules(), **templates()}
     asked = {
         bare(one)
@@ -147,11 +205,24 @@ def test_what_scripts_and_attributes_ask_for_is_of_the_api_or_a_page(settings, o
         for one in expanded(address)
     }
     assert asked <= known, asked - known
-    assert {"/votes", "/assignments:lease", "/assignments/{}:release", "/progress/events", "/me/statistics"} <= asked
+    assert {
+        "/votes",
+        "/assignments:lease",
+        "/assignments/{}:release",
+        "/progress/events",
+        "/me/statistics",
+    } <= asked
     for name, source in modules().items():
-        # Each goes to an address that was looked at above, by itself or as what a function is handed.
-        calls = re.findall(r"\b(?:fetch|sendBeacon|EventSource|XMLHttpRequest)\(\s*([^,)\s]*)", source)
-        assert all(re.match(rf"[\"'`]{API}/", one) or one in ("VOTES", "path", "live.dataset.live") for one in calls), (name, calls)
+        # Each goes to an address that was looked at above, by itself or as what a function is
+        # handed.
+        calls = re.findall(
+            r"\b(?:fetch|sendBeacon|EventSource|XMLHttpRequest)\(\s*([^,)\s]*)", source
+        )
+        assert all(
+            re.match(rf"[\"'`]{API}/", one) or one in ("VOTES", "path", "live.dataset.live")
+            for one in calls
+        ), (name, calls)
     for name, source in templates().items():
         for address in re.findall(r'hx-(?:get|post|put|patch|delete)="([^"?]*)', source):
-            assert expanded(address) <= pages | {"{}"}, (name, address)  # {}: the list's own address
+            # {}: the list's own address
+            assert expanded(address) <= pages | {"{}"}, (name, address)

@@ -1,4 +1,6 @@
-"""Who may do what: every route declares it, and every role is let in exactly where its permissions say."""
+"""Who may do what: every route declares it, and every role is let in exactly where its permissions
+say.
+"""
 
 import re
 from pathlib import Path
@@ -20,7 +22,8 @@ from tests.web.databases import on_sqlite
 from tests.web.test_organization import everywhere
 
 ROOT = Path(__file__).parents[2]
-# Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not meets 403.
+# Values that are well-formed and name nothing: whoever is let in meets 404 or 422, whoever is not
+# meets 403.
 PATHS = {"version": "999", "feedback_id": "999"}
 BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do not see all votes
 
@@ -28,15 +31,29 @@ BLIND = (Role.ANNOTATOR.value, Role.CURATOR.value)  # roles that may vote and do
 def operations(web: Web) -> list[tuple[str, str, dict]]:
     document = httpx.get(f"{web.url}/api/v1/openapi.json").json()
     assert document["openapi"].startswith("3.1")
-    return [(method, path, operation) for path, methods in document["paths"].items() for method, operation in methods.items()]
+    return [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
 
 
 def ask(client: httpx.Client, method: str, path: str) -> int:
-    for name in ("version", "feedback_id", "assignment_id", "comparison_id", "token_id", "user_id", "reward_model"):
+    for name in (
+        "version",
+        "feedback_id",
+        "assignment_id",
+        "comparison_id",
+        "token_id",
+        "user_id",
+        "reward_model",
+    ):
         path = path.replace(f"{{{name}}}", PATHS.get(name, "none"))
     assert "{" not in path, f"say what stands for the parameter of {path}"
     with client.stream(
-        method.upper(), f"{client.base_url.scheme}://{client.base_url.netloc.decode()}{path}", json={"nothing": 1}
+        method.upper(),
+        f"{client.base_url.scheme}://{client.base_url.netloc.decode()}{path}",
+        json={"nothing": 1},
     ) as answer:
         return answer.status_code
 
@@ -44,14 +61,22 @@ def ask(client: httpx.Client, method: str, path: str) -> int:
 @on_sqlite
 def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web):
     asked = 0
-    clients: dict[str, httpx.Client] = {role.value: web.client(role) for role in Role} | {"nobody": web.client()}
-    clients |= {f"token for {permission}": web.client("admin", scopes=[permission.value]) for permission in Permission}
+    clients: dict[str, httpx.Client] = {role.value: web.client(role) for role in Role} | {
+        "nobody": web.client()
+    }
+    clients |= {
+        f"token for {permission}": web.client("admin", scopes=[permission.value])
+        for permission in Permission
+    }
     clients |= {f"{role} in every project": web.client(user=everywhere(web, role)) for role in Role}
     clients["anonymous"] = web.anonymous()
-    allowed = {role.value: ROLE_PERMISSIONS[role] for role in Role} | {f"token for {p}": {p} for p in Permission}
+    allowed = {role.value: ROLE_PERMISSIONS[role] for role in Role} | {
+        f"token for {p}": {p} for p in Permission
+    }
     allowed |= {f"{role} in every project": ROLE_PERMISSIONS[role] for role in Role}
     for method, path, operation in operations(web):
-        if path.endswith(("/auth/logout", "/me/password")):  # end what the test needs; their own tests are in test_logins
+        # end what the test needs; their own tests are in test_logins
+        if path.endswith(("/auth/logout", "/me/password")):
             continue
         for name, client in clients.items():
             status = ask(client, method, path)
@@ -75,11 +100,17 @@ def test_every_operation_lets_in_exactly_those_who_have_its_permission(web: Web)
 @on_sqlite
 def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
     app = create_app(web.settings, web.store, cache_times=UNCACHED)
-    routes = [route for route in app.routes if isinstance(route, APIRoute) and not route.path.startswith("/api/")]
+    routes = [
+        route
+        for route in app.routes
+        if isinstance(route, APIRoute) and not route.path.startswith("/api/")
+    ]
     assert len(routes) > 15
     with Server(app) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
-        browsers = {role.value: pages.browser(pages.add(role)) for role in Role} | {"anonymous": pages.anonymous()}
+        browsers = {role.value: pages.browser(pages.add(role)) for role in Role} | {
+            "anonymous": pages.anonymous()
+        }
         for route in routes:
             guard = guard_of(route)
             path = re.sub(r"\{\w+(:\w+)?\}", "999", route.path)
@@ -95,7 +126,9 @@ def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
                         assert status == 401 or (status == 303 and place.startswith("/login")), told
                     elif isinstance(guard, NeedsAllVotes) and name in BLIND:
                         assert status == 403, told
-                    elif guard.permission is None or guard.permission in ROLE_PERMISSIONS[Role(name)]:
+                    elif (
+                        guard.permission is None or guard.permission in ROLE_PERMISSIONS[Role(name)]
+                    ):
                         assert status < 500, told
                         assert status not in (401, 403), told
                         assert not place.startswith("/login"), told
@@ -122,7 +155,8 @@ def test_the_document_says_what_every_operation_needs(web: Web):
 
 @on_sqlite
 def test_pages_and_api_declare_every_route(settings, open_store):
-    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)  # refuses to start where one does not
+    # refuses to start where one does not
+    app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) > 30
     assert all(isinstance(guard_of(route), Needs | Public) for route in routes)
@@ -148,50 +182,89 @@ def test_a_plain_starlette_route_is_undeclared_too():
 
 
 @pytest.mark.parametrize(("organization", "project"), [("org", "other"), ("elsewhere", "demo")])
-def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_store, organization: str, project: str):
-    """Two projects in one database, of one organisation or of two and of the same name, with one admin in each."""
+def test_what_belongs_to_another_project_is_not_found(
+    web: Web, settings, open_store, organization: str, project: str
+):
+    """Two projects in one database, of one organisation or of two and of the same name, with one
+    admin in each.
+    """
     theirs_store = open_store(project, organization)
     theirs_settings = settings.model_copy(
-        update={"organization": organization, "project": project, "home": settings.home / f"{organization}-{project}"}
+        update={
+            "organization": organization,
+            "project": project,
+            "home": settings.home / f"{organization}-{project}",
+        }
     )
-    with Server(create_app(theirs_settings, theirs_store, has_pages=False, cache_times=UNCACHED)) as server:
+    with Server(
+        create_app(theirs_settings, theirs_store, has_pages=False, cache_times=UNCACHED)
+    ) as server:
         theirs = Web(theirs_store, theirs_settings, server.url, web.clock)
         theirs.publish(3, prefix="t")
         admin = theirs.client("admin")
         cards = admin.post("/assignments:lease", json={"n": 2}).json()["cards"]
         vote = admin.post(
-            "/votes", json={"assignment_id": cards[0]["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "k"}
+            "/votes",
+            json={"assignment_id": cards[0]["assignment_id"], "choice": "a"},
+            headers={"Idempotency-Key": "k"},
         ).json()
-        feedback = admin.post("/feedback", json={"kind": "detailed", "text": "x", "completion": "y"}).json()
+        feedback = admin.post(
+            "/feedback", json={"kind": "detailed", "text": "x", "completion": "y"}
+        ).json()
         admin.post("/guidelines", json={"text": "theirs"}, headers={"If-Match": '"0"'})
         token_id = admin.get("/me/tokens").json()["items"][0]["token_id"]
         kept = theirs_store.votes.get(vote["vote_id"])
 
         ours = web.client("admin")
         gets = (
-            f"/comparisons/{kept.comparison_id}", f"/users/{admin.user.user_id}", f"/feedback/{feedback['feedback_id']}", "/guidelines/1",
-        )  # fmt: skip
+            f"/comparisons/{kept.comparison_id}",
+            f"/users/{admin.user.user_id}",
+            f"/feedback/{feedback['feedback_id']}",
+            "/guidelines/1",
+        )
         assert [admin.get(path).status_code for path in gets] == [200] * 4
         assert [ours.get(path).status_code for path in gets] == [404] * 4
         etag = {"If-Match": admin.get(f"/users/{admin.user.user_id}").headers["ETag"]}
-        assert ours.patch(f"/users/{admin.user.user_id}", json={"name": "taken"}, headers=etag).status_code == 404
+        assert (
+            ours.patch(
+                f"/users/{admin.user.user_id}", json={"name": "taken"}, headers=etag
+            ).status_code
+            == 404
+        )
         assert ours.post(f"/users/{admin.user.user_id}:login-link").status_code == 404
         assert ours.delete(f"/me/tokens/{token_id}").status_code == 404
         assert ours.post(f"/assignments/{cards[1]['assignment_id']}:release").status_code == 404
         body = {"choice": "a"}
-        for foreign in ({"assignment_id": cards[1]["assignment_id"]}, {"comparison_id": kept.comparison_id}):
-            assert ours.post("/votes", json={**body, **foreign}, headers={"Idempotency-Key": "f"}).status_code == 404
-        assert ours.post("/comparisons:offer", json={"ids": [kept.comparison_id]}).status_code == 404
+        for foreign in (
+            {"assignment_id": cards[1]["assignment_id"]},
+            {"comparison_id": kept.comparison_id},
+        ):
+            assert (
+                ours.post(
+                    "/votes", json={**body, **foreign}, headers={"Idempotency-Key": "f"}
+                ).status_code
+                == 404
+            )
+        assert (
+            ours.post("/comparisons:offer", json={"ids": [kept.comparison_id]}).status_code == 404
+        )
         for path in ("/votes", "/comparisons", "/feedback", "/users", "/guidelines", "/consensus"):
             assert kept.comparison_id not in ours.get(path).text
             assert admin.user.user_id not in ours.get(path).text
-        assert ours.get("/votes", params={"comparison_id": kept.comparison_id}).json()["items"] == []
+        assert (
+            ours.get("/votes", params={"comparison_id": kept.comparison_id}).json()["items"] == []
+        )
         assert ours.get("/audit", params={"actor": admin.user.user_id}).json()["items"] == []
         assert admin.get("/audit", params={"actor": admin.user.user_id}).json()["items"] != []
         assert ours.get("/metrics").json()["votes"] == 0
-        for told in (ours.get("/progress").text, ours.get("/audit/export").text, ours.get("/me/votes").text):
+        for told in (
+            ours.get("/progress").text,
+            ours.get("/audit/export").text,
+            ours.get("/me/votes").text,
+        ):
             assert admin.user.user_id not in told
-        # A role is held in one project of one organisation; the same address elsewhere is somebody else.
+        # A role is held in one project of one organisation; the same address elsewhere is somebody
+        # else.
         annotator = theirs.add("annotator", email="namesake@example.org")
         namesake = web.add("admin", email=annotator.email)
         assert web.client(user=namesake).get("/users").status_code == 200
@@ -199,19 +272,32 @@ def test_what_belongs_to_another_project_is_not_found(web: Web, settings, open_s
         assert theirs_store.users.with_email(namesake.email).roles == (Role.ANNOTATOR,)
         assert theirs_store.audit.verify() == admin.post("/audit:verify").json()["n_links"]
         assert ours.headers["Authorization"] not in admin.headers["Authorization"]
-        stranger = httpx.get(f"{web.url}/api/v1/me", headers={"Authorization": admin.headers["Authorization"]})
+        stranger = httpx.get(
+            f"{web.url}/api/v1/me", headers={"Authorization": admin.headers["Authorization"]}
+        )
         assert stranger.status_code == 401
         assert theirs_store.users.get(admin.user.user_id).name == admin.user.name
 
 
 def test_the_document_of_roles_says_what_the_code_does():
-    rows = re.findall(r"^\| (\w+) \| (.*) \|$", (ROOT / "docs" / "api.md").read_text().partition("## Roles")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\w+) \| (.*) \|$",
+        (ROOT / "docs" / "api.md").read_text().partition("## Roles")[2],
+        re.MULTILINE,
+    )
     told = {role: set(re.findall(r"`([\w.]+)`", said)) for role, said in rows[1:]}
     told["curator"] |= told["annotator"]
     told["admin"] = {permission.value for permission in Permission}
-    assert told == {role.value: {permission.value for permission in allowed} for role, allowed in ROLE_PERMISSIONS.items()}
+    assert told == {
+        role.value: {permission.value for permission in allowed}
+        for role, allowed in ROLE_PERMISSIONS.items()
+    }
 
 
 def test_the_store_knows_which_roles_vote():
     """It leaves to anybody what somebody was asked for who votes no more."""
-    assert {role for role, permissions in ROLE_PERMISSIONS.items() if Permission.VOTES_CAST in permissions} == VOTERS
+    assert {
+        role
+        for role, permissions in ROLE_PERMISSIONS.items()
+        if Permission.VOTES_CAST in permissions
+    } == VOTERS

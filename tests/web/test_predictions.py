@@ -1,4 +1,6 @@
-"""`POST /api/v1/predictions` against a live server: what the command line says, for those who may ask, by whoever is champion."""
+"""`POST /api/v1/predictions` against a live server: what the command line says, for those who may
+ask, by whoever is champion.
+"""
 
 import asyncio
 import json
@@ -24,7 +26,10 @@ from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
-ASKED = [("Name a colour.", "It is certainly red. Thanks for asking!", "no"), ("And a fruit?", "pear", "A pear, which is sweet — ü.")]
+ASKED = [
+    ("Name a colour.", "It is certainly red. Thanks for asking!", "no"),
+    ("And a fruit?", "pear", "A pear, which is sweet — ü."),
+]
 PAIRS = [{"prompt": p, "completion_a": a, "completion_b": b} for p, a, b in ASKED]
 
 
@@ -36,8 +41,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
 @pytest.fixture(scope="module")
 def served(home: LearntHome) -> Iterator[Web]:
     settings = home.settings
-    store = Store.open(settings.store_url, organization=settings.organization, project=settings.project)
-    with store, Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
+    store = Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
+    with (
+        store,
+        Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+    ):
         yield Web(store, settings, server.url, ShiftedClock())
 
 
@@ -54,7 +64,9 @@ def ask(client: httpx.Client, body: Any, **headers: str) -> dict[str, Any]:
     return told
 
 
-def test_it_agrees_with_the_command_line(home: LearntHome, engineer: httpx.Client, tmp_path: Path) -> None:
+def test_it_agrees_with_the_command_line(
+    home: LearntHome, engineer: httpx.Client, tmp_path: Path
+) -> None:
     asked, out = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
     asked.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
     home.rlhf("reward", "predict", "--input", str(asked), "--out", str(out))
@@ -65,9 +77,9 @@ def test_it_agrees_with_the_command_line(home: LearntHome, engineer: httpx.Clien
         for name in ("p_raw", "p_calibrated", "score_a", "score_b"):
             assert answer[name] == pytest.approx(line[name], abs=1e-6), name
         assert answer["features_hash"] == line["features_hash"]
-        assert {name: told[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")} == {
-            name: line[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")
-        }
+        assert {
+            name: told[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")
+        } == {name: line[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")}
     assert told["reward_model"] == "demo.reward_model@1"
     assert told["calibrator"].endswith("@1")
 
@@ -78,12 +90,17 @@ def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
     for one, other in zip(there, back, strict=True):
         assert one["p_raw"] + other["p_raw"] == 1.0
         assert one["p_calibrated"] + other["p_calibrated"] == 1.0
-    same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})["predictions"][0]
+    same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})[
+        "predictions"
+    ][0]
     assert (same["p_raw"], same["p_calibrated"]) == (0.5, 0.5)
 
 
 def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx.Client) -> None:
-    alone, among = ask(engineer, PAIRS[1])["predictions"], ask(engineer, {"pairs": PAIRS})["predictions"]
+    alone, among = (
+        ask(engineer, PAIRS[1])["predictions"],
+        ask(engineer, {"pairs": PAIRS})["predictions"],
+    )
     assert len(alone) == 1
     assert alone[0]["p_calibrated"] == pytest.approx(among[1]["p_calibrated"], abs=1e-6)
 
@@ -93,7 +110,12 @@ def test_a_request_under_its_key_is_answered_again(engineer: httpx.Client) -> No
     again = engineer.post("/predictions", json=PAIRS[0], headers={"Idempotency-Key": "once"})
     assert again.json() == first.json()  # predicted_at too
     assert again.headers["Idempotency-Replayed"] == "true"
-    assert engineer.post("/predictions", json=PAIRS[1], headers={"Idempotency-Key": "once"}).status_code == 422
+    assert (
+        engineer.post(
+            "/predictions", json=PAIRS[1], headers={"Idempotency-Key": "once"}
+        ).status_code
+        == 422
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +129,9 @@ def test_a_request_under_its_key_is_answered_again(engineer: httpx.Client) -> No
         {**PAIRS[0], "completion_b": "x" * 20_001},
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_the_field(engineer: httpx.Client, body: dict[str, Any]) -> None:
+def test_what_cannot_be_answered_is_refused_with_the_field(
+    engineer: httpx.Client, body: dict[str, Any]
+) -> None:
     answer = engineer.post("/predictions", json=body)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
@@ -116,10 +140,14 @@ def test_what_cannot_be_answered_is_refused_with_the_field(engineer: httpx.Clien
 
 def test_users_who_may_vote_receive_no_predictions(served: Web) -> None:
     for roles, kind, status in (
-        ((Role.ANNOTATOR,), "person", 403), ((Role.CURATOR,), "person", 403), ((Role.ANNOTATOR, Role.ENGINEER), "person", 403),
-        ((Role.ENGINEER,), "person", 200), ((Role.ADMIN,), "person", 200), ((Role.ANNOTATOR, Role.ENGINEER), "service", 403),
+        ((Role.ANNOTATOR,), "person", 403),
+        ((Role.CURATOR,), "person", 403),
+        ((Role.ANNOTATOR, Role.ENGINEER), "person", 403),
+        ((Role.ENGINEER,), "person", 200),
+        ((Role.ADMIN,), "person", 200),
+        ((Role.ANNOTATOR, Role.ENGINEER), "service", 403),
         ((Role.ENGINEER,), "service", 200),
-    ):  # fmt: skip
+    ):
         with served.client(user=served.add(*roles, kind=kind)) as client:
             answer = client.post("/predictions", json=PAIRS[0])
             assert answer.status_code == status, (roles, kind, answer.text)
@@ -137,15 +165,29 @@ def test_the_client_asks_too(served: Web, engineer: httpx.Client) -> None:
         async with AsyncClient(served.url, secret) as api:
             return await api.predict(*pairs)
 
-    with ThreadPoolExecutor(1) as pool:  # a browser test before it may have left a running loop in this thread
+    # a browser test before it may have left a running loop in this thread
+    with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(lambda: asyncio.run(asked())).result()
-    assert [p.p_calibrated for p in answered.predictions] == [p.p_calibrated for p in told.predictions]
+    assert [p.p_calibrated for p in answered.predictions] == [
+        p.p_calibrated for p in told.predictions
+    ]
     assert told.reward_model == "demo.reward_model@1"
 
 
 def test_others_are_answered_while_a_model_thinks(served: Web, engineer: httpx.Client) -> None:
-    """The event loop stays free: fifty pairs of long texts are scored, and a small question is answered meanwhile."""
-    long = {"pairs": [{"prompt": f"why {i}?", "completion_a": f"because {i}. " * 40, "completion_b": f"so {i}. " * 60} for i in range(50)]}
+    """The event loop stays free: fifty pairs of long texts are scored, and a small question is
+    answered meanwhile.
+    """
+    long = {
+        "pairs": [
+            {
+                "prompt": f"why {i}?",
+                "completion_a": f"because {i}. " * 40,
+                "completion_b": f"so {i}. " * 60,
+            }
+            for i in range(50)
+        ]
+    }
     slow: list[float] = []
 
     def think() -> None:
@@ -178,8 +220,12 @@ class Thinking:
         return self.judge.predict(questions)
 
 
-def test_many_predictions_leave_every_other_route_its_threads(served: Web, engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty at once on a model that does not answer, more than the server has threads: a few wait, the others come again, /me answers."""
+def test_many_predictions_leave_every_other_route_its_threads(
+    served: Web, engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty at once on a model that does not answer, more than the server has threads: a few wait,
+    the others come again, /me answers.
+    """
     ask(engineer, PAIRS[0])
     real = Predictor._judge
     thinking: list[Thinking] = []
@@ -195,7 +241,14 @@ def test_many_predictions_leave_every_other_route_its_threads(served: Web, engin
     answers: list[httpx.Response] = []
 
     def post() -> None:
-        answers.append(httpx.post(f"{served.url}/api/v1/predictions", json=PAIRS[0], headers=engineer.headers, timeout=60))
+        answers.append(
+            httpx.post(
+                f"{served.url}/api/v1/predictions",
+                json=PAIRS[0],
+                headers=engineer.headers,
+                timeout=60,
+            )
+        )
 
     asking = [threading.Thread(target=post) for _ in range(60)]
     for thread in asking:
@@ -220,9 +273,14 @@ def test_many_predictions_leave_every_other_route_its_threads(served: Web, engin
     ask(engineer, PAIRS[0])  # every place was given back
 
 
-def test_a_model_that_gives_nan_is_the_servers_fault(engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_gives_nan_is_the_servers_fault(
+    engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def damaged(*_: object, **__: object) -> None:
-        raise InvalidScores("The network gives NaN or infinite numbers for a text. Its weights are damaged: load or fit it again.")
+        raise InvalidScores(
+            "The network gives NaN or infinite numbers for a text. Its weights are damaged: load "
+            "or fit it again."
+        )
 
     monkeypatch.setattr(Judge, "predict", damaged)
     answer = engineer.post("/predictions", json=PAIRS[0])
@@ -234,7 +292,9 @@ def test_a_model_that_gives_nan_is_the_servers_fault(engineer: httpx.Client, mon
     ask(engineer, PAIRS[0])
 
 
-def test_another_champion_and_another_calibrator_serve_without_a_restart(home: LearntHome, served: Web, engineer: httpx.Client) -> None:
+def test_another_champion_and_another_calibrator_serve_without_a_restart(
+    home: LearntHome, served: Web, engineer: httpx.Client
+) -> None:
     before = ask(engineer, PAIRS[0])
     home.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[isotonic]")
     calibrated = ask(engineer, PAIRS[0])
@@ -245,7 +305,11 @@ def test_another_champion_and_another_calibrator_serve_without_a_restart(home: L
     after = ask(engineer, PAIRS[0])
     assert after["reward_model"] == "demo.reward_model@2"
     assert after["calibrator"] == "none"
-    assert after["predictions"][0]["p_raw"] == after["predictions"][0]["p_calibrated"] != before["predictions"][0]["p_raw"]
+    assert (
+        after["predictions"][0]["p_raw"]
+        == after["predictions"][0]["p_calibrated"]
+        != before["predictions"][0]["p_raw"]
+    )
 
 
 @on_sqlite
@@ -268,7 +332,9 @@ def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_pat
     for file in broken.weights:
         file.write_bytes(b"not what it was")
     with (
-        Store.open(settings.store_url, organization=settings.organization, project=settings.project) as store,
+        Store.open(
+            settings.store_url, organization=settings.organization, project=settings.project
+        ) as store,
         Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
     ):
         web = Web(store, settings, server.url, ShiftedClock())

@@ -1,4 +1,6 @@
-"""Data quality over HTTP: figures per annotator with intervals, each leading to exactly its votes, and nothing told to who votes."""
+"""Data quality over HTTP: figures per annotator with intervals, each leading to exactly its votes,
+and nothing told to who votes.
+"""
 
 import uuid
 
@@ -15,17 +17,23 @@ LONG = "x" * 400  # both completions: 8 s at 100 characters a second
 
 def cast(client: httpx.Client, comparison_id: str, choice: str = "a", **more: object) -> dict:
     answer = client.post(
-        "/votes", json={"comparison_id": comparison_id, "choice": choice, **more}, headers={"Idempotency-Key": str(uuid.uuid4())}
+        "/votes",
+        json={"comparison_id": comparison_id, "choice": choice, **more},
+        headers={"Idempotency-Key": str(uuid.uuid4())},
     )
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
-def judge(web: Web, client: httpx.Client, n: int, *, choice: str = "a", seconds: float | None = 30.0) -> list[str]:
+def judge(
+    web: Web, client: httpx.Client, n: int, *, choice: str = "a", seconds: float | None = 30.0
+) -> list[str]:
     """Votes on dealt cards: the page's side, whichever completion stands there."""
     made = []
     for card in client.post("/assignments:lease", json={"n": n}).json()["cards"]:
-        body = {"assignment_id": card["assignment_id"], "choice": choice} | ({} if seconds is None else {"duration_s": seconds})
+        body = {"assignment_id": card["assignment_id"], "choice": choice} | (
+            {} if seconds is None else {"duration_s": seconds}
+        )
         answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
         assert answer.status_code == 201, answer.text
         made.append(answer.json()["vote_id"])
@@ -35,7 +43,9 @@ def judge(web: Web, client: httpx.Client, n: int, *, choice: str = "a", seconds:
 def listed(client: httpx.Client, **params: object) -> list[str]:
     found, cursor = [], None
     while True:
-        answer = client.get("/votes", params={"limit": 3, **params, **({"cursor": cursor} if cursor else {})})
+        answer = client.get(
+            "/votes", params={"limit": 3, **params, **({"cursor": cursor} if cursor else {})}
+        )
         assert answer.status_code == 200, answer.text
         found += [item["vote_id"] for item in answer.json()["items"]]
         cursor = answer.json()["next"]
@@ -54,7 +64,11 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
     web.publish(12, overlap=2, completion_a=LONG, completion_b=LONG)
     steady, hasty, reader = web.client("annotator"), web.client("annotator"), web.client("auditor")
     same = judge(web, steady, 12)[1:]
-    fast = [*judge(web, hasty, 5, seconds=1.0, choice="tie"), *judge(web, hasty, 4, seconds=20.0), *judge(web, hasty, 3, seconds=None)][:5]
+    fast = [
+        *judge(web, hasty, 5, seconds=1.0, choice="tie"),
+        *judge(web, hasty, 4, seconds=20.0),
+        *judge(web, hasty, 3, seconds=None),
+    ][:5]
     found = told(reader)
     a, b = found[steady.user.user_id], found[hasty.user.user_id]
     assert (a["n_votes"], b["n_votes"]) == (12, 12)
@@ -65,7 +79,11 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
         assert 0 <= share["low"] < share["high"] <= 1
     assert next(iter(found)) == steady.user.user_id  # the most doubtful first
     assert listed(reader, mark="same_as_before", annotator_id=steady.user.user_id) == same[::-1]
-    assert listed(reader, mark="too_fast", annotator_id=hasty.user.user_id) == fast[::-1] == listed(reader, mark="too_fast")
+    assert (
+        listed(reader, mark="too_fast", annotator_id=hasty.user.user_id)
+        == fast[::-1]
+        == listed(reader, mark="too_fast")
+    )
     assert listed(reader, mark="too_fast", annotator_id=steady.user.user_id) == []
     assert listed(reader, mark="too_fast", annotator_id="nobody") == []
 
@@ -79,7 +97,8 @@ def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
     found = told(reader)[curator.user.user_id]["duplicate"]
     assert (found["marked"], found["n"]) == (1, 2)
     assert listed(reader, mark="duplicate") == [again["vote_id"]]
-    cast(curator, other[0], "skip", supersedes=again["vote_id"])  # taken back: nothing is left of it
+    # taken back: nothing is left of it
+    cast(curator, other[0], "skip", supersedes=again["vote_id"])
     assert told(reader)[curator.user.user_id]["duplicate"]["marked"] == 0
     assert listed(reader, mark="duplicate") == []
 
@@ -127,10 +146,15 @@ def test_unknown_sides_accuse_nobody_of_repeating_themselves(web: Web):
         choice = "tie" if i else "a"
         web.store.votes.cast(
             NewVote(
-                comparison_id=one, annotator_id="imported", annotator_kind="human", choice=choice, voted_at=NOON, origin="import",
+                comparison_id=one,
+                annotator_id="imported",
+                annotator_kind="human",
+                choice=choice,
+                voted_at=NOON,
+                origin="import",
                 idempotency_key=one,
             )
-        )  # fmt: skip
+        )
     reader = web.client("auditor")
     assert told(reader)["imported"]["same_as_before"] is None
     assert listed(reader, mark="same_as_before") == []
@@ -166,11 +190,16 @@ def test_the_page_shows_what_the_api_tells(web: Web):
         assert "5 of 5" in page
         assert "% to 100 %" in page
         assert "The same as before" in page
-        listed_page = auditor.get(f"{server.url}/votes", params={"annotator_id": ann.user.user_id, "mark": "same_as_before"})
+        listed_page = auditor.get(
+            f"{server.url}/votes",
+            params={"annotator_id": ann.user.user_id, "mark": "same_as_before"},
+        )
         assert listed_page.text.count('<article class="row') == 5
         assert auditor.get(f"{server.url}/votes", params={"mark": "odd"}).status_code == 422
         told_csv = auditor.get(f"{server.url}/quality.csv").text
-        assert told_csv.startswith("annotator_id,name,n_votes,too_fast,same_as_before,duplicate\r\n")
+        assert told_csv.startswith(
+            "annotator_id,name,n_votes,too_fast,same_as_before,duplicate\r\n"
+        )
         blind = curator.get(f"{server.url}/quality").text
         assert "The same as before" not in blind
         assert "5 of 5" not in blind

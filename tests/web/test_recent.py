@@ -121,7 +121,11 @@ def test_slow_count_of_a_reader_rests_and_quick_one_does_not():
 
 def test_readers_do_not_share_counts():
     counts = ReaderCounts[str]()
-    assert [counts.get(who, 1, lambda who=who: f"of {who}") for who in ("ann", "bob", "ann")] == ["of ann", "of bob", "of ann"]
+    assert [counts.get(who, 1, lambda who=who: f"of {who}") for who in ("ann", "bob", "ann")] == [
+        "of ann",
+        "of bob",
+        "of ann",
+    ]
     assert not counts.is_current("cyd", 1)
 
 

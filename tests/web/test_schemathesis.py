@@ -1,6 +1,8 @@
-"""Whatever is sent to any operation, the server does not break: requests made up from the OpenAPI document by schemathesis.
+"""Whatever is sent to any operation, the server does not break: requests made up from the OpenAPI
+document by schemathesis.
 
-All operations, by those who bear a token and by those who have a session; the stream of events is read up to its first one.
+All operations, by those who bear a token and by those who have a session; the stream of events is
+read up to its first one.
 """
 
 from collections import Counter
@@ -18,10 +20,31 @@ from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
 CHECKS = [
-    schemathesis.checks.not_a_server_error, checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance,
-]  # fmt: skip
-EXAMPLES = {"token": 8, "session": 5}  # of each operation, by how the caller is known: a minute for all
-ODD = ["", "\x00", "'", '"; DROP TABLE votes; --', "1 OR 1=1", "%", "_", "..", "\ud7ff", "x" * 5000, "-1", "1e999", "null", "ü", "[]", "{}"]
+    schemathesis.checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+# of each operation, by how the caller is known: a minute for all
+EXAMPLES = {"token": 8, "session": 5}
+ODD = [
+    "",
+    "\x00",
+    "'",
+    '"; DROP TABLE votes; --',
+    "1 OR 1=1",
+    "%",
+    "_",
+    "..",
+    "\ud7ff",
+    "x" * 5000,
+    "-1",
+    "1e999",
+    "null",
+    "ü",
+    "[]",
+    "{}",
+]
 
 on_postgres = pytest.mark.parametrize("dialect", ["postgres"])
 by_token_and_session = pytest.mark.parametrize("known_by", EXAMPLES)
@@ -44,7 +67,9 @@ def _operations(web: Web) -> list:
     schema.config.max_stream_events = 1  # of a stream that would never end
     found = [found.ok() for found in schema.get_all_operations()]
     document = web.anonymous().get("/openapi.json").json()
-    every = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    every = {
+        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
+    }
     assert {(operation.method.upper(), operation.path) for operation in found} == every
     return found
 
@@ -68,7 +93,9 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
         name = f"{operation.method.upper()} {operation.path}"
         ends = operation.path.endswith("/auth/logout")  # after which the next one is somebody new
         caller = _caller(web, known_by)
-        cards = httpx.post(f"{web.url}/api/v1/assignments:lease", json={"n": 1}, **caller).json()["cards"]
+        cards = httpx.post(f"{web.url}/api/v1/assignments:lease", json={"n": 1}, **caller).json()[
+            "cards"
+        ]
         # Names that are there: with made-up ones alone every vote would end at "not found".
         real = {
             "assignment_id": cards[0]["assignment_id"] if cards else None,
@@ -80,14 +107,19 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
 
         @given(case=operation.as_strategy())
         @settings(
-            max_examples=EXAMPLES[known_by], deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+            max_examples=EXAMPLES[known_by],
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+        )
         def send(case: Case) -> None:
             if isinstance(case.body, dict):
                 case.body |= {name: value for name, value in real.items() if name in case.body}  # noqa: B023
             if known_by == "session":
-                case.headers.pop("Authorization", None)  # a made-up one would be believed before the cookie
+                # a made-up one would be believed before the cookie
+                case.headers.pop("Authorization", None)
                 case.cookies.clear()
             if "user_id" in case.path_parameters and statuses.total() % 2:
                 case.path_parameters["user_id"] = somebody
@@ -99,12 +131,22 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
             if answer.status_code not in (401, 403):
                 not_refused.add(name)
             if answer.status_code >= 500:
-                broken.append(f"{case.method} {case.formatted_path} -> {answer.status_code}: {answer.text[:300]}")  # noqa: B023
+                broken.append(  # noqa: B023
+                    f"{case.method} {case.formatted_path} -> {answer.status_code}: "
+                    f"{answer.text[:300]}"
+                )
             if operation.path.endswith("/progress/events") and answer.status_code == 200:  # noqa: B023
-                # A document of OpenAPI 3.1 has no words for one event: it says that the stream is text.
+                # A document of OpenAPI 3.1 has no words for one event: it says that the stream is
+                # text.
                 case.validate_response(answer, checks=CHECKS[:-1])
-                events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-                assert [ProgressOut.model_validate_json(event).work.n_comparisons for event in events] == [10]
+                events = [
+                    line.removeprefix("data: ")
+                    for line in answer.text.splitlines()
+                    if line.startswith("data: ")
+                ]
+                assert [
+                    ProgressOut.model_validate_json(event).work.n_comparisons for event in events
+                ] == [10]
             else:
                 case.validate_response(answer, checks=CHECKS)
 
@@ -115,22 +157,34 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         told = ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items()))
         print(
-            f"\n{asked} requests to {len(operations)} operations by {known_by} on {web.store.database.engine.dialect.name}; {told}; no 5xx"
+            f"\n{asked} requests to {len(operations)} operations by {known_by} on "
+            f"{web.store.database.engine.dialect.name}; {told}; no 5xx"
         )
     assert asked >= 4 * len(operations)
     assert {200, 201, 404, 422} <= set(statuses)
     assert known_by == "token" or 204 in statuses, "nobody logged out"
-    refused = {f"{operation.method.upper()} {operation.path}" for operation in operations} - not_refused
-    # Made-up passwords and links log nobody in, and a token has no session to end; everything else was let through to its own checks.
+    refused = {
+        f"{operation.method.upper()} {operation.path}" for operation in operations
+    } - not_refused
+    # Made-up passwords and links log nobody in, and a token has no session to end; everything else
+    # was let through to its own checks.
     no_session = {"POST /api/v1/auth/logout"} if known_by == "token" else set()
-    assert refused <= {"POST /api/v1/auth/login", "POST /api/v1/auth/redeem", "POST /api/v1/me/password"} | no_session
+    assert (
+        refused
+        <= {"POST /api/v1/auth/login", "POST /api/v1/auth/redeem", "POST /api/v1/me/password"}
+        | no_session
+    )
     assert web.store.audit.verify() > 0
 
 
 @on_sqlite
-@pytest.mark.parametrize("path", ["/votes", "/comparisons", "/consensus", "/feedback", "/audit", "/me/votes"])
+@pytest.mark.parametrize(
+    "path", ["/votes", "/comparisons", "/consensus", "/feedback", "/audit", "/me/votes"]
+)
 def test_filters_and_cursors_take_anything(web: Web, path: str):
-    """Names of parameters that there are and that there are not, with values that mean something to a database."""
+    """Names of parameters that there are and that there are not, with values that mean something to
+    a database.
+    """
     web.publish(3)
     admin = web.client("admin")
     names = [
@@ -151,10 +205,25 @@ def test_filters_and_cursors_take_anything(web: Web, path: str):
         "method",
     ]
 
-    @given(st.dictionaries(st.sampled_from(names), st.sampled_from(ODD) | st.text(max_size=30), max_size=4))
-    @settings(max_examples=40, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(
+        st.dictionaries(
+            st.sampled_from(names), st.sampled_from(ODD) | st.text(max_size=30), max_size=4
+        )
+    )
+    @settings(
+        max_examples=40,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
     def send(params: dict[str, str]) -> None:
-        answer = admin.get(path, params={name: value.encode("utf-8", "replace").decode() for name, value in params.items()})
+        answer = admin.get(
+            path,
+            params={
+                name: value.encode("utf-8", "replace").decode() for name, value in params.items()
+            },
+        )
         assert answer.status_code in (200, 422), answer.text[:500]
 
     send()

@@ -29,7 +29,11 @@ def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[s
     del browser.headers["Origin"]
     answers = [
         browser.post("/assignments:lease", headers=headers),
-        browser.post("/users", content="email=x", headers={**headers, "Content-Type": "application/x-www-form-urlencoded"}),
+        browser.post(
+            "/users",
+            content="email=x",
+            headers={**headers, "Content-Type": "application/x-www-form-urlencoded"},
+        ),
         browser.put("/rules", json={}, headers=headers),
         browser.delete("/me/tokens/x", headers=headers),
     ]
@@ -42,12 +46,26 @@ def test_ones_own_pages_and_programs_are_let_through(web: Web):
     browser = web.browser(web.add("annotator"))
     assert browser.post("/assignments:lease").status_code == 200
     del browser.headers["Origin"]
-    assert browser.post("/assignments:lease", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
-    assert web.client("annotator").post("/assignments:lease").status_code == 200  # a token is no cookie
+    assert (
+        browser.post("/assignments:lease", headers={"Sec-Fetch-Site": "same-origin"}).status_code
+        == 200
+    )
+    # a token is no cookie
+    assert web.client("annotator").post("/assignments:lease").status_code == 200
     assert browser.get("/me").status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "127.0.0.1:80:80", "[::2]:8080"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "",
+        "localhost@evil.example",
+        "127.0.0.1:80:80",
+        "[::2]:8080",
+    ],
+)
 def test_another_hosts_name_is_refused(web: Web, host: str):
     answer = web.anonymous().get("/healthz", headers={"Host": host})
     assert answer.status_code == 400
@@ -64,8 +82,15 @@ def test_every_answer_carries_the_headers(web: Web):
         csp = answer.headers["content-security-policy"]
         assert csp.startswith("default-src 'none'; script-src 'self'")
         assert "unsafe" not in csp
-        assert (answer.headers["x-content-type-options"], answer.headers["referrer-policy"]) == ("nosniff", "same-origin")
-        assert answer.headers["cross-origin-opener-policy"] == answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert (answer.headers["x-content-type-options"], answer.headers["referrer-policy"]) == (
+            "nosniff",
+            "same-origin",
+        )
+        assert (
+            answer.headers["cross-origin-opener-policy"]
+            == answer.headers["cross-origin-resource-policy"]
+            == "same-origin"
+        )
         assert answer.headers["cache-control"] == "no-store"
         assert "server" not in answer.headers
     refused = web.anonymous().get("/healthz", headers={"Host": "evil.example"})
@@ -76,7 +101,11 @@ def test_a_stated_gigabyte_is_refused_unread(web: Web):
     ann = web.client("annotator")
     connection = http.client.HTTPConnection(ann.base_url.host, ann.base_url.port, timeout=10)
     connection.putrequest("POST", "/api/v1/votes")
-    for name, value in (("Authorization", ann.headers["Authorization"]), ("Content-Length", str(10**9)), ("Idempotency-Key", "k")):
+    for name, value in (
+        ("Authorization", ann.headers["Authorization"]),
+        ("Content-Length", str(10**9)),
+        ("Idempotency-Key", "k"),
+    ):
         connection.putheader(name, value)
     connection.endheaders(b"{")
     answer = connection.getresponse()
@@ -95,7 +124,11 @@ def test_an_unstated_gigabyte_is_cut_off(web: Web):
             yield b"x" * 1_000_000
 
     try:
-        status = ann.post("/votes", content=endless(), headers={"Idempotency-Key": "k", "Content-Type": "application/json"}).status_code
+        status = ann.post(
+            "/votes",
+            content=endless(),
+            headers={"Idempotency-Key": "k", "Content-Type": "application/json"},
+        ).status_code
     except httpx.HTTPError:  # the server hung up while we were still sending
         status = 413
     assert status == 413
@@ -137,25 +170,42 @@ def test_half_a_character_is_refused_by_name(web: Web, path: str):
     web.publish(1)
     body = json.dumps(TEXTS[path]).replace("half", "\\ud800")
     answer = web.client("admin").post(
-        path, content=body, headers={"Content-Type": "application/json", "If-Match": '"0"', "Idempotency-Key": "k"}
+        path,
+        content=body,
+        headers={"Content-Type": "application/json", "If-Match": '"0"', "Idempotency-Key": "k"},
     )
     assert answer.status_code == 422
     assert "half of a character" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-@pytest.mark.parametrize("path", ["/votes", "/votes:batch", "/feedback", "/comparisons:offer", "/users", "/auth/login"])
+@pytest.mark.parametrize(
+    "path", ["/votes", "/votes:batch", "/feedback", "/comparisons:offer", "/users", "/auth/login"]
+)
 def test_a_body_that_is_none_is_refused_and_soon(web: Web, path: str, body: bytes):
     admin = web.client("admin")
     start = time.monotonic()
-    answer = admin.post(path, content=body, headers={"Idempotency-Key": "k", "Content-Type": "application/json"})
+    answer = admin.post(
+        path, content=body, headers={"Idempotency-Key": "k", "Content-Type": "application/json"}
+    )
     assert answer.status_code in (400, 404, 422), answer.text[:300]
     assert answer.headers["content-type"] == "application/problem+json"
     assert len(answer.content) < 20_000  # the bomb is not sent back
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "image/png", ""])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "image/png",
+        "",
+    ],
+)
 def test_other_content_types_are_refused(web: Web, kind: str):
-    answer = web.client("admin").post("/feedback", content=b'{"kind": "detailed"}', headers={"Content-Type": kind})
+    answer = web.client("admin").post(
+        "/feedback", content=b'{"kind": "detailed"}', headers={"Content-Type": kind}
+    )
     assert answer.status_code in (400, 415, 422)

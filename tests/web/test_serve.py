@@ -1,4 +1,6 @@
-"""`rlhf serve` as an operator meets it: ready soon, one link for the first admin, an anchor a day, an end when told."""
+"""`rlhf serve` as an operator meets it: ready soon, one link for the first admin, an anchor a day,
+an end when told.
+"""
 
 import re
 import signal
@@ -17,7 +19,8 @@ from rlhf_pipeline.store import anchors
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
 
 CPU_SECONDS_TO_START = 5.0  # what it takes on a machine that has nothing else to do
-SECONDS_TO_START = 30.0  # by the clock, however busy the machine is; the figure printed is to be below 5 on an idle one
+# by the clock, however busy the machine is; the figure printed is to be below 5 on an idle one
+SECONDS_TO_START = 30.0
 BY_DEFAULT = "http://127.0.0.1:8080"
 
 
@@ -27,12 +30,16 @@ def server(tmp_path: Path):
         yield server
 
 
-def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_not(server: Served) -> None:
+def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_not(
+    server: Served,
+) -> None:
     server.start()
     link = next(word for word in server.log.read_text().split() if "/login?token=" in word)
     assert link.startswith(server.address)
     redeemed = httpx.post(
-        f"{server.address}/api/v1/auth/redeem", json={"token": link.partition("token=")[2]}, headers={"Origin": server.address}
+        f"{server.address}/api/v1/auth/redeem",
+        json={"token": link.partition("token=")[2]},
+        headers={"Origin": server.address},
     )
     assert redeemed.status_code == 204
     me = httpx.get(f"{server.address}/api/v1/me", cookies=redeemed.cookies).json()
@@ -42,7 +49,9 @@ def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_no
     assert server.log.read_text().count("/login?token=") == 1
 
 
-def test_it_is_ready_within_five_seconds_and_ends_when_told(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_ready_within_five_seconds_and_ends_when_told(
+    server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A first start, on a home that is not there yet: tables, admin and all."""
     started = time.monotonic()
     server.start()
@@ -51,7 +60,10 @@ def test_it_is_ready_within_five_seconds_and_ends_when_told(server: Served, caps
     times = psutil.Process(server.process.pid).cpu_times()
     cpu_s = times.user + times.system
     with capsys.disabled():
-        print(f"\n`rlhf serve` on an empty home answers after {wall_s:.1f} s, {cpu_s:.1f} s of CPU (limit 5 s on an idle machine)")
+        print(
+            f"\n`rlhf serve` on an empty home answers after {wall_s:.1f} s, {cpu_s:.1f} s of CPU "
+            "(limit 5 s on an idle machine)"
+        )
     assert cpu_s < CPU_SECONDS_TO_START
     assert wall_s < SECONDS_TO_START
     started = time.monotonic()
@@ -78,7 +90,14 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
         port = taken.getsockname()[1]
         server.home.mkdir()
         command = [RLHF, "serve", "--port", str(port)]
-        done = subprocess.run(command, env=environ_of(server.url, server.home), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            command,
+            env=environ_of(server.url, server.home),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
     assert done.returncode == 1
     assert f"Port {port}" in done.stderr
     assert "--port" in done.stderr
@@ -88,8 +107,14 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
 def rlhf(server: Served, *arguments: str, **environ: str) -> str:
     """What a command prints on the server's home."""
     done = subprocess.run(
-        [RLHF, *arguments], env=environ_of(server.url, server.home) | environ, cwd=server.home, capture_output=True, text=True, check=True, timeout=60
-    )  # fmt: skip
+        [RLHF, *arguments],
+        env=environ_of(server.url, server.home) | environ,
+        cwd=server.home,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout
 
 
@@ -104,13 +129,17 @@ def test_a_login_link_leads_to_where_the_server_listens(server: Served) -> None:
     server.start()
     assert linked(server) == server.address
     assert f"{server.address}/login?token=" in rlhf(server, "users", "add", "ann@example.org")
-    assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org", "what was set wins"
+    assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org", (
+        "what was set wins"
+    )
     server.kill(signal.SIGKILL)
     assert linked(server) == BY_DEFAULT, "a server that was killed listens no more"
     server.start()
     assert linked(server) == server.address
     server.kill(signal.SIGTERM)
-    assert list((server.home / FOLDER).iterdir()) == [], "what ended in order leaves nothing, nor what was killed before it"
+    assert list((server.home / FOLDER).iterdir()) == [], (
+        "what ended in order leaves nothing, nor what was killed before it"
+    )
     assert linked(server) == BY_DEFAULT
 
 
@@ -125,7 +154,9 @@ def test_the_last_of_two_servers_leaves_the_first_where_it_is(server: Served) ->
     assert linked(server) == server.address
 
 
-def test_a_login_link_goes_to_the_public_address_that_the_server_was_started_with(server: Served) -> None:
+def test_a_login_link_goes_to_the_public_address_that_the_server_was_started_with(
+    server: Served,
+) -> None:
     server.environ["RLHF_WEB_URL"] = "https://vote.example.org"
     server.start()
     assert linked(server) == "https://vote.example.org"
@@ -135,8 +166,13 @@ def test_port_0_is_any_that_is_free(server: Served) -> None:
     server.home.mkdir()
     with server.log.open("ab") as log:
         server.process = subprocess.Popen(
-            [RLHF, "serve", "--port", "0"], env=environ_of(server.url, server.home), cwd=server.home, stdout=log, stderr=log, start_new_session=True
-        )  # fmt: skip
+            [RLHF, "serve", "--port", "0"],
+            env=environ_of(server.url, server.home),
+            cwd=server.home,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + SECONDS_TO_START
     while (said := re.match(r"http://127\.0\.0\.1:(\d+)  ", server.log.read_text())) is None:
         assert server.process.poll() is None, server.log.read_text()

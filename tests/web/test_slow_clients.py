@@ -1,4 +1,6 @@
-"""Clients that send their requests a byte at a time are hung up on; those that listen for long are not."""
+"""Clients that send their requests a byte at a time are hung up on; those that listen for long are
+not.
+"""
 
 import asyncio
 import socket
@@ -18,7 +20,9 @@ DEADLINE_S = 30.0  # of a busy machine
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body of a POST; answers a GET of /events with a stream that outlasts both timeouts."""
+    """Reads the body of a POST; answers a GET of /events with a stream that outlasts both
+    timeouts.
+    """
     if scope["type"] != "http":
         return
     if scope["path"] == "/events":
@@ -44,7 +48,9 @@ def connection() -> Iterator[socket.socket]:
 
 
 def trickle(connection: socket.socket, first: bytes) -> bytes:
-    """Send `first` and then one byte whenever nothing came for a moment; what the server answered until it hung up."""
+    """Send `first` and then one byte whenever nothing came for a moment; what the server answered
+    until it hung up.
+    """
     connection.sendall(first)
     connection.settimeout(TIMEOUT_S / 10)
     answer, deadline = b"", time.monotonic() + DEADLINE_S
@@ -66,15 +72,21 @@ def trickle(connection: socket.socket, first: bytes) -> bytes:
 
 
 def test_slow_headers_end_the_connection(connection: socket.socket):
-    assert trickle(connection, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").startswith(b"HTTP/1.1 408 ")
+    assert trickle(connection, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").startswith(
+        b"HTTP/1.1 408 "
+    )
 
 
 def test_slow_body_ends_the_connection(connection: socket.socket):
-    assert trickle(connection, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n").startswith(b"HTTP/1.1 408 ")
+    assert trickle(
+        connection, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    ).startswith(b"HTTP/1.1 408 ")
 
 
 def test_slow_body_nobody_reads_ends_the_connection(connection: socket.socket):
-    answer = trickle(connection, b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+    answer = trickle(
+        connection, b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+    )
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
@@ -98,9 +110,13 @@ def test_long_answer_is_not_cut_off(connection: socket.socket):
 
 
 @pytest.mark.parametrize(
-    "second", [b"GET / HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"], ids=["head", "body"]
+    "second",
+    [b"GET / HTTP/1.1\r\nX-Slow: ", b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"],
+    ids=["head", "body"],
 )
-def test_slow_second_request_does_not_cut_the_first_answer(connection: socket.socket, second: bytes):
+def test_slow_second_request_does_not_cut_the_first_answer(
+    connection: socket.socket, second: bytes
+):
     connection.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n" + second)
     connection.settimeout(DEADLINE_S)
     answer = b""

@@ -1,4 +1,6 @@
-"""Who may vote judges first and reads others' votes afterwards, by every way there is; the seed is no way round."""
+"""Who may vote judges first and reads others' votes afterwards, by every way there is; the seed is
+no way round.
+"""
 
 import csv
 import io
@@ -25,14 +27,21 @@ def cast(client: httpx.Client, comparison_id: str, choice: str = "a", **more: ob
 def judge(client: httpx.Client, n: int) -> None:
     for card in client.post("/assignments:lease", json={"n": n}).json()["cards"]:
         body = {"assignment_id": card["assignment_id"], "choice": "b", "reason": REASON}
-        assert client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).status_code == 201
+        assert (
+            client.post(
+                "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
+            ).status_code
+            == 201
+        )
 
 
 def read(client: httpx.Client, **params: object) -> list[tuple[str, str]]:
     """(comparison, annotator) of all votes that a reader is shown, page by page."""
     found, cursor = [], None
     while True:
-        page = client.get("/votes", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+        page = client.get(
+            "/votes", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}
+        ).json()
         found += [(item["comparison_id"], item["annotator_id"]) for item in page["items"]]
         cursor = page["next"]
         if cursor is None:
@@ -45,7 +54,12 @@ def test_others_votes_are_read_after_ones_own(web: Web):
     judge(ann, 5)
     narrow = web.client(user=curator.user, scopes=["votes.read"])
     for reader in (curator, narrow):
-        assert read(reader) == read(reader, annotator_id=ann.user.user_id) == read(reader, comparison_id=ids[1]) == []
+        assert (
+            read(reader)
+            == read(reader, annotator_id=ann.user.user_id)
+            == read(reader, comparison_id=ids[1])
+            == []
+        )
         assert REASON not in reader.get("/votes", params={"q": "reason"}).text
     cast(curator, ids[1])
     cast(curator, ids[2], "skip")
@@ -62,7 +76,9 @@ def test_others_votes_are_read_after_ones_own(web: Web):
 
 
 def test_no_page_and_no_cursor_tells_of_votes_that_a_reader_may_not_see(web: Web):
-    """Else words are tried against reasons that nobody may read yet, and annotators against comparisons."""
+    """Else words are tried against reasons that nobody may read yet, and annotators against
+    comparisons.
+    """
     ids = web.publish(5, overlap=2)
     ann, curator = web.client("annotator"), web.client("curator")
     judge(ann, 5)
@@ -77,10 +93,17 @@ def test_no_page_and_no_cursor_tells_of_votes_that_a_reader_may_not_see(web: Web
         {"mark": "duplicate", "annotator_id": ann.user.user_id},
     )
     for params in asked:
-        assert curator.get("/votes", params={**params, "limit": 1}).json() == {"items": [], "next": None}, params
+        assert curator.get("/votes", params={**params, "limit": 1}).json() == {
+            "items": [],
+            "next": None,
+        }, params
     cast(curator, ids[4])
     cast(curator, ids[0])
-    for page in ({"limit": 1}, {"limit": 1, "annotator_id": ann.user.user_id}, {"limit": 1, "q": "reason"}):
+    for page in (
+        {"limit": 1},
+        {"limit": 1, "annotator_id": ann.user.user_id},
+        {"limit": 1, "q": "reason"},
+    ):
         answer = curator.get("/votes", params=page).json()
         assert len(answer["items"]) == 1, page
         assert answer["next"] is not None, page
@@ -99,7 +122,9 @@ def test_marked_votes_are_counted_off_without_those_that_a_reader_may_not_see(we
     answer = curator.get("/votes", params={"mark": "too_fast", "limit": 1}).json()
     found = [item["comparison_id"] for item in answer["items"]]
     while answer["next"] is not None:
-        answer = curator.get("/votes", params={"mark": "too_fast", "limit": 1, "cursor": answer["next"]}).json()
+        answer = curator.get(
+            "/votes", params={"mark": "too_fast", "limit": 1, "cursor": answer["next"]}
+        ).json()
         assert answer["items"] or answer["next"] is None, "a page of hidden votes"
         found += [item["comparison_id"] for item in answer["items"]]
     assert found == [ids[1], ids[1]]
@@ -133,7 +158,9 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
         assert sorted((row["comparison_id"], row["annotator_id"]) for row in rows) == sorted(
             [(ids[0], ann.user_id), (ids[0], curator.user_id)]
         )
-        assert len(list(csv.DictReader(io.StringIO(admin.get(f"{server.url}/votes.csv").text)))) == 4
+        assert (
+            len(list(csv.DictReader(io.StringIO(admin.get(f"{server.url}/votes.csv").text)))) == 4
+        )
         judged, unjudged = (browser.get(f"{server.url}/comparisons/{one}").text for one in ids[:2])
         assert REASON in judged
         assert REASON not in unjudged
@@ -142,14 +169,22 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
         assert REASON in admin.get(f"{server.url}/comparisons/{ids[1]}").text
 
 
-CORRECTION = {"kind": "correction", "prompt": "2+2?", "completion": "five of them", "correction": "four of them", "session_id": "s"}
+CORRECTION = {
+    "kind": "correction",
+    "prompt": "2+2?",
+    "completion": "five of them",
+    "correction": "four of them",
+    "session_id": "s",
+}
 
 
 def entries(client: httpx.Client, **params: object) -> list[int]:
     """Ids of all feedback that a reader is shown, page by page."""
     found, cursor = [], None
     while True:
-        page = client.get("/feedback", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+        page = client.get(
+            "/feedback", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}
+        ).json()
         found += [item["feedback_id"] for item in page["items"]]
         cursor = page["next"]
         if cursor is None:
@@ -159,19 +194,31 @@ def entries(client: httpx.Client, **params: object) -> list[int]:
 def test_a_correction_is_shown_to_who_votes_once_they_judged_what_it_corrects(web: Web):
     web.publish(2, offer=False, source="a file")
     author, curator = web.client("annotator"), web.client("curator")
-    first, second = (author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3))
-    thumb = author.post("/feedback", json={"kind": "thumbs", "value": 1, "completion_id": "x"}).json()
+    first, second = (
+        author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3)
+    )
+    thumb = author.post(
+        "/feedback", json={"kind": "thumbs", "value": 1, "completion_id": "x"}
+    ).json()
     own = curator.post("/feedback", json=CORRECTION).json()
     everything = [one["feedback_id"] for one in (own, thumb, second, first)]
-    for asked in ({"kind": "correction", "created_by": author.user.user_id}, {"kind": "correction", "session_id": "s", "cursor": "WzRd"}):
+    for asked in (
+        {"kind": "correction", "created_by": author.user.user_id},
+        {"kind": "correction", "session_id": "s", "cursor": "WzRd"},
+    ):
         answer = curator.get("/feedback", params={**asked, "limit": 1}).json()
-        assert answer["items"] or answer["next"] is None, "`next` tells of a correction that nobody may see yet"
+        assert answer["items"] or answer["next"] is None, (
+            "`next` tells of a correction that nobody may see yet"
+        )
     for reader in (curator, web.client(user=curator.user, scopes=["feedback.read"])):
         assert entries(reader) == [own["feedback_id"], thumb["feedback_id"]]
         assert entries(reader, kind="correction", session_id="s") == [own["feedback_id"]]
         refused = reader.get(f"/feedback/{first['feedback_id']}")
-        unknown = reader.get("/feedback/999").json()["detail"].replace("999", str(first["feedback_id"]))
-        assert (refused.status_code, refused.json()["detail"]) == (404, unknown)  # as one that does not exist
+        unknown = (
+            reader.get("/feedback/999").json()["detail"].replace("999", str(first["feedback_id"]))
+        )
+        # as one that does not exist
+        assert (refused.status_code, refused.json()["detail"]) == (404, unknown)
     cast(curator, first["comparison_id"])
     assert entries(curator) == [one["feedback_id"] for one in (own, thumb, first)]
     assert curator.get(f"/feedback/{first['feedback_id']}").json() == first
@@ -193,7 +240,8 @@ def test_nothing_of_a_comparison_tells_that_it_is_a_correction_before_it_is_judg
 
     assert sorted_as(curator, made) == sorted_as(curator, other) == (None, None, None)
     first = curator.get("/comparisons", params={"limit": 1}).json()
-    # A correction's place is drawn: it may be that of another comparison, where no two others share one.
+    # A correction's place is drawn: it may be that of another comparison, where no two others share
+    # one.
     assert place_of(first["next"], str) == (first["items"][0]["comparison_id"],)
     for comparison_id in (made, other):
         cast(curator, comparison_id)
@@ -208,15 +256,22 @@ def test_a_correction_is_offered_by_its_id_alone(web: Web):
     made = robot.post("/feedback", json=CORRECTION).json()["comparison_id"]
     day = web.store.comparisons.with_ids([made])["day"].iloc[0]
     assert made not in web.store.comparisons.offerable()
-    assert engineer.post("/comparisons:offer", json={"all_unvoted": True}).json()["n_comparisons"] == 2
+    assert (
+        engineer.post("/comparisons:offer", json={"all_unvoted": True}).json()["n_comparisons"] == 2
+    )
     assert engineer.post("/comparisons:offer", json={"day": str(day)}).json()["n_comparisons"] == 0
-    assert engineer.post("/comparisons:offer", json={"ids": [made]}).json() == {"n_comparisons": 1, "n_slots": 1}
+    assert engineer.post("/comparisons:offer", json={"ids": [made]}).json() == {
+        "n_comparisons": 1,
+        "n_slots": 1,
+    }
 
 
 @on_sqlite
 def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
     author, curator = web.client("annotator"), web.add("curator")
-    judged, unjudged = (author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3))
+    judged, unjudged = (
+        author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3)
+    )
     with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
@@ -225,13 +280,18 @@ def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
         shown = [client.get(f"{server.url}/feedback").text for client in (browser, admin)]
         assert [text.count("four of them") for text in shown] == [1, 2]
         assert ["left out" in text for text in shown] == [True, False]
-        files = [list(csv.DictReader(io.StringIO(client.get(f"{server.url}/feedback.csv").text))) for client in (browser, admin)]
+        files = [
+            list(csv.DictReader(io.StringIO(client.get(f"{server.url}/feedback.csv").text)))
+            for client in (browser, admin)
+        ]
         assert [[row["comparison_id"] for row in rows] for rows in files] == [
             [judged["comparison_id"]], [unjudged["comparison_id"], judged["comparison_id"]],
         ]  # fmt: skip
         for path in (f"/comparisons/{unjudged['comparison_id']}", "/comparisons.csv"):
             texts = [client.get(f"{server.url}{path}").text for client in (browser, admin)]
-            assert [text.count(">correction<") + text.count(",correction,") > 0 for text in texts] == [path.endswith("csv"), True], path
+            assert [
+                text.count(">correction<") + text.count(",correction,") > 0 for text in texts
+            ] == [path.endswith("csv"), True], path
 
 
 @pytest.mark.parametrize(
@@ -258,10 +318,18 @@ def test_who_votes_edits_rules_and_neither_reads_nor_sets_the_seed(web: Web):
     sent = {**read.json()["rules"], "overlap": 2}
     assert sent["seed"] is None
     put = curator.put("/rules", json=sent, headers={"If-Match": read.headers["ETag"]})
-    assert (put.status_code, put.json()["rules"]["overlap"], put.json()["rules"]["seed"]) == (200, 2, None)
+    assert (put.status_code, put.json()["rules"]["overlap"], put.json()["rules"]["seed"]) == (
+        200,
+        2,
+        None,
+    )
     assert web.store.rules.latest()[1].seed == seed
-    refused = curator.put("/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]})
+    refused = curator.put(
+        "/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]}
+    )
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, "body.seed")
     assert web.store.rules.latest()[0] == put.json()["version"]
-    changed = admin.put("/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]})
+    changed = admin.put(
+        "/rules", json={**sent, "seed": 7}, headers={"If-Match": put.headers["ETag"]}
+    )
     assert (changed.status_code, changed.json()["rules"]["seed"]) == (200, 7)

@@ -1,4 +1,6 @@
-"""Casting votes over HTTP: sides, keys, leases, undo, batches; what is answered and what is kept."""
+"""Casting votes over HTTP: sides, keys, leases, undo, batches; what is answered and what is
+kept.
+"""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,14 @@ def lease(client: httpx.Client, n: int = 5) -> list[dict]:
     return answer.json()["cards"]
 
 
-def vote(client: httpx.Client, assignment_id: str | None, choice: str = "a", *, key: str | None = None, **more) -> httpx.Response:
+def vote(
+    client: httpx.Client,
+    assignment_id: str | None,
+    choice: str = "a",
+    *,
+    key: str | None = None,
+    **more,
+) -> httpx.Response:
     body = {"assignment_id": assignment_id, "choice": choice, **more}
     return client.post("/votes", json=body, headers={"Idempotency-Key": key or str(uuid.uuid4())})
 
@@ -29,9 +38,17 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
     swaps = set()
     for card in lease(ann, 12):
         answer = vote(
-            ann, card["assignment_id"], "a", strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4.5,
-            dimensions={"correct": "b", "style": "tie"}, highlights=[{"side": "a", "start": 0, "end": 4, "sign": "+"}], flags=["pii"],
-        )  # fmt: skip
+            ann,
+            card["assignment_id"],
+            "a",
+            strength=3,
+            reason="warmer — ü",
+            stated_confidence=0.8,
+            duration_s=4.5,
+            dimensions={"correct": "b", "style": "tie"},
+            highlights=[{"side": "a", "start": 0, "end": 4, "sign": "+"}],
+            flags=["pii"],
+        )
         assert answer.status_code == 201, answer.text
         kept = web.store.votes.get(answer.json()["vote_id"])
         shown_left = card["left"]
@@ -39,9 +56,21 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
         left = "b" if kept.is_swapped else "a"
         assert shown_left == getattr(comparison, f"completion_{left}")
         assert (kept.choice, kept.details.highlights[0].side) == (left, left)
-        assert kept.details.dimensions == {"correct": "a" if kept.is_swapped else "b", "style": "tie"}
-        assert (kept.strength, kept.reason, kept.stated_confidence, kept.duration_s) == (3, "warmer — ü", 0.8, 4.5)
-        assert (kept.origin, kept.annotator_kind, kept.annotator_id) == ("api", AnnotatorKind.HUMAN, ann.user.user_id)
+        assert kept.details.dimensions == {
+            "correct": "a" if kept.is_swapped else "b",
+            "style": "tie",
+        }
+        assert (kept.strength, kept.reason, kept.stated_confidence, kept.duration_s) == (
+            3,
+            "warmer — ü",
+            0.8,
+            4.5,
+        )
+        assert (kept.origin, kept.annotator_kind, kept.annotator_id) == (
+            "api",
+            AnnotatorKind.HUMAN,
+            ann.user.user_id,
+        )
         assert answer.json()["choice"] == "a"
         swaps.add(kept.is_swapped)
     assert swaps == {True, False}
@@ -53,20 +82,33 @@ def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest
     ann = web.client("annotator")
     cards = [card["assignment_id"] for card in lease(ann, 3)]
     refused = vote(ann, cards[0], guideline_version=1)
-    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "body.guideline_version")
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (
+        422,
+        "body.guideline_version",
+    )
     assert "no guidelines yet" in refused.json()["detail"]
     assert vote(ann, cards[0], guideline_version=0).status_code == 422
     for n in range(2):
         web.store.guidelines.add(f"text {n}", after=n, actor="test")
-    told = vote(ann, cards[0], guideline_version=2)  # at once: whoever published them told another process
+    # at once: whoever published them told another process
+    told = vote(ann, cards[0], guideline_version=2)
     assert told.status_code == 201, told.text
     refused = vote(ann, cards[1], guideline_version=3)
-    assert (refused.status_code, "newest guidelines are version 2" in refused.json()["detail"]) == (422, True)
+    assert (refused.status_code, "newest guidelines are version 2" in refused.json()["detail"]) == (
+        422,
+        True,
+    )
     kept = [told, vote(ann, cards[1], guideline_version=1), vote(ann, cards[2])]
-    assert [web.store.votes.get(one.json()["vote_id"]).guideline_version for one in kept] == [2, 1, 2]
+    assert [web.store.votes.get(one.json()["vote_id"]).guideline_version for one in kept] == [
+        2,
+        1,
+        2,
+    ]
 
 
-def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web, capsys: pytest.CaptureFixture[str]):
+def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(
+    web: Web, capsys: pytest.CaptureFixture[str]
+):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
@@ -76,7 +118,10 @@ def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web
     n_rows, n_texts = web.store.votes.count(), len({answer.text for answer in answers})
     with capsys.disabled():
         where = web.store.database.engine.dialect.name
-        print(f"\n50 parallel posts of a vote under one key on {where}: {n_rows} row, {len(answers)} answers of 201, {n_texts} text")
+        print(
+            f"\n50 parallel posts of a vote under one key on {where}: {n_rows} row, {len(answers)} "
+            f"answers of 201, {n_texts} text"
+        )
     assert (n_rows, n_texts) == (1, 1)
 
 
@@ -98,7 +143,10 @@ def test_another_body_under_a_known_key_is_refused(web: Web):
     ann = web.client("annotator")
     one, two = lease(ann)
     assert vote(ann, one["assignment_id"], key="k").status_code == 201
-    for body in ({"assignment_id": one["assignment_id"], "choice": "b"}, {"assignment_id": two["assignment_id"], "choice": "a"}):
+    for body in (
+        {"assignment_id": one["assignment_id"], "choice": "b"},
+        {"assignment_id": two["assignment_id"], "choice": "a"},
+    ):
         answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 422, answer.text
         assert answer.json()["type"].endswith("idempotency_conflict")
@@ -129,17 +177,30 @@ def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_
 
 
 def test_a_vote_that_a_program_sent_for_the_page_is_the_pages_when_that_sends_it_too(web: Web):
-    """By votes:batch, the file of what waited on a device; where a vote came from is the server's to know."""
+    """By votes:batch, the file of what waited on a device; where a vote came from is the server's
+    to know.
+    """
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann, 1)
-    body = {"assignment_id": card["assignment_id"], "choice": "a", "voted_at": web.clock.now().isoformat()}
-    (sent,) = ann.post("/votes:batch", json={"votes": [{**body, "idempotency_key": "k"}]}).json()["results"]
+    body = {
+        "assignment_id": card["assignment_id"],
+        "choice": "a",
+        "voted_at": web.clock.now().isoformat(),
+    }
+    (sent,) = ann.post("/votes:batch", json={"votes": [{**body, "idempotency_key": "k"}]}).json()[
+        "results"
+    ]
     assert sent["status"] == 201
     page = web.browser(ann.user)
     answer = page.post("/votes", json=body, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()) == (201, sent["vote"])
-    assert page.post("/votes", json={**body, "choice": "b"}, headers={"Idempotency-Key": "k"}).status_code == 422
+    assert (
+        page.post(
+            "/votes", json={**body, "choice": "b"}, headers={"Idempotency-Key": "k"}
+        ).status_code
+        == 422
+    )
     assert web.store.votes.count() == 1
 
 
@@ -147,7 +208,11 @@ def test_somebody_elses_card_is_not_found(web: Web):
     web.publish(1, overlap=2)
     (card,) = lease(web.client("annotator"))
     other = web.client("annotator")
-    answers = [vote(other, card["assignment_id"]), other.post(f"/assignments/{card['assignment_id']}:release"), vote(other, "nope")]
+    answers = [
+        vote(other, card["assignment_id"]),
+        other.post(f"/assignments/{card['assignment_id']}:release"),
+        vote(other, "nope"),
+    ]
     assert [answer.status_code for answer in answers] == [404, 404, 404]
 
 
@@ -206,7 +271,16 @@ def test_a_vote_stands_after_the_time_to_undo(web: Web):
     assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
     # Both waited in an outbox: the keys were pressed three seconds apart.
     pressed = web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)
-    assert vote(ann, card["assignment_id"], "b", supersedes=first["vote_id"], voted_at=pressed.isoformat()).status_code == 201
+    assert (
+        vote(
+            ann,
+            card["assignment_id"],
+            "b",
+            supersedes=first["vote_id"],
+            voted_at=pressed.isoformat(),
+        ).status_code
+        == 201
+    )
 
 
 @on_sqlite
@@ -218,21 +292,52 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     first = vote(ann, one["assignment_id"]).json()
     before = (web.clock.now() - timedelta(hours=2)).isoformat()
     backdated = vote(ann, two["assignment_id"], voted_at=before).json()
-    for shift, ok in ((timedelta(minutes=55), True), (timedelta(minutes=61), False), (timedelta(days=3), False)):
+    for shift, ok in (
+        (timedelta(minutes=55), True),
+        (timedelta(minutes=61), False),
+        (timedelta(days=3), False),
+    ):
         web.clock.shift = shift
         for old, card in ((first, one), (backdated, two)):
             told = web.store.votes.get(old["vote_id"]).voted_at
-            early = vote(ann, card["assignment_id"], "b", supersedes=old["vote_id"], voted_at=(told - timedelta(seconds=1)).isoformat())
+            early = vote(
+                ann,
+                card["assignment_id"],
+                "b",
+                supersedes=old["vote_id"],
+                voted_at=(told - timedelta(seconds=1)).isoformat(),
+            )
             assert early.status_code == 409, "time goes forwards"
             if not ok:
-                late = vote(ann, card["assignment_id"], "b", supersedes=old["vote_id"], voted_at=told.isoformat())
-                assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
-                undo = vote(ann, card["assignment_id"], "skip", supersedes=old["vote_id"], voted_at=told.isoformat(), flags=["undone"])
+                late = vote(
+                    ann,
+                    card["assignment_id"],
+                    "b",
+                    supersedes=old["vote_id"],
+                    voted_at=told.isoformat(),
+                )
+                assert (late.status_code, late.json()["type"]) == (
+                    409,
+                    "urn:rlhf:problem:undo_is_over",
+                )
+                undo = vote(
+                    ann,
+                    card["assignment_id"],
+                    "skip",
+                    supersedes=old["vote_id"],
+                    voted_at=told.isoformat(),
+                    flags=["undone"],
+                )
                 assert undo.status_code == 409
     assert web.store.votes.count() == 2
     web.clock.shift = timedelta(minutes=55)
     waited = (web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)).isoformat()
-    assert vote(ann, one["assignment_id"], "b", supersedes=first["vote_id"], voted_at=waited).status_code == 201, "it was in an outbox"
+    assert (
+        vote(
+            ann, one["assignment_id"], "b", supersedes=first["vote_id"], voted_at=waited
+        ).status_code
+        == 201
+    ), "it was in an outbox"
 
 
 def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: Web):
@@ -241,10 +346,16 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
     ann = web.client("admin")
     (card,) = lease(ann)
     first = vote(ann, card["assignment_id"]).json()
-    undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"]).json()
+    undone = vote(
+        ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"]
+    ).json()
     web.clock.shift = timedelta(days=1)
     again = vote(ann, card["assignment_id"], key="k")
-    assert (again.status_code, again.json()["supersedes"], again.json()["extra"]) == (201, undone["vote_id"], False)
+    assert (again.status_code, again.json()["supersedes"], again.json()["extra"]) == (
+        201,
+        undone["vote_id"],
+        False,
+    )
     assert vote(ann, card["assignment_id"], key="k").text == again.text
     assert vote(ann, card["assignment_id"]).status_code == 409
     (judged,) = web.store.votes.judgements_of(ann.user.user_id)
@@ -260,7 +371,9 @@ def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
     ann, bob = web.client("admin"), web.client("admin")
     (card,) = lease(ann)
     skipped = vote(ann, card["assignment_id"], "skip").json()
-    undone = vote(ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]).json()
+    undone = vote(
+        ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]
+    ).json()
     assert lease(bob) == []
     again = vote(ann, card["assignment_id"], supersedes=undone["vote_id"])
     assert (again.status_code, again.json()["extra"]) == (201, False)
@@ -273,7 +386,9 @@ def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(w
     (card,) = lease(ann)
     skipped = vote(ann, card["assignment_id"], "skip").json()
     (theirs,) = lease(bob)
-    undone = vote(ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]).json()
+    undone = vote(
+        ann, card["assignment_id"], "skip", supersedes=skipped["vote_id"], flags=["undone"]
+    ).json()
     again = vote(ann, card["assignment_id"], supersedes=undone["vote_id"])
     assert (again.status_code, again.json()["extra"]) == (201, True)
     in_time = vote(bob, theirs["assignment_id"])
@@ -318,12 +433,17 @@ def test_nobody_undoes_another_persons_vote(web: Web):
     web.publish(1, overlap=2)
     one, other = web.client("annotator"), web.client("annotator")
     first = vote(one, lease(one)[0]["assignment_id"]).json()
-    assert vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code == 404
+    assert (
+        vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code
+        == 404
+    )
 
 
 @on_sqlite
 def test_a_late_vote_reveals_no_hidden_card(web: Web):
-    """Others judge what is asked for and never a hidden card: who could tell would take the vote back and vote again."""
+    """Others judge what is asked for and never a hidden card: who could tell would take the vote
+    back and vote again.
+    """
     web.rule(gold_share=0.5, repeat_share=0)
     web.publish(3)
     web.publish(3, prefix="g", offer=False, gold="a")
@@ -368,7 +488,10 @@ def test_a_skip_leaves_the_comparison_to_others(web: Web):
         ({"reason": "a\x00b"}, "body.reason"),
         ({"reason": "x" * 20_001}, "body.reason"),
         ({"dimensions": {"beauty": "a"}}, "body.dimensions.beauty"),
-        ({"highlights": [{"side": "a", "start": 0, "end": 10_000, "sign": "+"}]}, "body.highlights.0.end"),
+        (
+            {"highlights": [{"side": "a", "start": 0, "end": 10_000, "sign": "+"}]},
+            "body.highlights.0.end",
+        ),
         ({"highlights": [{"side": "a", "start": 3, "end": 3, "sign": "+"}]}, "body.highlights.0"),
         ({"flags": ["undone"]}, "body.flags"),
         ({"voted_at": "2026-01-02T12:00:00"}, "body.voted_at"),
@@ -400,7 +523,9 @@ def test_strength_with_a_tie_is_refused_with_the_rule(web: Web):
 def test_a_vote_without_a_key_is_refused(web: Web):
     web.publish(1)
     ann = web.client("annotator")
-    answer = ann.post("/votes", json={"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a"})
+    answer = ann.post(
+        "/votes", json={"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a"}
+    )
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["path"] == "header.Idempotency-Key"
 
@@ -431,12 +556,19 @@ def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
 def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
     (c,) = web.publish(1, offer=False)
     body = {"comparison_id": c, "choice": "b", "strength": 2}
-    assert web.client("annotator").post("/votes", json=body, headers={"Idempotency-Key": "k"}).status_code == 403
+    assert (
+        web.client("annotator")
+        .post("/votes", json=body, headers={"Idempotency-Key": "k"})
+        .status_code
+        == 403
+    )
     answer = web.client("curator").post("/votes", json=body, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["comparison_id"]) == (201, c)
     kept = web.store.votes.get(answer.json()["vote_id"])
     assert (kept.choice, kept.is_swapped) == (Choice.B, None)
-    missing = web.client("curator").post("/votes", json={**body, "comparison_id": "nope"}, headers={"Idempotency-Key": "k"})
+    missing = web.client("curator").post(
+        "/votes", json={**body, "comparison_id": "nope"}, headers={"Idempotency-Key": "k"}
+    )
     assert missing.status_code == 404
 
 
@@ -444,19 +576,35 @@ def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
 def test_highlights_lie_within_the_text_also_without_a_card(web: Web):
     (c,) = web.publish(1, offer=False)
     curator = web.client("curator")
-    long = {side: len(getattr(web.store.comparisons.texts([c])[c], f"completion_{side}")) for side in "ab"}
+    long = {
+        side: len(getattr(web.store.comparisons.texts([c])[c], f"completion_{side}"))
+        for side in "ab"
+    }
     assert long["b"] > long["a"]
 
     def cast(side: str, end: int) -> httpx.Response:
-        return vote(curator, None, comparison_id=c, highlights=[{"side": side, "start": 0, "end": end, "sign": "+"}])
+        return vote(
+            curator,
+            None,
+            comparison_id=c,
+            highlights=[{"side": side, "start": 0, "end": end, "sign": "+"}],
+        )
 
     for side, end in (("a", 10**9), ("a", long["b"]), ("b", long["b"] + 1)):
         refused = cast(side, end)
-        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "body.highlights.0.end"), (side, end)
+        assert (refused.status_code, refused.json()["errors"][0]["path"]) == (
+            422,
+            "body.highlights.0.end",
+        ), (side, end)
     assert web.store.votes.count() == 0
     kept = web.store.votes.get(cast("b", long["b"]).json()["vote_id"])
     assert (kept.details.highlights[0].side, kept.details.highlights[0].end) == ("b", long["b"])
-    missing = vote(curator, None, comparison_id="nope", highlights=[{"side": "a", "start": 0, "end": 1, "sign": "+"}])
+    missing = vote(
+        curator,
+        None,
+        comparison_id="nope",
+        highlights=[{"side": "a", "start": 0, "end": 1, "sign": "+"}],
+    )
     assert missing.status_code == 404
 
 
@@ -519,11 +667,16 @@ def test_ones_own_votes_are_read_as_they_were_cast(web: Web):
     web.publish(6)
     ann = web.client("annotator")
     for i, card in enumerate(lease(ann, 6)):
-        assert vote(ann, card["assignment_id"], "a" if i % 2 else "b", reason=f"r{i}").status_code == 201
+        assert (
+            vote(ann, card["assignment_id"], "a" if i % 2 else "b", reason=f"r{i}").status_code
+            == 201
+        )
     first = ann.get("/me/votes", params={"limit": 4}).json()
     rest = ann.get("/me/votes", params={"limit": 4, "cursor": first["next"]}).json()
     items = first["items"] + rest["items"]
-    assert [(item["reason"], item["choice"]) for item in items] == [(f"r{i}", "a" if i % 2 else "b") for i in reversed(range(6))]
+    assert [(item["reason"], item["choice"]) for item in items] == [
+        (f"r{i}", "a" if i % 2 else "b") for i in reversed(range(6))
+    ]
     assert rest["next"] is None
 
 
@@ -546,7 +699,9 @@ def test_votes_are_listed_filtered_and_searched(web: Web):
     assert [item["seq"] for item in everything] == list(range(12, 0, -1))
     pages, cursor = [], None
     while True:
-        page = reader.get("/votes", params={"limit": 5, **({"cursor": cursor} if cursor else {})}).json()
+        page = reader.get(
+            "/votes", params={"limit": 5, **({"cursor": cursor} if cursor else {})}
+        ).json()
         pages += page["items"]
         cursor = page["next"]
         if cursor is None:
@@ -554,7 +709,9 @@ def test_votes_are_listed_filtered_and_searched(web: Web):
     assert pages == everything
     of_ann = reader.get("/votes", params={"annotator_id": ann.user.user_id}).json()["items"]
     assert {item["annotator_id"] for item in of_ann} == {ann.user.user_id}
-    of_comparison = reader.get("/votes", params={"comparison_id": everything[0]["comparison_id"]}).json()["items"]
+    of_comparison = reader.get(
+        "/votes", params={"comparison_id": everything[0]["comparison_id"]}
+    ).json()["items"]
     assert len(of_comparison) == 2
     found = reader.get("/votes", params={"q": "nUMBER 3"}).json()["items"]
     assert [item["flags"] for item in found] == [["broken"], ["broken"]]

@@ -1,4 +1,6 @@
-"""The curator's side over HTTP: comparisons offered, guidelines and rules edited, users, consensus, progress, feedback, audit."""
+"""The curator's side over HTTP: comparisons offered, guidelines and rules edited, users, consensus,
+progress, feedback, audit.
+"""
 
 import json
 import threading
@@ -28,7 +30,9 @@ def judge_all(client: httpx.Client, choice: str = "a", **more: object) -> list[d
     while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
         for card in cards:
             body = {"assignment_id": card["assignment_id"], "choice": choice, **more}
-            answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
+            answer = client.post(
+                "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
+            )
             assert answer.status_code == 201, answer.text
             receipts.append(answer.json())
     return receipts
@@ -41,13 +45,20 @@ def true_side(web: Web, client: httpx.Client, side: str) -> None:
             is_swapped = web.store.assignments.get(card["assignment_id"]).is_swapped
             shown = {"a": "b", "b": "a"}[side] if is_swapped else side
             body = {"assignment_id": card["assignment_id"], "choice": shown, "strength": 4}
-            assert client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).status_code == 201
+            assert (
+                client.post(
+                    "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
+                ).status_code
+                == 201
+            )
 
 
 def test_eleventh_event_stream_of_a_token_is_refused(web: Web):
     reader = web.client("auditor")
     with ExitStack() as streams:
-        opened = [streams.enter_context(reader.stream("GET", "/progress/events")) for _ in range(10)]
+        opened = [
+            streams.enter_context(reader.stream("GET", "/progress/events")) for _ in range(10)
+        ]
         assert {one.status_code for one in opened} == {200}
         refused = reader.get("/progress/events")
         assert refused.status_code == 429
@@ -63,7 +74,9 @@ def test_comparisons_are_listed_page_by_page(web: Web):
     reader = web.client("engineer")
     first = reader.get("/comparisons", params={"limit": 4}).json()
     rest = reader.get("/comparisons", params={"limit": 4, "cursor": first["next"]}).json()
-    assert [item["comparison_id"] for item in first["items"] + rest["items"]] == sorted(ids, reverse=True)
+    assert [item["comparison_id"] for item in first["items"] + rest["items"]] == sorted(
+        ids, reverse=True
+    )
     assert rest["next"] is None
     one = reader.get("/comparisons/c0003").json()
     assert (one["n_slots"], one["n_done"], one["prompt"]) == (2, 0, "prompt c3")
@@ -74,14 +87,27 @@ def test_comparisons_are_offered_by_id_day_and_all_that_have_no_vote(web: Web):
     web.publish(4, offer=False)
     web.publish(2, offer=False, prefix="d", day="2026-01-03")
     engineer = web.client("engineer")
-    web.client("curator").post("/votes", json={"comparison_id": "c0000", "choice": "a"}, headers={"Idempotency-Key": "k"})
-    assert engineer.post("/comparisons:offer", json={"ids": ["c0000"], "overlap": 3}).json() == {"n_comparisons": 1, "n_slots": 3}
-    assert engineer.post("/comparisons:offer", json={"day": "2026-01-03"}).json() == {"n_comparisons": 2, "n_slots": 2}
-    assert engineer.post("/comparisons:offer", json={"all_unvoted": True}).json() == {"n_comparisons": 5, "n_slots": 3}
+    web.client("curator").post(
+        "/votes", json={"comparison_id": "c0000", "choice": "a"}, headers={"Idempotency-Key": "k"}
+    )
+    assert engineer.post("/comparisons:offer", json={"ids": ["c0000"], "overlap": 3}).json() == {
+        "n_comparisons": 1,
+        "n_slots": 3,
+    }
+    assert engineer.post("/comparisons:offer", json={"day": "2026-01-03"}).json() == {
+        "n_comparisons": 2,
+        "n_slots": 2,
+    }
+    assert engineer.post("/comparisons:offer", json={"all_unvoted": True}).json() == {
+        "n_comparisons": 5,
+        "n_slots": 3,
+    }
     for wrong in ({}, {"ids": ["c0000"], "day": DAY}, {"day": DAY, "all_unvoted": True}):
         assert engineer.post("/comparisons:offer", json=wrong).status_code == 422
     assert engineer.post("/comparisons:offer", json={"ids": ["c0000", "none"]}).status_code == 404
-    assert engineer.post("/comparisons:withdraw", json={"ids": ["c0000", "d0000"]}).json() == {"n_slots": 4}
+    assert engineer.post("/comparisons:withdraw", json={"ids": ["c0000", "d0000"]}).json() == {
+        "n_slots": 4
+    }
 
 
 def test_an_empty_table_says_why(web: Web):
@@ -117,7 +143,9 @@ def test_leases_are_prolonged_and_given_back(web: Web):
     assert len(bob.post("/assignments:lease").json()["cards"]) == 1
 
 
-def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     web.publish(32)
     at_work, most, deal = [], [], Assignments.deal
 
@@ -132,9 +160,13 @@ def test_leases_on_sqlite_are_dealt_one_at_a_time_and_all_of_them(web: Web, monk
     monkeypatch.setattr(Assignments, "deal", noted)
     clients = [web.client("annotator") for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda client: client.post("/assignments:lease", json={"n": 2}), clients))
+        answers = list(
+            pool.map(lambda client: client.post("/assignments:lease", json={"n": 2}), clients)
+        )
     assert [answer.status_code for answer in answers] == [200] * 16
-    assert len({card["assignment_id"] for answer in answers for card in answer.json()["cards"]}) == 32
+    assert (
+        len({card["assignment_id"] for answer in answers for card in answer.json()["cards"]}) == 32
+    )
     assert max(most) == 1 or not web.store.database.is_sqlite
 
 
@@ -145,17 +177,30 @@ def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
     assert curator.post("/guidelines", json={"text": "One"}).status_code == 428
     first = curator.post("/guidelines", json={"text": "One"}, headers={"If-Match": '"0"'})
     assert (first.status_code, first.headers["ETag"]) == (201, '"1"')
-    assert curator.post("/guidelines", json={"text": "Lost"}, headers={"If-Match": '"0"'}).status_code == 412
-    assert curator.post("/guidelines", json={"text": "Bad"}, headers={"If-Match": "x"}).status_code == 422
+    assert (
+        curator.post("/guidelines", json={"text": "Lost"}, headers={"If-Match": '"0"'}).status_code
+        == 412
+    )
+    assert (
+        curator.post("/guidelines", json={"text": "Bad"}, headers={"If-Match": "x"}).status_code
+        == 422
+    )
     one, two = ann.post("/assignments:lease").json()["cards"]
-    vote = ann.post("/votes", json={"assignment_id": one["assignment_id"], "choice": "a"}, headers={"Idempotency-Key": "1"}).json()
+    vote = ann.post(
+        "/votes",
+        json={"assignment_id": one["assignment_id"], "choice": "a"},
+        headers={"Idempotency-Key": "1"},
+    ).json()
     assert web.store.votes.get(vote["vote_id"]).guideline_version == 1
     curator.post("/guidelines", json={"text": "Two"}, headers={"If-Match": '"1"'})
-    late = {"assignment_id": two["assignment_id"], "choice": "a", "guideline_version": 1}  # pressed before there was a second version
+    # pressed before there was a second version
+    late = {"assignment_id": two["assignment_id"], "choice": "a", "guideline_version": 1}
     vote = ann.post("/votes", json=late, headers={"Idempotency-Key": "2"})
     assert web.store.votes.get(vote.json()["vote_id"]).guideline_version == 1
     assert ann.post("/votes", json=late, headers={"Idempotency-Key": "2"}).text == vote.text
-    assert ann.post("/votes", json={**late, "guideline_version": 2}, headers={"Idempotency-Key": "2"}).status_code in (409, 422)
+    assert ann.post(
+        "/votes", json={**late, "guideline_version": 2}, headers={"Idempotency-Key": "2"}
+    ).status_code in (409, 422)
     assert [g["text"] for g in ann.get("/guidelines").json()["items"]] == ["Two", "One"]
     assert ann.get("/guidelines/1").json()["text"] == "One"
     assert ann.get("/guidelines/3").status_code == 404
@@ -167,31 +212,54 @@ def test_rules_are_edited_by_who_read_the_newest(web: Web):
     rules = {**read.json()["rules"], "overlap": 3, "dimensions": ["kind", "true"]}
     put = curator.put("/rules", json=rules, headers={"If-Match": read.headers["ETag"]})
     assert (put.status_code, put.json()["rules"]["overlap"]) == (200, 3)
-    assert curator.put("/rules", json=rules, headers={"If-Match": read.headers["ETag"]}).status_code == 412
+    assert (
+        curator.put("/rules", json=rules, headers={"If-Match": read.headers["ETag"]}).status_code
+        == 412
+    )
     assert curator.put("/rules", json=rules).status_code == 428
-    assert curator.put("/rules", json={"overlap": 0}, headers={"If-Match": put.headers["ETag"]}).status_code == 422
+    assert (
+        curator.put(
+            "/rules", json={"overlap": 0}, headers={"If-Match": put.headers["ETag"]}
+        ).status_code
+        == 422
+    )
     ann = web.client("annotator")
     assert ann.post("/assignments:lease").json()["rules"]["dimensions"] == ["kind", "true"]
 
 
 def test_users_are_added_changed_and_disabled(web: Web):
     admin = web.browser(web.add("admin"))
-    made = admin.post("/users", json={"email": "New@Example.org", "name": "New", "roles": ["annotator"]})
+    made = admin.post(
+        "/users", json={"email": "New@Example.org", "name": "New", "roles": ["annotator"]}
+    )
     assert made.status_code == 201
     user = made.json()
-    assert (user["email"], user["roles"], user["has_password"]) == ("new@example.org", ["annotator"], False)
+    assert (user["email"], user["roles"], user["has_password"]) == (
+        "new@example.org",
+        ["annotator"],
+        False,
+    )
     assert admin.post("/users", json={"email": "new@example.org"}).status_code == 422
     assert admin.post("/users", json={"email": "no address"}).status_code == 422
     etag = admin.get(f"/users/{user['user_id']}").headers["ETag"]
-    changed = admin.patch(f"/users/{user['user_id']}", json={"name": "Newer"}, headers={"If-Match": etag})
+    changed = admin.patch(
+        f"/users/{user['user_id']}", json={"name": "Newer"}, headers={"If-Match": etag}
+    )
     assert changed.json()["name"] == "Newer"
-    assert admin.patch(f"/users/{user['user_id']}", json={"name": "Old"}, headers={"If-Match": etag}).status_code == 412
+    assert (
+        admin.patch(
+            f"/users/{user['user_id']}", json={"name": "Old"}, headers={"If-Match": etag}
+        ).status_code
+        == 412
+    )
     assert admin.patch(f"/users/{user['user_id']}", json={"name": "Old"}).status_code == 428
     assert web.store.users.get(user["user_id"]).name == "Newer"
     assert web.change(admin, user["user_id"], disabled=True).json()["disabled_at"] is not None
     assert admin.post(f"/users/{user['user_id']}:login-link").status_code == 422
     assert web.change(admin, user["user_id"], disabled=False).json()["disabled_at"] is None
-    assert [one["email"] for one in admin.get("/users").json()["items"]] == sorted(["admin0@example.org", "new@example.org"])
+    assert [one["email"] for one in admin.get("/users").json()["items"]] == sorted(
+        ["admin0@example.org", "new@example.org"]
+    )
 
 
 def test_of_many_edits_of_one_user_as_read_one_is_kept(web: Web):
@@ -200,17 +268,25 @@ def test_of_many_edits_of_one_user_as_read_one_is_kept(web: Web):
 
     def edit(i: int) -> int:
         change = {"name": f"name {i}", "roles": ["annotator", "auditor"] if i % 2 else ["curator"]}
-        return admin.patch(f"/users/{user.user_id}", json=change, headers={"If-Match": etag}).status_code
+        return admin.patch(
+            f"/users/{user.user_id}", json=change, headers={"If-Match": etag}
+        ).status_code
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(edit, range(8))) == [200] + [412] * 7
     kept = web.store.users.get(user.user_id)
-    assert len(kept.roles) == (2 if int(kept.name.split()[1]) % 2 else 1)  # name and roles of one edit
-    assert len(web.client("auditor").get("/audit", params={"action": "users.rename"}).json()["items"]) == 1
+    # name and roles of one edit
+    assert len(kept.roles) == (2 if int(kept.name.split()[1]) % 2 else 1)
+    assert (
+        len(web.client("auditor").get("/audit", params={"action": "users.rename"}).json()["items"])
+        == 1
+    )
 
 
 @on_sqlite
-def test_an_edit_that_arrives_while_another_is_made_is_not_lost(web: Web, monkeypatch: pytest.MonkeyPatch):
+def test_an_edit_that_arrives_while_another_is_made_is_not_lost(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+):
     admin, user = web.client("admin"), web.add("annotator", email="ann@example.org")
     etag = admin.get(f"/users/{user.user_id}").headers["ETag"]
     writing = web.store.database.writing
@@ -221,7 +297,9 @@ def test_an_edit_that_arrives_while_another_is_made_is_not_lost(web: Web, monkey
         return writing(**how)
 
     monkeypatch.setattr(web.store.database, "writing", after_another)
-    answer = admin.patch(f"/users/{user.user_id}", json={"roles": ["curator"]}, headers={"If-Match": etag})
+    answer = admin.patch(
+        f"/users/{user.user_id}", json={"roles": ["curator"]}, headers={"If-Match": etag}
+    )
     assert (answer.status_code, answer.json()["type"]) == (412, "urn:rlhf:problem:outdated_edit")
     assert web.store.users.get(user.user_id).roles == (Role.AUDITOR,)
 
@@ -241,7 +319,10 @@ def test_consensus_lists_what_people_agree_and_disagree_on(web: Web):
     def ids(**params: object) -> list[str]:
         found, cursor = [], None
         while True:
-            page = reader.get("/consensus", params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})}).json()
+            page = reader.get(
+                "/consensus",
+                params={"limit": 2, **params, **({"cursor": cursor} if cursor else {})},
+            ).json()
             found += [item["comparison_id"] for item in page["items"]]
             cursor = page["next"]
             if cursor is None:
@@ -261,7 +342,12 @@ def test_progress_counts_what_stands(web: Web):
     cards = ann.post("/assignments:lease", json={"n": 10}).json()["cards"]
 
     def vote(i: int, choice: str, **more: object) -> dict:
-        body = {"assignment_id": cards[i]["assignment_id"], "choice": choice, "duration_s": float(i), **more}
+        body = {
+            "assignment_id": cards[i]["assignment_id"],
+            "choice": choice,
+            "duration_s": float(i),
+            **more,
+        }
         return ann.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}).json()
 
     for i in range(4):
@@ -273,15 +359,33 @@ def test_progress_counts_what_stands(web: Web):
     undone = vote(5, "skip", supersedes=taken_back["vote_id"], flags=["undone"])
     vote(6, "skip")
     told = reader.get("/progress").json()
-    assert (told["votes"], sum(day["n"] for day in told["votes_by_day"]), told["annotators"][0]["n"]) == (5, 5, 5)
-    assert (told["annotators"][0]["annotator_id"], told["annotators"][0]["name"]) == (ann.user.user_id, None)
+    assert (
+        told["votes"],
+        sum(day["n"] for day in told["votes_by_day"]),
+        told["annotators"][0]["n"],
+    ) == (5, 5, 5)
+    assert (told["annotators"][0]["annotator_id"], told["annotators"][0]["name"]) == (
+        ann.user.user_id,
+        None,
+    )
     assert told["annotators"][0]["median_seconds"] is not None
     vote(5, "a", supersedes=undone["vote_id"])
     told = web.client("admin").get("/progress").json()
     assert (told["votes"], told["annotators"][0]["name"]) == (6, ann.user.name)
-    assert told["work"] == {"n_comparisons": 10, "n_slots": 10, "n_done": 6, "n_leased": 3, "n_open": 1}
+    assert told["work"] == {
+        "n_comparisons": 10,
+        "n_slots": 10,
+        "n_done": 6,
+        "n_leased": 3,
+        "n_open": 1,
+    }
     metrics = reader.get("/metrics").json()
-    assert (metrics["votes"], metrics["skips"], metrics["done"], metrics["comparisons"]) == (6, 1, 6, 10)
+    assert (metrics["votes"], metrics["skips"], metrics["done"], metrics["comparisons"]) == (
+        6,
+        1,
+        6,
+        10,
+    )
 
 
 @on_sqlite
@@ -316,15 +420,30 @@ def test_progress_is_told_as_it_happens_and_to_nobody_who_lost_the_right(web: We
 def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
     robot, reader = web.client("engineer"), web.client("engineer")
     for i in range(3):
-        sent = {"kind": "thumbs", "value": i % 2, "completion_id": f"x{i}", "session_id": "s1", "tags": ["web"]}
+        sent = {
+            "kind": "thumbs",
+            "value": i % 2,
+            "completion_id": f"x{i}",
+            "session_id": "s1",
+            "tags": ["web"],
+        }
         assert robot.post("/feedback", json=sent).status_code == 201
-    sent = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4", "session_id": "s2", "text": "arithmetic"}
+    sent = {
+        "kind": "correction",
+        "prompt": "2+2?",
+        "completion": "5",
+        "correction": "4",
+        "session_id": "s2",
+        "text": "arithmetic",
+    }
     made = robot.post("/feedback", json=sent).json()
     vote = web.store.votes.get(made["vote_id"])
     texts = web.store.comparisons.texts([made["comparison_id"]])[made["comparison_id"]]
     sides = {Choice.A: texts.completion_a, Choice.B: texts.completion_b}
     assert (sides.pop(vote.choice), *sides.values()) == ("4", "5")
-    assert [item["kind"] for item in reader.get("/feedback").json()["items"]] == ["correction"] + ["thumbs"] * 3
+    assert [item["kind"] for item in reader.get("/feedback").json()["items"]] == ["correction"] + [
+        "thumbs"
+    ] * 3
     assert len(reader.get("/feedback", params={"session_id": "s1"}).json()["items"]) == 3
     assert reader.get(f"/feedback/{made['feedback_id']}").json() == made
     assert reader.get("/feedback/99").status_code == 404
@@ -342,7 +461,9 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
 
 
 def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
-    """A chat backend posts what its users say: with an author it is a person's judgement, which training takes; without, a machine's."""
+    """A chat backend posts what its users say: with an author it is a person's judgement, which
+    training takes; without, a machine's.
+    """
     robot, other = (web.client(user=web.add("engineer", kind="service")) for _ in range(2))
     sent = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}
     made = robot.post("/feedback", json={**sent, "author": "vera@chat"}).json()
@@ -350,19 +471,30 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     anothers = robot.post("/feedback", json={**sent, "author": made["author"][:-1]}).json()
     bare = robot.post("/feedback", json=sent).json()
     assert made["author"].startswith("ann_")
-    assert made["author"] == Pseudonyms.of(web.settings.home)("vera@chat") == again["author"] != anothers["author"]
+    assert (
+        made["author"]
+        == Pseudonyms.of(web.settings.home)("vera@chat")
+        == again["author"]
+        != anothers["author"]
+    )
     assert made["comparison_id"] == again["comparison_id"] != anothers["comparison_id"]
     votes = [web.store.votes.get(one["vote_id"]) for one in (made, bare)]
     assert [(vote.annotator_id, vote.annotator_kind) for vote in votes] == [
         (made["author"], AnnotatorKind.HUMAN), (robot.user.user_id, AnnotatorKind.MACHINE),
     ]  # fmt: skip
-    comparisons = check_frame(web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS)
+    comparisons = check_frame(
+        web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS
+    )
     cast = web.store.votes.snapshot([str(votes[0].day)])
     for kept, n_pairs in ((made, 1), (bare, 0)):
         of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
         assert list(preference_pairs(of_it, comparisons)["chosen"]) == ["4"] * n_pairs
         assert count_pairs(of_it, comparisons).n_machine == 1 - n_pairs
-    assert "vera" not in web.client("auditor").get("/audit/export").text + web.client("admin").get("/feedback").text
+    assert (
+        "vera"
+        not in web.client("auditor").get("/audit/export").text
+        + web.client("admin").get("/feedback").text
+    )
     person = web.client("engineer").post("/feedback", json={**sent, "author": "vera@chat"})
     assert (person.status_code, person.json()["errors"][0]["path"]) == (422, "body.author")
     for wrong in ("", "x" * 129):
@@ -377,7 +509,10 @@ def test_the_audit_is_read_taken_away_and_verified(web: Web):
     assert (told["holds"], told["broken_at"]) == (True, None)
     assert told["n_links"] == web.store.audit.head()[0]
     assert len(auditor.get("/audit", params={"action": "vote.cast"}).json()["items"]) == 5
-    assert {item["action"] for item in auditor.get("/audit", params={"action": "users.*"}).json()["items"]} == {"users.add"}
+    assert {
+        item["action"]
+        for item in auditor.get("/audit", params={"action": "users.*"}).json()["items"]
+    } == {"users.add"}
     lines = auditor.get("/audit/export").text.splitlines()
     assert [json.loads(line)["seq"] for line in lines] == list(range(1, told["n_links"] + 1))
 
@@ -389,16 +524,26 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
     auditor = web.client("auditor")
     drop_anchor(web.settings.home / FILE, web.store.audit, "org", "demo", web.clock.now())
     assert auditor.post("/audit:verify").json()["n_anchors"] == 1
-    with web.store.database.engine.begin() as connection:  # as somebody with the file would: triggers dropped, the head moved back
+    # as somebody with the file would: triggers dropped, the head moved back
+    with web.store.database.engine.begin() as connection:
         for table in ("audit", "votes"):
-            for trigger in connection.exec_driver_sql(f"SELECT name FROM sqlite_master WHERE type='trigger' AND tbl_name='{table}'").all():
+            for trigger in connection.exec_driver_sql(
+                f"SELECT name FROM sqlite_master WHERE type='trigger' AND tbl_name='{table}'"
+            ).all():
                 connection.exec_driver_sql(f"DROP TRIGGER {trigger[0]}")
-        seq, digest = connection.exec_driver_sql("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1 OFFSET 3").one()
+        seq, digest = connection.exec_driver_sql(
+            "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1 OFFSET 3"
+        ).one()
         connection.exec_driver_sql(
-            f"DELETE FROM votes WHERE vote_id IN (SELECT object_id FROM audit WHERE seq > {seq} AND action = 'vote.cast')"
+            f"DELETE FROM votes WHERE vote_id IN (SELECT object_id FROM audit WHERE seq > {seq} "
+            "AND "
+            "action = 'vote.cast')"
         )
         connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
-        connection.exec_driver_sql(f"UPDATE heads SET audit_seq={seq}, audit_hash='{digest}', vote_seq=(SELECT max(seq) FROM votes)")
+        connection.exec_driver_sql(
+            f"UPDATE heads SET audit_seq={seq}, audit_hash='{digest}', vote_seq=(SELECT max(seq) "
+            "FROM votes)"
+        )
     web.store.audit.verify()  # the chain alone does not miss it
     told = auditor.post("/audit:verify").json()
     assert told["holds"] is False
@@ -406,10 +551,16 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
-def test_a_database_that_does_not_answer_is_told_as_such(web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_a_database_that_does_not_answer_is_told_as_such(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     client = web.client("annotator")
     assert web.anonymous().get("/readyz").status_code == 200
-    monkeypatch.setattr(web.store.votes, "max_seq", lambda: (_ for _ in ()).throw(StoreError("The store /home/ann/store.db: gone.")))
+    monkeypatch.setattr(
+        web.store.votes,
+        "max_seq",
+        lambda: (_ for _ in ()).throw(StoreError("The store /home/ann/store.db: gone.")),
+    )
     answer = web.anonymous().get("/readyz")
     assert "/home/ann" not in answer.text  # the log alone names it
     assert "/home/ann/store.db: gone" in caplog.text

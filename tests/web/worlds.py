@@ -1,4 +1,6 @@
-"""Pairs of stores for one user: they differ only in votes on, and kinds of, comparisons that the user has not judged."""
+"""Pairs of stores for one user: they differ only in votes on, and kinds of, comparisons that the
+user has not judged.
+"""
 
 import json
 import shutil
@@ -80,27 +82,46 @@ class Base:
 
 
 def settings_of(home: Path) -> Settings:
-    return Settings(home=home, organization="org", project="demo", database_url=f"sqlite:///{home / 'store.db'}")
+    return Settings(
+        home=home, organization="org", project="demo", database_url=f"sqlite:///{home / 'store.db'}"
+    )
 
 
 def base(home: Path, migrated: Path, roles: list[Role], kind: str) -> Base:
     home.mkdir()
     shutil.copy(migrated, home / "store.db")
     (home / SECRET_FILE).write_text("one secret for all worlds: cookies are named by it")
-    with Store.open(settings_of(home).store_url, organization="org", project="demo", clock=SetClock()) as store:
-        user = store.users.add(email="user@example.org", name="User", roles=roles, kind=kind, actor="test")
+    with Store.open(
+        settings_of(home).store_url, organization="org", project="demo", clock=SetClock()
+    ) as store:
+        user = store.users.add(
+            email="user@example.org", name="User", roles=roles, kind=kind, actor="test"
+        )
         store.users.add(email="cara@example.org", name="Cara", roles=[Role.ANNOTATOR], actor="test")
-        secret, _ = store.tokens.issue(user.user_id, kind="api", lifetime=timedelta(days=30), actor="test", name="test")
-        store.rules.put(AnnotationRules(overlap=2, repeat_share=0.2, gold_share=0.2, seed=5), after=0, actor="test")
+        secret, _ = store.tokens.issue(
+            user.user_id, kind="api", lifetime=timedelta(days=30), actor="test", name="test"
+        )
+        store.rules.put(
+            AnnotationRules(overlap=2, repeat_share=0.2, gold_share=0.2, seed=5),
+            after=0,
+            actor="test",
+        )
         store.guidelines.add("Be fair.", after=0, actor="test")
     return Base(home, user.user_id, secret)
 
 
 def plans(rng: Random, user_id: str, *, extra: int) -> tuple[Plan, Plan]:
-    """Two plans for one user; the second has `extra` votes more on comparisons that the user has not judged."""
-    first = _plan(rng, _votes(rng, user_id), {c: rng.choice("ab") for c in JUDGED if rng.random() < 0.5})
+    """Two plans for one user; the second has `extra` votes more on comparisons that the user has
+    not judged.
+    """
+    first = _plan(
+        rng, _votes(rng, user_id), {c: rng.choice("ab") for c in JUDGED if rng.random() < 0.5}
+    )
     shared = {c: side for c, side in first.gold.items() if c not in UNJUDGED}
-    redrawn = [said if said.who == user_id or said.comparison_id not in UNJUDGED else _hidden_vote(rng) for said in first.votes]
+    redrawn = [
+        said if said.who == user_id or said.comparison_id not in UNJUDGED else _hidden_vote(rng)
+        for said in first.votes
+    ]
     for _ in range(extra):
         redrawn.insert(rng.randrange(len(redrawn)), _hidden_vote(rng))
     return first, _plan(rng, redrawn, shared)
@@ -118,9 +139,17 @@ def _plan(rng: Random, votes: list[Said], gold: dict[str, str]) -> Plan:
 
 def _votes(rng: Random, user_id: str) -> list[Said]:
     own = [_vote(rng, user_id, c) for c in [*JUDGED, JUDGED_CORRECTION, TAKEN_BACK]]
-    own = [replace(said, choice="b" if said.choice == "skip" else said.choice, takes_slot=False) for said in own]
+    own = [
+        replace(said, choice="b" if said.choice == "skip" else said.choice, takes_slot=False)
+        for said in own
+    ]
     own.append(replace(_vote(rng, user_id, SKIPPED), choice="skip", strength=None))
-    shared = [_vote(rng, who, c) for c in [*JUDGED, JUDGED_CORRECTION] for who in OTHERS if rng.random() < 0.7]
+    shared = [
+        _vote(rng, who, c)
+        for c in [*JUDGED, JUDGED_CORRECTION]
+        for who in OTHERS
+        if rng.random() < 0.7
+    ]
     every = own + shared + [_hidden_vote(rng) for _ in range(14)]
     rng.shuffle(every)
     return every
@@ -133,8 +162,20 @@ def _hidden_vote(rng: Random) -> Said:
 def _vote(rng: Random, who: str, comparison_id: str) -> Said:
     choice = rng.choice(["a", "b", "a", "b", "tie", "both_bad", "skip"])
     strength = rng.choice([1, 2, 3, 4, None]) if choice in "ab" else None
-    reason, duration_s = rng.choice(["led by style", "led by facts", ""]), rng.choice([0.01, 3.0, 30.0])
-    return Said(who, comparison_id, choice, strength, reason, duration_s, rng.choice([True, False, None]), rng.random() < 0.5)
+    reason, duration_s = (
+        rng.choice(["led by style", "led by facts", ""]),
+        rng.choice([0.01, 3.0, 30.0]),
+    )
+    return Said(
+        who,
+        comparison_id,
+        choice,
+        strength,
+        reason,
+        duration_s,
+        rng.choice([True, False, None]),
+        rng.random() < 0.5,
+    )
 
 
 def _play(store: Store, user_id: str, plan: Plan) -> None:
@@ -143,9 +184,12 @@ def _play(store: Store, user_id: str, plan: Plan) -> None:
     frame = comparisons(len(ORDINARY))
     corrections = comparisons(2, prefix="k", source="correction")
     corrections["category"] = "correction"
-    # The texts of c0000 and c0008, and of others, are the same pair: a vote on one can be a duplicate of a vote on the other.
+    # The texts of c0000 and c0008, and of others, are the same pair: a vote on one can be a
+    # duplicate of a vote on the other.
     for i in range(8, 12):
-        frame.loc[i, ["prompt", "completion_a", "completion_b"]] = frame.loc[i - 8, ["prompt", "completion_a", "completion_b"]]
+        frame.loc[i, ["prompt", "completion_a", "completion_b"]] = frame.loc[
+            i - 8, ["prompt", "completion_a", "completion_b"]
+        ]
     for name, said in (("gold", plan.gold), ("repeat_of", plan.repeat_of)):
         frame[name] = pd.Series([said.get(c) for c in frame["comparison_id"]], dtype="str")
     store.comparisons.publish(frame, published_at=NOON)
@@ -155,11 +199,21 @@ def _play(store: Store, user_id: str, plan: Plan) -> None:
     for n, held in enumerate(HELD, 1):
         _hold(store, user_id, held, n, plan.held_kinds[held])
     for i, said in enumerate(plan.votes):
-        # A vote's own time follows from what it is, so that votes that only one world has move no other's.
+        # A vote's own time follows from what it is, so that votes that only one world has move no
+        # other's.
         vote = store.votes.cast(_new_vote(said, i))
         if said.who == user_id and said.comparison_id == TAKEN_BACK:
-            undone = {"choice": Choice.SKIP, "strength": None, "supersedes": vote.vote_id, "details": VoteDetails(flags=("undone",))}
-            store.votes.cast(_new_vote(said, i).model_copy(update={**undone, "idempotency_key": f"{user_id}/undone"}))
+            undone = {
+                "choice": Choice.SKIP,
+                "strength": None,
+                "supersedes": vote.vote_id,
+                "details": VoteDetails(flags=("undone",)),
+            }
+            store.votes.cast(
+                _new_vote(said, i).model_copy(
+                    update={**undone, "idempotency_key": f"{user_id}/undone"}
+                )
+            )
         if said.takes_slot and said.choice != "skip":
             _take_slot(store, said.comparison_id)
 
@@ -174,19 +228,30 @@ def _new_vote(said: Said, i: int) -> NewVote:
         reason=said.reason or None,
         duration_s=said.duration_s,
         is_swapped=said.is_swapped,
-        voted_at=NOON - timedelta(days=len(said.reason) % 3, seconds=EVERY.index(said.comparison_id)),
+        voted_at=NOON
+        - timedelta(days=len(said.reason) % 3, seconds=EVERY.index(said.comparison_id)),
         origin="api",
-        idempotency_key=f"hidden/{i}" if said.who in OTHERS and said.comparison_id in UNJUDGED else f"{said.who}/{said.comparison_id}",
+        idempotency_key=f"hidden/{i}"
+        if said.who in OTHERS and said.comparison_id in UNJUDGED
+        else f"{said.who}/{said.comparison_id}",
     )
 
 
 def _correct(store: Store, plan: Plan) -> None:
     """Feedback of ann on both corrections; its vote is among the others'."""
     rows = []
-    for n, (comparison_id, side) in enumerate(((JUDGED_CORRECTION, "a"), (CORRECTION, plan.corrected_side)), 1):
+    for n, (comparison_id, side) in enumerate(
+        ((JUDGED_CORRECTION, "a"), (CORRECTION, plan.corrected_side)), 1
+    ):
         texts = store.comparisons.texts([comparison_id])[comparison_id]
-        good, bad = (texts.completion_a, texts.completion_b) if side == "a" else (texts.completion_b, texts.completion_a)
-        new = NewFeedback(kind="correction", prompt=texts.prompt, completion=bad, correction=good, session_id="s")
+        good, bad = (
+            (texts.completion_a, texts.completion_b)
+            if side == "a"
+            else (texts.completion_b, texts.completion_a)
+        )
+        new = NewFeedback(
+            kind="correction", prompt=texts.prompt, completion=bad, correction=good, session_id="s"
+        )
         rows.append(
             {
                 "feedback_id": n,
@@ -206,14 +271,28 @@ def _correct(store: Store, plan: Plan) -> None:
 def _hold(store: Store, user_id: str, comparison_id: str, n: int, kind: str) -> None:
     until = NOON + timedelta(minutes=10)
     card = {
-        "assignment_id": f"card{n}", "comparison_id": comparison_id, "annotator_id": user_id, "pass_no": 1, "kind": kind, "is_swapped": False,
-        "n": n, "state": "leased", "slot_no": 1 if kind == "normal" else None, "leased_at": NOON, "leased_until": until, "settled_at": None,
-    }  # fmt: skip
+        "assignment_id": f"card{n}",
+        "comparison_id": comparison_id,
+        "annotator_id": user_id,
+        "pass_no": 1,
+        "kind": kind,
+        "is_swapped": False,
+        "n": n,
+        "state": "leased",
+        "slot_no": 1 if kind == "normal" else None,
+        "leased_at": NOON,
+        "leased_until": until,
+        "settled_at": None,
+    }
     with store.database.writing() as connection:
         store.database.insert(connection, assignments, [card])
         if kind == "normal":
             of = slots.c.comparison_id == comparison_id, slots.c.slot_no == 1
-            connection.execute(slots.update().where(*of).values(state="leased", assignment_id=f"card{n}", leased_until=until))
+            connection.execute(
+                slots.update()
+                .where(*of)
+                .values(state="leased", assignment_id=f"card{n}", leased_until=until)
+            )
 
 
 def _take_slot(store: Store, comparison_id: str) -> None:

@@ -1,4 +1,6 @@
-"""The source `interview`. Knows interview questions and what a source of prompts is; knows nothing else of the pipeline."""
+"""The source `interview`. Knows interview questions and what a source of prompts is; knows nothing
+else of the pipeline.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -24,17 +26,29 @@ class InterviewGenerator:
 
     name = "interview"
 
-    def __init__(self, source_file: Path | None = None, text_generator: TextGenerator | None = None) -> None:
+    def __init__(
+        self, source_file: Path | None = None, text_generator: TextGenerator | None = None
+    ) -> None:
         self._path = source_file
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """Offers all there is, in seeded order; the selection takes what it needs."""
-        found = [("", draft) for draft in questions()] if self._path is None else list(self._own(self._path, params, selection))
+        found = (
+            [("", draft) for draft in questions()]
+            if self._path is None
+            else list(self._own(self._path, params, selection))
+        )
         order = np.random.default_rng(seed).permutation(len(found))
         selection.offer_all((found[i][1] for i in order), (found[i][0] for i in order))
 
-    def _own(self, path: Path, params: PromptParams, selection: Selection) -> Iterator[tuple[str, Draft]]:
-        return read_drafts(read_rows(path), params.model_copy(update={"domain": params.domain or DOMAIN}), selection.report)
+    def _own(
+        self, path: Path, params: PromptParams, selection: Selection
+    ) -> Iterator[tuple[str, Draft]]:
+        return read_drafts(
+            read_rows(path),
+            params.model_copy(update={"domain": params.domain or DOMAIN}),
+            selection.report,
+        )
 
 
 @cache
@@ -42,12 +56,24 @@ def questions() -> tuple[Draft, ...]:
     """Every question of questions.yaml filled in every way."""
     said: dict[str, Any] = yaml.safe_load(QUESTIONS.read_text(encoding="utf-8"))
     drafts: dict[str, Draft] = {}
-    for (category, levels), (role, of_role) in product(said["questions"].items(), said["roles"].items()):
-        for (level, texts), skill, thing, team in product(levels.items(), of_role["skill"], of_role["thing"], said["team"]):
+    for (category, levels), (role, of_role) in product(
+        said["questions"].items(), said["roles"].items()
+    ):
+        for (level, texts), skill, thing, team in product(
+            levels.items(), of_role["skill"], of_role["thing"], said["team"]
+        ):
             for text in texts:
                 filled = text.format(role=_with_article(role), skill=skill, thing=thing, team=team)
                 filled = filled[0].upper() + filled[1:]
-                drafts.setdefault(filled, Draft(filled, category, level, variables={"domain": DOMAIN, "role": role, "skill": skill}))
+                drafts.setdefault(
+                    filled,
+                    Draft(
+                        filled,
+                        category,
+                        level,
+                        variables={"domain": DOMAIN, "role": role, "skill": skill},
+                    ),
+                )
     return tuple(drafts.values())
 
 

@@ -1,4 +1,6 @@
-"""What `rlhf storage check` reads before it judges: stores, models, frames and files. Makes and changes nothing."""
+"""What `rlhf storage check` reads before it judges: stores, models, frames and files. Makes and
+changes nothing.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -21,7 +23,12 @@ LEAST_FREE_BYTES = 1 << 30
 
 def findings(settings: Settings, progress: Progress = silent) -> Iterator[Finding]:
     if HomeFacts.of(settings.home) is None:
-        yield Finding(HOME_FACTS, f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run `rlhf init`.", is_sound=False)
+        yield Finding(
+            HOME_FACTS,
+            f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run `rlhf "
+            "init`.",
+            is_sound=False,
+        )
     state: dict[str, Any] = {}
     yield attempt("Dagster", lambda: _dagster(settings, state))
     try:
@@ -35,7 +42,9 @@ def findings(settings: Settings, progress: Progress = silent) -> Iterator[Findin
     yield Finding("free disk", f"{free / 1e9:.1f} GB", free >= LEAST_FREE_BYTES)
 
 
-def _against_store(settings: Settings, store: Store, state: dict[str, Any], progress: Progress) -> Iterator[Finding]:
+def _against_store(
+    settings: Settings, store: Store, state: dict[str, Any], progress: Progress
+) -> Iterator[Finding]:
     try:
         for finding in store_findings(settings, store):
             yield finding
@@ -49,7 +58,9 @@ def _against_store(settings: Settings, store: Store, state: dict[str, Any], prog
 
 def _dagster(settings: Settings, state: dict[str, Any]) -> str:
     state.update(copied_dagster_state(settings))
-    where = _hidden(settings.dagster_storage) if settings.dagster_storage else settings.home / "dagster"
+    where = (
+        _hidden(settings.dagster_storage) if settings.dagster_storage else settings.home / "dagster"
+    )
     return f"{state.get('n_runs', 0)} runs in {where}"
 
 

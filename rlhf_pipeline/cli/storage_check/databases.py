@@ -1,4 +1,6 @@
-"""Checks the store: pages, version, audit chain, references and order of text. Opens it to be read only."""
+"""Checks the store: pages, version, audit chain, references and order of text. Opens it to be read
+only.
+"""
 
 from collections.abc import Iterator
 
@@ -8,23 +10,35 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, integrity, migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 
-RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`; `rlhf init` would begin without any vote."
+RESTORE = (
+    "Restore the last backup with `rlhf storage restore FOLDER --replace`; `rlhf init` "
+    "would begin without any vote."
+)
 
 PAGES = "pages of the store"  # where these are damaged nothing else is worth reading
 
 
 def open_store(settings: Settings) -> Store:
     """Raises StoreError for a store that is missing, holds no tables, or is of another version."""
-    store = Store.open_read_only(settings.store_url, organization=settings.organization, project=settings.project)
+    store = Store.open_read_only(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
     version = migrations.current(store.database)
     if version is None:
-        raise StoreError(f"The store {store.database.where} holds no tables, although this home was set up. {RESTORE}")
+        raise StoreError(
+            f"The store {store.database.where} holds no tables, although this home was set up. "
+            f"{RESTORE}"
+        )
     if version > migrations.HEAD:
         raise StoreError(
-            f"The store {store.database.where} has version {version}, this code knows {migrations.HEAD}. A newer version of the package wrote it: install that one."
+            f"The store {store.database.where} has version {version}, this code knows "
+            f"{migrations.HEAD}. A newer version of the package wrote it: install that one."
         )
     if version != migrations.HEAD:
-        raise StoreError(f"The store {store.database.where} has version {version}, this code needs {migrations.HEAD}. Run `rlhf init`.")
+        raise StoreError(
+            f"The store {store.database.where} has version {version}, this code needs "
+            f"{migrations.HEAD}. Run `rlhf init`."
+        )
     return store
 
 
@@ -39,22 +53,33 @@ def store_findings(settings: Settings, store: Store) -> Iterator[Finding]:
     lost = integrity.orphans(store.database)
     yield summarise("foreign keys", "every reference leads to a row", [f"{one}." for one in lost])
     yield summarise(
-        "calibrators", "each as the audit chain has it", [f"{one} {RESTORE}" for one in integrity.changed_calibrators(store.database)]
+        "calibrators",
+        "each as the audit chain has it",
+        [f"{one} {RESTORE}" for one in integrity.changed_calibrators(store.database)],
     )
     yield summarise(
-        "taste changes", "each as the audit chain has it", [f"{one} {RESTORE}" for one in integrity.changed_taste_changes(store.database)]
+        "taste changes",
+        "each as the audit chain has it",
+        [f"{one} {RESTORE}" for one in integrity.changed_taste_changes(store.database)],
     )
     is_by_code_point = integrity.sorts_by_code_point(store.database)
     yield Finding(
         "order of text",
-        "by code point" if is_by_code_point else "by a language: seeded draws differ from SQLite's; make the database with LC_COLLATE 'C'",
+        "by code point"
+        if is_by_code_point
+        else "by a language: seeded draws differ from SQLite's; make the database with LC_COLLATE "
+        "'C'",
         is_by_code_point,
     )
     counts = integrity.counts(store.database)
-    yield Finding("rows", ", ".join(f"{n:,} {table}" for table, n in counts.items() if n) or "none yet")
+    yield Finding(
+        "rows", ", ".join(f"{n:,} {table}" for table, n in counts.items() if n) or "none yet"
+    )
 
 
 def _audit_chain(settings: Settings, store: Store) -> str:
     anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
     n_links = verify_with_anchors(store.audit, anchors)
-    return f"{n_links:,} links, each in its place" + (f"; {len(anchors)} anchors lead into it" if anchors else "")
+    return f"{n_links:,} links, each in its place" + (
+        f"; {len(anchors)} anchors lead into it" if anchors else ""
+    )

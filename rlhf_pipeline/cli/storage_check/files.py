@@ -1,4 +1,6 @@
-"""Checks every file below the frames and the home: readable, as recorded, inside its folder, and in agreement with the store."""
+"""Checks every file below the frames and the home: readable, as recorded, inside its folder, and in
+agreement with the store.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
@@ -16,48 +18,74 @@ from rlhf_pipeline.object_stores import get, is_local, names, written_at
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.store import Store
 
-IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]  # what a vote in a frame and in the store must agree in
+# what a vote in a frame and in the store must agree in
+IDENTITY = ["vote_id", "comparison_id", "annotator_id", "choice"]
 AGAIN = "Materialise it again, or restore the file from a backup."
-KEEP = "The store may be older than the file: do not materialise it again, keep a copy, and restore store and frames from one backup."
+KEEP = (
+    "The store may be older than the file: do not materialise it again, keep a copy, and "
+    "restore store and frames from one backup."
+)
 
 
-def file_findings(settings: Settings, store: Store, made: Mapping[str, list[str]], progress: Progress) -> Iterator[Finding]:
+def file_findings(
+    settings: Settings, store: Store, made: Mapping[str, list[str]], progress: Progress
+) -> Iterator[Finding]:
     files = Artefacts(settings.frames, store.file_hashes)
     yield _days(files, made)
-    frames: list[tuple[str, str | None]] = [(stage, day) for stage in SCHEMAS for day in files.days(stage)]
+    frames: list[tuple[str, str | None]] = [
+        (stage, day) for stage in SCHEMAS for day in files.days(stage)
+    ]
     whole = set(names(files.base))
     frames += [(stage, None) for stage in SCHEMAS if f"{stage}.parquet" in whole]
     records = [stage for stage in RECORDS if f"{stage}.json" in whole]
     yield _frames(frames, files, store, progress)
     yield _records(records, files)
-    read = {files.name(files.path(stage, day)) for stage, day in frames} | {files.name(files.path(stage)) for stage in records}
+    read = {files.name(files.path(stage, day)) for stage, day in frames} | {
+        files.name(files.path(stage)) for stage in records
+    }
     yield _recorded(settings, files, store, read, progress)
 
 
 def _days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
-    """Whether each day that Dagster made has its file; assets such as the inbox of votes leave none."""
+    """Whether each day that Dagster made has its file; assets such as the inbox of votes leave
+    none.
+    """
     present = {stage: set(files.days(stage)) for stage in made}
     lost = {stage: sorted(set(made[stage]) - present[stage]) for stage in made if stage in SCHEMAS}
     faults = [
-        f"{stage} has lost {', '.join(days[:3])}{' …' if days[3:] else ''}: materialise again." for stage, days in lost.items() if days
+        f"{stage} has lost {', '.join(days[:3])}{' …' if days[3:] else ''}: materialise again."
+        for stage, days in lost.items()
+        if days
     ]
     n_days = sum(len(present[stage] & set(days)) for stage, days in made.items())
-    return summarise("files of days", f"{n_days:,}, each where Dagster says that it was made", faults)
+    return summarise(
+        "files of days", f"{n_days:,}, each where Dagster says that it was made", faults
+    )
 
 
-def _frames(frames: Sequence[tuple[str, str | None]], files: Artefacts, store: Store, progress: Progress) -> Finding:
-    """Reads every frame fully: hashes, page checksums, schema, and votes and comparisons beside the store's."""
+def _frames(
+    frames: Sequence[tuple[str, str | None]], files: Artefacts, store: Store, progress: Progress
+) -> Finding:
+    """Reads every frame fully: hashes, page checksums, schema, and votes and comparisons beside the
+    store's.
+    """
     faults = []
     for done, (stage, day) in enumerate(frames):
         progress(done, len(frames), f"{stage} {day or ''}")
         try:
-            faults += _disagreement(files.path(stage, day), stage, day, files.read_frame(stage, day), store)
+            faults += _disagreement(
+                files.path(stage, day), stage, day, files.read_frame(stage, day), store
+            )
         except PipelineError as error:
             faults.append(str(error))
-    return summarise("frames", f"{len(frames):,}, read fully and in agreement with the store", faults)
+    return summarise(
+        "frames", f"{len(frames):,}, read fully and in agreement with the store", faults
+    )
 
 
-def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame, store: Store) -> list[str]:
+def _disagreement(
+    path: UPath, stage: str, day: str | None, frame: pd.DataFrame, store: Store
+) -> list[str]:
     if day is not None and stage == "votes" and not frame.empty:
         return _votes_disagreement(path, day, frame, store)
     if day is None or stage != "comparisons":
@@ -67,13 +95,19 @@ def _disagreement(path: UPath, stage: str, day: str | None, frame: pd.DataFrame,
 
 
 def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
-    """A snapshot was taken at some seq from its last vote on: votes that were displaced since then may be in it or not."""
+    """A snapshot was taken at some seq from its last vote on: votes that were displaced since then
+    may be in it or not.
+    """
     last = int(frame["seq"].max())
     then, now = (store.votes.snapshot([day], up_to_seq=seq) for seq in (last, None))
-    here, at_least, at_most = (_rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then))
+    here, at_least, at_most = (
+        _rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then)
+    )
     if at_least <= here <= at_most:
         return []
-    return [_describe_difference(path, here, (here & at_most) | at_least, "votes", f" up to seq {last}")]
+    return [
+        _describe_difference(path, here, (here & at_most) | at_least, "votes", f" up to seq {last}")
+    ]
 
 
 def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
@@ -81,11 +115,13 @@ def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
     return set(frame.astype(str).itertuples(index=False, name=None))
 
 
-def _describe_difference(path: UPath, here: Set[object], there: Set[object], what: str, until: str = "") -> str:
+def _describe_difference(
+    path: UPath, here: Set[object], there: Set[object], what: str, until: str = ""
+) -> str:
     n_unknown = len(here - there)
     return (
-        f"{path} holds {len(here):,} {what}, {n_unknown:,} of them unknown to the store, and lacks {len(there - here):,} of the store's"
-        f"{until}. {KEEP if n_unknown else AGAIN}"
+        f"{path} holds {len(here):,} {what}, {n_unknown:,} of them unknown to the store, and lacks "
+        f"{len(there - here):,} of the store's{until}. {KEEP if n_unknown else AGAIN}"
     )
 
 
@@ -99,10 +135,13 @@ def _records(stages: Sequence[str], files: Artefacts) -> Finding:
     return summarise("records", f"{len(stages)}, each as its stage left it", faults)
 
 
-def _recorded(settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress) -> Finding:
+def _recorded(
+    settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress
+) -> Finding:
     """Place of every recorded file, and SHA-256 of those not `read` yet.
 
-    Files from before the first recorded one are of an older version of this program, which recorded none. Later ones are a fault.
+    Files from before the first recorded one are of an older version of this program, which recorded
+    none. Later ones are a fault.
     """
     recorded = store.file_hashes.all()
     known = sorted({one.path for one in recorded})
@@ -116,10 +155,16 @@ def _recorded(settings: Settings, files: Artefacts, store: Store, read: Set[str]
     unknown = sorted(read - set(known))
     if recorded:
         began_at = min(one.written_at for one in recorded)
-        faults += _written_unrecorded([_place_of(name, files, settings)[1] for name in unknown], began_at)
+        faults += _written_unrecorded(
+            [_place_of(name, files, settings)[1] for name in unknown], began_at
+        )
     n_unknown = len(unknown)
     said = f"{len(known):,} as written" + (f", {n_unknown:,} not recorded" if n_unknown else "")
-    return summarise("hashes of files", said + (f", {n_pending:,} with a write that did not end" if n_pending else ""), faults)
+    return summarise(
+        "hashes of files",
+        said + (f", {n_pending:,} with a write that did not end" if n_pending else ""),
+        faults,
+    )
 
 
 def _place_of(name: str, files: Artefacts, settings: Settings) -> tuple[UPath, UPath]:
@@ -131,7 +176,8 @@ def _place_of(name: str, files: Artefacts, settings: Settings) -> tuple[UPath, U
 def _written_unrecorded(paths: Sequence[UPath], began_at: datetime) -> list[str]:
     """Files without a hash, although they were written after the store recorded others."""
     return [
-        f"{path} has no recorded hash, although it was written on {at:%Y-%m-%d}, after others were recorded: it cannot be verified. {AGAIN}"
+        f"{path} has no recorded hash, although it was written on {at:%Y-%m-%d}, after others were "
+        f"recorded: it cannot be verified. {AGAIN}"
         for path, at in ((path, written_at(path)) for path in paths)
         if at is not None and at > began_at
     ]

@@ -1,4 +1,6 @@
-"""Checks MLflow on a copy of its database: promoted versions, their runs, and the files of every registered version."""
+"""Checks MLflow on a copy of its database: promoted versions, their runs, and the files of every
+registered version.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +38,9 @@ def model_findings(settings: Settings, store: Store, progress: Progress) -> Iter
 
 @contextmanager
 def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
-    """The registry of a copy, because MLflow migrates and completes the database that it opens; None where there is no file."""
+    """The registry of a copy, because MLflow migrates and completes the database that it opens;
+    None where there is no file.
+    """
     artifacts = settings.home / "mlflow" / "artifacts"
     if settings.tracking_uri.startswith("http") or not dumping.is_sqlite(settings.tracking_uri):
         yield Registry(settings.tracking_uri, artifacts, settings.project)
@@ -50,7 +54,8 @@ def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
         if not dumping.copy_sound_sqlite(file, copy):
             raise StoreError(f"MLflow's database {file} holds no tables. {RESTORE}.")
         registry = Registry(f"sqlite:///{copy}", artifacts, settings.project)
-        if file.parent.resolve() == artifacts.parent.resolve():  # paths of a copied or moved home follow with its next command
+        # paths of a copied or moved home follow with its next command
+        if file.parent.resolve() == artifacts.parent.resolve():
             old, new = registry.find_moved_artifacts()
             if old != new:
                 copying.relocate(f"sqlite:///{copy}", old, new)
@@ -63,7 +68,10 @@ def _without_database(settings: Settings, artifacts: Path, store: Store) -> Find
     if not promoted and not artifacts.exists():
         return Finding("MLflow", "no model was registered yet")
     file = dumping.sqlite_file(settings.tracking_uri)
-    lost = f"MLflow's database {file} is missing, although models were registered. {RESTORE}; the next run would begin with a new policy."
+    lost = (
+        f"MLflow's database {file} is missing, although models were registered. {RESTORE}; the "
+        "next run would begin with a new policy."
+    )
     return Finding("MLflow", lost, is_sound=False)
 
 
@@ -78,24 +86,30 @@ def _champion(registry: Registry, kind: Kind, store: Store) -> Finding:
     if recorded != registered:
         return Finding(
             f"champion {kind}",
-            f"MLflow says {registered or 'none'}, the store recorded the promotion of {recorded or 'none'}. Restore both from one backup, or "
-            "name the champion with `rlhf models promote`.",
+            f"MLflow says {registered or 'none'}, the store recorded the promotion of "
+            f"{recorded or 'none'}. Restore both from one backup, or name the champion with `rlhf "
+            "models promote`.",
             is_sound=False,
         )
     return Finding(f"champion {kind}", f"{registered}, as promoted")
 
 
-def _versions(registry: Registry, kind: Kind, settings: Settings, store: Store, progress: Progress) -> Finding:
-    """Runs, files and votes behind all versions. Files of a version that nobody refers to may have been removed."""
+def _versions(
+    registry: Registry, kind: Kind, settings: Settings, store: Store, progress: Progress
+) -> Finding:
+    """Runs, files and votes behind all versions. Files of a version that nobody refers to may have
+    been removed.
+    """
     versions = registry.history(kind)
     referenced = _referenced(registry, kind, store)
     known = {version.version for version in versions}
     faults = [
-        f"{registry.name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}." for number in sorted(referenced - known)
+        f"{registry.name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}."
+        for number in sorted(referenced - known)
     ]
     faults += [
-        f"The MLflow run of {version.label} is deleted, and `mlflow gc` would remove its files. Restore it: `mlflow runs restore --run-id "
-        f"{version.mlflow_run_id}`."
+        f"The MLflow run of {version.label} is deleted, and `mlflow gc` would remove its files. "
+        f"Restore it: `mlflow runs restore --run-id {version.mlflow_run_id}`."
         for version in versions
         if version.version in referenced and registry.has_deleted_run(version)
     ]
@@ -111,9 +125,16 @@ def _versions(registry: Registry, kind: Kind, settings: Settings, store: Store, 
             except PipelineError as error:
                 faults.append(str(error))
             if version.data_seq is not None and version.data_seq > max_seq:
-                faults.append(f"{version.label} rests on votes up to {version.data_seq}, but the store ends at {max_seq}. {RESTORE}.")
+                faults.append(
+                    f"{version.label} rests on votes up to {version.data_seq}, but the store ends "
+                    f"at {max_seq}. {RESTORE}."
+                )
     removed = f", {n_removed} without files that nothing refers to" if n_removed else ""
-    return summarise(f"versions of {kind}", f"{len(versions)}, with runs and files as registered{removed}", faults)
+    return summarise(
+        f"versions of {kind}",
+        f"{len(versions)}, with runs and files as registered{removed}",
+        faults,
+    )
 
 
 def _referenced(registry: Registry, kind: Kind, store: Store) -> set[int]:
@@ -127,4 +148,7 @@ def _files_of(registry: Registry, version: ModelVersion, home: Path, downloads: 
     folder = registry.folder(version, downloads)
     if folder.is_relative_to(downloads) or folder.resolve().is_relative_to(home.resolve()):
         return []
-    return [f"The files of {version.label} lie in {folder}, outside the home {home}. Restore a backup, which puts them into the home."]
+    return [
+        f"The files of {version.label} lie in {folder}, outside the home {home}. Restore a backup, "
+        "which puts them into the home."
+    ]

@@ -1,4 +1,6 @@
-"""Files that frames are written to and read from, one format a file. Knows names and suffixes; knows no kind of row."""
+"""Files that frames are written to and read from, one format a file. Knows names and suffixes;
+knows no kind of row.
+"""
 
 from pathlib import Path
 
@@ -22,7 +24,9 @@ FORMATS = Members[type[Format]](
 
 
 def format_for(path: Path | None = None, name: str | None = None) -> Format:
-    """The format called `name`, else the one of the path's suffix, else JSONL. Raises ConfigurationError for an unknown one."""
+    """The format called `name`, else the one of the path's suffix, else JSONL. Raises
+    ConfigurationError for an unknown one.
+    """
     if name is not None:
         if name not in FORMATS:
             raise ConfigurationError(f"There is no format {name!r}. Known: {', '.join(FORMATS)}.")
@@ -33,7 +37,10 @@ def format_for(path: Path | None = None, name: str | None = None) -> Format:
         if path.name.lower().endswith(member.suffix):
             return member()
     known = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
-    raise ConfigurationError(f"{path}: no format has the suffix {path.suffix!r}. Known: {known}. Or say which with --format.")
+    raise ConfigurationError(
+        f"{path}: no format has the suffix {path.suffix!r}. Known: {known}. Or say which with "
+        "--format."
+    )
 
 
 __all__ = ["FORMATS", "Format", "format_for"]

@@ -1,8 +1,11 @@
-"""Records as Argilla's client writes and reads them (`records.to_json`), one JSON array. Knows records; knows no kind of row.
+"""Records as Argilla's client writes and reads them (`records.to_json`), one JSON array. Knows
+records; knows no kind of row.
 
-Of the columns of a row, those with a place in a record go there: the key to `id`; `prompt`, `completion_a` and `completion_b` to
-`fields`, where Argilla calls completions responses; JSON columns `responses` and `suggestions` to what they are called after. All
-others stand in `metadata`. So any frame comes back equal, and a frame of `rlhf_pipeline.datasets.argilla` is what Argilla imports.
+Of the columns of a row, those with a place in a record go there: the key to `id`; `prompt`,
+`completion_a` and `completion_b` to `fields`, where Argilla calls completions responses; JSON
+columns `responses` and `suggestions` to what they are called after. All others stand in `metadata`.
+So any frame comes back equal, and a frame of `rlhf_pipeline.datasets.argilla` is what Argilla
+imports.
 """
 
 import json
@@ -16,12 +19,15 @@ from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
-FIELDS = {"prompt": "prompt", "completion_a": "response_a", "completion_b": "response_b"}  # our column: their field
+# our column: their field
+FIELDS = {"prompt": "prompt", "completion_a": "response_a", "completion_b": "response_b"}
 ANSWERS = ("responses", "suggestions")
 
 
 class Argilla:
-    """`vectors` is always empty. `.json` may be many things, so this format is chosen by its name alone."""
+    """`vectors` is always empty. `.json` may be many things, so this format is chosen by its name
+    alone.
+    """
 
     name: ClassVar[str] = "argilla"
     suffix: ClassVar[str] = ".argilla.json"
@@ -43,14 +49,27 @@ class Argilla:
         try:
             records = parse_json(file.read().decode())
         except ValueError as cause:  # broken JSON and broken UTF-8
-            raise FrameError(f"{schema.name}: this is no JSON array in UTF-8 ({cause}). Write the file anew.") from cause
+            raise FrameError(
+                f"{schema.name}: this is no JSON array in UTF-8 ({cause}). Write the file anew."
+            ) from cause
         if not isinstance(records, list):
-            raise FrameError(f"{schema.name}: this is a JSON {type(records).__name__}, not an array of records. Write the file anew.")
+            raise FrameError(
+                f"{schema.name}: this is a JSON {type(records).__name__}, not an array of records. "
+                "Write the file anew."
+            )
         rows = [_row(record, schema, n) for n, record in enumerate(records, start=1)]
         if not rows:
             return schema.empty()
         # As objects: a column of whole numbers with a gap would become fractions on the way.
-        return check_frame(pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in schema.columns}), schema)
+        return check_frame(
+            pd.DataFrame(
+                {
+                    name: pd.Series([row[name] for row in rows], dtype=object)
+                    for name in schema.columns
+                }
+            ),
+            schema,
+        )
 
 
 def _id_column(schema: FrameSchema) -> str | None:
@@ -72,11 +91,21 @@ def _record(row: dict[str, Any], schema: FrameSchema) -> dict[str, Any]:
 def _row(record: Any, schema: FrameSchema, n: int) -> dict[str, Any]:
     try:
         row = dict(record["metadata"])
-        row |= {ours: record["fields"][theirs] for ours, theirs in FIELDS.items() if ours in schema.columns}
-        row |= {name: json.dumps(record[name], ensure_ascii=False) for name in ANSWERS if name in schema.columns}
+        row |= {
+            ours: record["fields"][theirs]
+            for ours, theirs in FIELDS.items()
+            if ours in schema.columns
+        }
+        row |= {
+            name: json.dumps(record[name], ensure_ascii=False)
+            for name in ANSWERS
+            if name in schema.columns
+        }
         id_column = _id_column(schema)
         if id_column:
             row[id_column] = record["id"]
         return {name: row[name] for name in schema.columns}
     except (KeyError, TypeError) as cause:
-        raise FrameError(f"{schema.name}: record {n} has no {cause}. Write the file anew, or mend that record.") from cause
+        raise FrameError(
+            f"{schema.name}: record {n} has no {cause}. Write the file anew, or mend that record."
+        ) from cause

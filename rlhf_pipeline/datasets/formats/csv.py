@@ -1,10 +1,14 @@
-"""Comma-separated values that a spreadsheet may open without running them. Knows cells; knows no kind of row.
+"""Comma-separated values that a spreadsheet may open without running them. Knows cells; knows no
+kind of row.
 
-RFC 4180 in UTF-8: commas, CRLF, quotes doubled, line breaks inside quotes. Two things CSV cannot say are said by one mark:
+RFC 4180 in UTF-8: commas, CRLF, quotes doubled, line breaks inside quotes. Two things CSV cannot
+say are said by one mark:
 
-- An empty cell is a missing value. A cell that begins with an apostrophe is a text, without that apostrophe.
-- So the empty text is `'`; a text that a spreadsheet would take for a formula (`=1+1`) is `'=1+1`, and one that begins with an
-  apostrophe itself gets a second one. All other texts stand as they are.
+- An empty cell is a missing value. A cell that begins with an apostrophe is a text, without that
+  apostrophe.
+- So the empty text is `'`; a text that a spreadsheet would take for a formula (`=1+1`) is `'=1+1`,
+  and one that begins with an apostrophe itself gets a second one. All other texts stand as they
+  are.
 """
 
 import csv
@@ -20,7 +24,8 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import Column, FrameSchema, Kind, check_frame
 
 MARK = "'"
-# OWASP, "CSV injection": what starts a formula, also full-width and behind blanks that some programs skip.
+# OWASP, "CSV injection": what starts a formula, also full-width and behind blanks that some
+# programs skip.
 FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 LARGEST_CELL = 2**31 - 1  # Python's own limit is 128 KiB
 
@@ -48,7 +53,12 @@ class Csv:
             n = 0
             for batch in batches:
                 columns = plain_columns(check_frame(batch, schema), schema)
-                writer.writerows(zip(*(_cells(columns[name], column) for name, column in schema.columns.items()), strict=True))
+                writer.writerows(
+                    zip(
+                        *(_cells(columns[name], column) for name, column in schema.columns.items()),
+                        strict=True,
+                    )
+                )
                 n += len(batch)
             return n
         finally:
@@ -87,7 +97,8 @@ def _cells(values: list[Any], column: Column) -> list[str]:
         return [protected(value) for value in values]
     if column.kind == "bool":
         return ["" if value is None else str(value).lower() for value in values]
-    return ["" if value is None else str(value) for value in values]  # of a float: the shortest text that is that float
+    # of a float: the shortest text that is that float
+    return ["" if value is None else str(value) for value in values]
 
 
 def _frame(text: io.TextIOWrapper, schema: FrameSchema) -> pd.DataFrame:
@@ -96,14 +107,24 @@ def _frame(text: io.TextIOWrapper, schema: FrameSchema) -> pd.DataFrame:
     lines = _lines(reader)
     _, names = next(lines, (1, []))
     if sorted(names) != sorted(schema.columns):
-        raise FrameError(f"{schema.name}: the first line names {names}; expected: {list(schema.columns)}. Is it a CSV with commas?")
+        raise FrameError(
+            f"{schema.name}: the first line names {names}; expected: {list(schema.columns)}. Is it "
+            "a CSV with commas?"
+        )
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for number, cells in lines:
         if len(cells) != len(names):
-            raise FrameError(f"{schema.name}: line {number} has {len(cells)} cells, the first line {len(names)}. Mend or drop that line.")
+            raise FrameError(
+                f"{schema.name}: line {number} has {len(cells)} cells, the first line "
+                f"{len(names)}. "
+                "Mend or drop that line."
+            )
         for name, cell in zip(names, cells, strict=True):
             columns[name].append(_value(cell, name, schema, number))
-    return check_frame(pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}), schema)
+    return check_frame(
+        pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()}),
+        schema,
+    )
 
 
 def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -111,7 +132,11 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             yield reader.line_num, cells
     except (csv.Error, UnicodeDecodeError) as cause:
-        raise FrameError(f"After line {reader.line_num}: no CSV in UTF-8 ({cause}). Write the file anew, or mend that line.") from cause
+        raise FrameError(
+            f"After line {reader.line_num}: no CSV in UTF-8 ({cause}). Write the file anew, or "
+            "mend "
+            "that line."
+        ) from cause
 
 
 def _value(cell: str, name: str, schema: FrameSchema, number: int) -> Any:
@@ -120,4 +145,7 @@ def _value(cell: str, name: str, schema: FrameSchema, number: int) -> Any:
     try:
         return None if value is None else READERS[kind](value)
     except (ValueError, KeyError) as cause:
-        raise FrameError(f"{schema.name}.{name}: {cell!r} in line {number} is no {kind}. {schema.columns[name].description}.") from cause
+        raise FrameError(
+            f"{schema.name}.{name}: {cell!r} in line {number} is no {kind}. "
+            f"{schema.columns[name].description}."
+        ) from cause

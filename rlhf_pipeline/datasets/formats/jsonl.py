@@ -16,7 +16,9 @@ LINE_ENDS = {character: f"\\u{ord(character):04x}" for character in "\x85\u2028\
 
 
 class Jsonl:
-    """What is missing is null, never left out; numbers are written with as many digits as bring them back."""
+    """What is missing is null, never left out; numbers are written with as many digits as bring
+    them back.
+    """
 
     name: ClassVar[str] = "jsonl"
     suffix: ClassVar[str] = ".jsonl"
@@ -25,7 +27,10 @@ class Jsonl:
         n = 0
         for batch in batches:
             columns = plain_columns(check_frame(batch, schema), schema)
-            lines = [_line(dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+            lines = [
+                _line(dict(zip(columns, values, strict=True)))
+                for values in zip(*columns.values(), strict=True)
+            ]
             file.write("".join(lines).encode())
             n += len(lines)
         return n
@@ -36,7 +41,12 @@ class Jsonl:
             return schema.empty()
         names = list(dict.fromkeys(name for row in rows for name in row))
         # As objects: a column of whole numbers with a gap would become fractions on the way.
-        return check_frame(pd.DataFrame({name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}), schema)
+        return check_frame(
+            pd.DataFrame(
+                {name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}
+            ),
+            schema,
+        )
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -50,7 +60,12 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
     try:
         row = parse_json(line.decode())
     except ValueError as cause:  # broken JSON and broken UTF-8
-        raise FrameError(f"Line {number} is no JSON in UTF-8 ({cause}). Write the file anew, or mend that line.") from cause
+        raise FrameError(
+            f"Line {number} is no JSON in UTF-8 ({cause}). Write the file anew, or mend that line."
+        ) from cause
     if not isinstance(row, dict):
-        raise FrameError(f"Line {number} is a JSON {type(row).__name__}, not an object. Each line must be one object.")
+        raise FrameError(
+            f"Line {number} is a JSON {type(row).__name__}, not an object. Each line must be one "
+            "object."
+        )
     return row

@@ -16,7 +16,9 @@ WHOLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 class Parquet:
-    """One row group per frame written. The file's metadata names the schema under `schema`, also where there is no row."""
+    """One row group per frame written. The file's metadata names the schema under `schema`, also
+    where there is no row.
+    """
 
     name: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
@@ -27,7 +29,11 @@ class Parquet:
         with pq.ParquetWriter(file, arrow, **WRITING) as writer:
             for batch in batches:
                 if not batch.empty:
-                    writer.write_table(pa.Table.from_pandas(check_frame(batch, schema), schema=schema.arrow(), preserve_index=False))
+                    writer.write_table(
+                        pa.Table.from_pandas(
+                            check_frame(batch, schema), schema=schema.arrow(), preserve_index=False
+                        )
+                    )
                 n += len(batch)
         return n
 
@@ -35,5 +41,9 @@ class Parquet:
         try:
             rows = pq.read_table(file, **READING).to_pandas(types_mapper=WHOLE.get)
         except Exception as cause:  # a damaged file raises whatever the decoder trips over
-            raise FrameError(f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or copy it again.") from cause
+            raise FrameError(
+                f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or "
+                "copy "
+                "it again."
+            ) from cause
         return check_frame(rows, schema)

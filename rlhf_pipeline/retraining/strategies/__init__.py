@@ -1,4 +1,6 @@
-"""Ways to make a candidate policy from preferences, by name. To add one: a class in a file of its own and a line here."""
+"""Ways to make a candidate policy from preferences, by name. To add one: a class in a file of its
+own and a line here.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,11 @@ import pandas as pd
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params, strategy_params
+from rlhf_pipeline.retraining.parameters import (
+    StrategyParams,
+    read_strategy_params,
+    strategy_params,
+)
 from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
 from rlhf_pipeline.retraining.strategies.sft import SFT
@@ -15,13 +21,31 @@ from rlhf_pipeline.retraining.strategies.sft import SFT
 _OWN: dict[str, type[Strategy]] = {"dpo": DPO, "sft": SFT}
 STRATEGIES = Members("retraining.strategies", _OWN)
 
-__all__ = ["STRATEGIES", "Strategy", "StrategyParams", "TrainingReport", "read_strategy_params", "strategy_params", "train_candidate"]
+__all__ = [
+    "STRATEGIES",
+    "Strategy",
+    "StrategyParams",
+    "TrainingReport",
+    "read_strategy_params",
+    "strategy_params",
+    "train_candidate",
+]
 
 
 def train_candidate(
-    strategy: str, policy_folder: Path, pairs: pd.DataFrame, out: Path, params: StrategyParams, *, progress: Progress = silent
+    strategy: str,
+    policy_folder: Path,
+    pairs: pd.DataFrame,
+    out: Path,
+    params: StrategyParams,
+    *,
+    progress: Progress = silent,
 ) -> TrainingReport:
-    """Train a candidate by the strategy of that name; see `Strategy.train`. Raises ConfigurationError for an unknown name."""
+    """Train a candidate by the strategy of that name; see `Strategy.train`. Raises
+    ConfigurationError for an unknown name.
+    """
     if strategy not in STRATEGIES:
-        raise ConfigurationError(f"Unknown strategy `{strategy}`. Known: {', '.join(sorted(STRATEGIES))}.")
+        raise ConfigurationError(
+            f"Unknown strategy `{strategy}`. Known: {', '.join(sorted(STRATEGIES))}."
+        )
     return STRATEGIES[strategy]().train(policy_folder, pairs, out, params, progress=progress)

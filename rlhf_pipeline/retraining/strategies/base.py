@@ -15,16 +15,24 @@ __all__ = ["Strategy", "StrategyParams", "TrainingReport"]
 class Strategy(Protocol):
     """One way to make a candidate policy from preferences.
 
-    `train` reads the policy in `policy_folder`, trains on `pairs` (RETRAINING_SET, all of the train split) and leaves
-    the candidate in `out/model`, the report in `out/report.json`; everything else it writes stays below `out` too.
-    Called again after a kill it continues from the last complete checkpoint and ends with the same weights; called
-    again after success with the same inputs it returns the stored report.
+    `train` reads the policy in `policy_folder`, trains on `pairs` (RETRAINING_SET, all of the train
+    split) and leaves the candidate in `out/model`, the report in `out/report.json`; everything else
+    it writes stays below `out` too. Called again after a kill it continues from the last complete
+    checkpoint and ends with the same weights; called again after success with the same inputs it
+    returns the stored report.
 
-    Raises NotEnoughVotes, ExpectationFailed (rows of an evaluation split), ModelNotFound, TrainingFailed.
+    Raises NotEnoughVotes, ExpectationFailed (rows of an evaluation split), ModelNotFound,
+    TrainingFailed.
     """
 
     name: str
 
     def train(
-        self, policy_folder: Path, pairs: pd.DataFrame, out: Path, params: StrategyParams, *, progress: Progress = silent
+        self,
+        policy_folder: Path,
+        pairs: pd.DataFrame,
+        out: Path,
+        params: StrategyParams,
+        *,
+        progress: Progress = silent,
     ) -> TrainingReport: ...

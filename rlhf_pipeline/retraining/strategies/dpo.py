@@ -1,4 +1,6 @@
-"""Direct Preference Optimization of a policy on preference pairs, by TRL. Knows pairs and policies; knows no votes, no registry."""
+"""Direct Preference Optimization of a policy on preference pairs, by TRL. Knows pairs and policies;
+knows no votes, no registry.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -13,25 +15,42 @@ from rlhf_pipeline.retraining.strategies.base import StrategyParams, TrainingRep
 from rlhf_pipeline.retraining.training import FinishedTraining, trl_arguments
 
 CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
-LOSS_OF_LIKELIHOOD = 10.0  # nats per completion; the pull of beta 0.1 at that distance is one unit of reward
+# nats per completion; the pull of beta 0.1 at that distance is one unit of reward
+LOSS_OF_LIKELIHOOD = 10.0
 
 
 class DPO:
-    """Rafailov et al. 2023: raise the likelihood of the chosen completion over the rejected one, relative to the parent policy.
+    """Rafailov et al. 2023: raise the likelihood of the chosen completion over the rejected one,
+    relative to the parent policy.
 
-    The parent is loaded a second time as the reference: TRL would otherwise reload it from wherever the model's
-    config says it came from. Weights are honoured by repeating and leaving out rows (`sample_by_weight`).
+    The parent is loaded a second time as the reference: TRL would otherwise reload it from wherever
+    the model's config says it came from. Weights are honoured by repeating and leaving out rows
+    (`sample_by_weight`).
     """
 
     name = "dpo"
 
     def train(
-        self, policy_folder: Path, pairs: pd.DataFrame, out: Path, params: StrategyParams, *, progress: Progress = silent
+        self,
+        policy_folder: Path,
+        pairs: pd.DataFrame,
+        out: Path,
+        params: StrategyParams,
+        *,
+        progress: Progress = silent,
     ) -> TrainingReport:
         checked = trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(checked, seed=params.seed)
         recipe = Recipe(self.name, _build, CURVES, _health)
-        return train_reported(recipe, policy_folder, pairs=checked, rows=rows, out=out, params=params, progress=progress)
+        return train_reported(
+            recipe,
+            policy_folder,
+            pairs=checked,
+            rows=rows,
+            out=out,
+            params=params,
+            progress=progress,
+        )
 
 
 def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path) -> Any:
@@ -48,7 +67,9 @@ def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoin
 
 
 def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's preference type: messages where the tokenizer has a chat template, as `Policy` reads prompts, else plain text."""
+    """TRL's preference type: messages where the tokenizer has a chat template, as `Policy` reads
+    prompts, else plain text.
+    """
     columns = ["prompt", "chosen", "rejected"]
     texts: list[dict[str, str]] = rows[columns].to_dict("records")
     if policy.tokenizer.chat_template is None:
@@ -57,11 +78,13 @@ def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [{name: as_messages(roles[name], row[name]) for name in columns} for row in texts]
 
 
-def _health(done: FinishedTraining, params: StrategyParams) -> tuple[dict[str, float], tuple[str, ...]]:
+def _health(
+    done: FinishedTraining, params: StrategyParams
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """Numbers that tell a healthy DPO run from a broken one, and what to worry about in words.
 
-    TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they are the change of the
-    completions' summed log probability since the start.
+    TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they are
+    the change of the completions' summed log probability since the start.
     """
     metrics = {
         "loss": done.at_the_end("loss"),
@@ -72,11 +95,16 @@ def _health(done: FinishedTraining, params: StrategyParams) -> tuple[dict[str, f
     }
     worries = []
     if metrics["reward_margin"] <= 0:
-        worries.append(f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy did not learn the preferences.")
-    if metrics["chosen_log_p_change"] < -LOSS_OF_LIKELIHOOD:
-        # Razin et al. 2024, likelihood displacement: both completions of a pair can become less likely.
         worries.append(
-            f"The chosen completions lost {-metrics['chosen_log_p_change']:.1f} nats each: mass moves to completions nobody "
-            "judged. Raise beta, or lower the learning rate or the epochs."
+            f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy did not "
+            "learn the preferences."
+        )
+    if metrics["chosen_log_p_change"] < -LOSS_OF_LIKELIHOOD:
+        # Razin et al. 2024, likelihood displacement: both completions of a pair can become less
+        # likely.
+        worries.append(
+            f"The chosen completions lost {-metrics['chosen_log_p_change']:.1f} nats each: mass "
+            "moves to completions nobody judged. Raise beta, or lower the learning rate or the "
+            "epochs."
         )
     return metrics, tuple(worries)

@@ -1,4 +1,6 @@
-"""Best-of-n supervised fine-tuning of a policy, by TRL. Knows pairs and policies; knows no votes, no registry."""
+"""Best-of-n supervised fine-tuning of a policy, by TRL. Knows pairs and policies; knows no votes,
+no registry.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,38 +18,62 @@ CURVES = {"token accuracy": "mean_token_accuracy"}
 
 
 class SFT:
-    """Imitate, for each prompt, the completion that people preferred most; the loss is on the completion alone.
+    """Imitate, for each prompt, the completion that people preferred most; the loss is on the
+    completion alone.
 
-    Best of n (Stiennon et al. 2020, section 4): n is however many completions of a prompt were compared.
+    Best of n (Stiennon et al. 2020, section 4): n is however many completions of a prompt were
+    compared.
     """
 
     name = "sft"
 
     def train(
-        self, policy_folder: Path, pairs: pd.DataFrame, out: Path, params: StrategyParams, *, progress: Progress = silent
+        self,
+        policy_folder: Path,
+        pairs: pd.DataFrame,
+        out: Path,
+        params: StrategyParams,
+        *,
+        progress: Progress = silent,
     ) -> TrainingReport:
         checked = trainable_pairs(pairs, params.min_pairs)
-        rows = sample_by_weight(best_completions(checked, keep=params.best_of_n), seed=params.seed, key="example_id")
+        rows = sample_by_weight(
+            best_completions(checked, keep=params.best_of_n), seed=params.seed, key="example_id"
+        )
         recipe = Recipe(self.name, _build, CURVES, _health)
-        return train_reported(recipe, policy_folder, pairs=checked, rows=rows, out=out, params=params, progress=progress)
+        return train_reported(
+            recipe,
+            policy_folder,
+            pairs=checked,
+            rows=rows,
+            out=out,
+            params=params,
+            progress=progress,
+        )
 
 
 def best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
     """The `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight.
 
-    A completion's standing is the sum over its pairs of weight * margin, counted up where it was chosen and down
-    where it was rejected. Only completions that stand above zero are worth imitating; equal standing is settled by
-    the text, so that the order of the pairs does not matter. Its weight is the largest among the pairs it won.
+    A completion's standing is the sum over its pairs of weight * margin, counted up where it was
+    chosen and down where it was rejected. Only completions that stand above zero are worth
+    imitating; equal standing is settled by the text, so that the order of the pairs does not
+    matter. Its weight is the largest among the pairs it won.
     """
-    signed = pairs["weight"] * pairs["margin"].clip(lower=0.01)  # a majority without strength is still a majority
+    # a majority without strength is still a majority
+    signed = pairs["weight"] * pairs["margin"].clip(lower=0.01)
     common = {"prompt_id": pairs["prompt_id"], "prompt": pairs["prompt"]}
-    won = pd.DataFrame({**common, "chosen": pairs["chosen"], "standing": signed, "weight": pairs["weight"]})
+    won = pd.DataFrame(
+        {**common, "chosen": pairs["chosen"], "standing": signed, "weight": pairs["weight"]}
+    )
     lost = pd.DataFrame({**common, "chosen": pairs["rejected"], "standing": -signed, "weight": 0.0})
     both = pd.concat([won, lost], ignore_index=True)
     ranked = both.groupby(["prompt_id", "prompt", "chosen"], as_index=False, sort=True).agg(
         standing=("standing", "sum"), weight=("weight", "max")
     )
-    ranked = ranked[ranked["standing"] > 0].sort_values(["prompt_id", "standing", "chosen"], ascending=[True, False, True])
+    ranked = ranked[ranked["standing"] > 0].sort_values(
+        ["prompt_id", "standing", "chosen"], ascending=[True, False, True]
+    )
     best = ranked.groupby("prompt_id", sort=False).head(keep).reset_index(drop=True)
     best["example_id"] = best["prompt_id"] + "/" + best.groupby("prompt_id").cumcount().astype(str)
     return best[["example_id", "prompt_id", "prompt", "chosen", "weight"]]
@@ -59,23 +85,39 @@ def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoin
 
     return SFTTrainer(
         model=policy.model,
-        args=SFTConfig(completion_only_loss=True, packing=False, **trl_arguments(policy, len(rows), params, checkpoints)),
+        args=SFTConfig(
+            completion_only_loss=True,
+            packing=False,
+            **trl_arguments(policy, len(rows), params, checkpoints),
+        ),
         train_dataset=Dataset.from_list(_examples(policy, rows)),
         processing_class=policy.tokenizer,
     )
 
 
 def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """TRL's prompt-completion type: messages where the tokenizer has a chat template, as `Policy` reads prompts, else text."""
+    """TRL's prompt-completion type: messages where the tokenizer has a chat template, as `Policy`
+    reads prompts, else text.
+    """
     texts = list(zip(rows["prompt"], rows["chosen"], strict=True))
     if policy.tokenizer.chat_template is None:
         return [{"prompt": prompt, "completion": chosen} for prompt, chosen in texts]
-    return [{"prompt": as_messages("user", prompt), "completion": as_messages("assistant", chosen)} for prompt, chosen in texts]
+    return [
+        {"prompt": as_messages("user", prompt), "completion": as_messages("assistant", chosen)}
+        for prompt, chosen in texts
+    ]
 
 
-def _health(done: FinishedTraining, params: StrategyParams) -> tuple[dict[str, float], tuple[str, ...]]:
-    metrics = {"loss": done.at_the_end("loss"), "token_accuracy": done.at_the_end("mean_token_accuracy")}
+def _health(
+    done: FinishedTraining, params: StrategyParams
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    metrics = {
+        "loss": done.at_the_end("loss"),
+        "token_accuracy": done.at_the_end("mean_token_accuracy"),
+    }
     first = done.curve("loss")[0][1]
     if metrics["loss"] < first:
         return metrics, ()
-    return metrics, (f"The loss did not fall: {first:.3f} at the start, {metrics['loss']:.3f} at the end.",)
+    return metrics, (
+        f"The loss did not fall: {first:.3f} at the start, {metrics['loss']:.3f} at the end.",
+    )

@@ -1,6 +1,15 @@
-"""Ways to learn the weights of a transformer reward model from pairs. Knows token ids and networks; knows no texts and no frames."""
+"""Ways to learn the weights of a transformer reward model from pairs. Knows token ids and networks;
+knows no texts and no frames.
+"""
 
-from rlhf_pipeline.reward_model.trainers.base import OptimisationParams, Surroundings, Trainer, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers.base import (
+    OptimisationParams,
+    Surroundings,
+    Trainer,
+    TrainerParams,
+    TrainingData,
+    TrainingRecord,
+)
 from rlhf_pipeline.reward_model.trainers.shared_text import train_on_shared_texts
 from rlhf_pipeline.reward_model.trainers.trl import train_with_trl
 

@@ -1,4 +1,6 @@
-"""What every trainer takes and gives. Knows token ids, pairs of them and a network; knows no texts and no frames."""
+"""What every trainer takes and gives. Knows token ids, pairs of them and a network; knows no texts
+and no frames.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,46 +27,83 @@ class OptimisationParams(BaseModel):
 
     trainer: Literal["shared_text", "trl"] = Field(
         default="shared_text",
-        description="shared_text: each completion encoded once a batch, the loss on every labelled comparison among them; "
-        "trl: TRL's RewardTrainer, two completions encoded per pair",
+        description="shared_text: each completion encoded once a batch, the loss on every labelled "
+        "comparison among them; trl: TRL's RewardTrainer, two completions encoded per "
+        "pair",
     )
-    texts_per_batch: int = Field(default=12, ge=2, le=4096, description="shared_text: completions encoded together")
+    texts_per_batch: int = Field(
+        default=12, ge=2, le=4096, description="shared_text: completions encoded together"
+    )
     texts_per_prompt: int = Field(
         default=4,
         ge=2,
         le=4096,
-        description="shared_text: completions of one prompt that are taken together; a batch takes several prompts",
+        description="shared_text: completions of one prompt that are taken together; a batch takes "
+        "several prompts",
     )
-    batches_per_step: int = Field(default=1, ge=1, le=4096, description="Batches whose gradients are summed before the weights move")
+    batches_per_step: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="Batches whose gradients are summed before the weights move",
+    )
     pairs_per_batch: int = Field(default=8, ge=1, le=4096, description="trl: pairs of one batch")
-    epochs: int = Field(default=1, ge=1, le=1000, description="Times every pair is seen at least once")
-    steps: int | None = Field(default=None, ge=1, le=10_000_000, description="Moves of the weights; empty = as many as `epochs` take")
-    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="Of AdamW, at its highest; from there it falls linearly to 0")
-    warmup_share: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps in which it rises linearly")
+    epochs: int = Field(
+        default=1, ge=1, le=1000, description="Times every pair is seen at least once"
+    )
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="Moves of the weights; empty = as many as `epochs` take",
+    )
+    learning_rate: float = Field(
+        default=1e-4,
+        gt=0,
+        le=1,
+        description="Of AdamW, at its highest; from there it falls linearly to 0",
+    )
+    warmup_share: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the steps in which it rises linearly"
+    )
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="Of AdamW")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Longer gradients are shortened to it")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Longer gradients are shortened to it"
+    )
     gradient_checkpointing: bool = Field(
-        default=False, description="Compute activations twice instead of keeping them: slower, less memory"
+        default=False,
+        description="Compute activations twice instead of keeping them: slower, less memory",
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto", description="Of the matrix products in training; auto: bfloat16 where the processor has it. Weights are float32"
+        default="auto",
+        description="Of the matrix products in training; auto: bfloat16 where the processor has "
+        "it. Weights are float32",
     )
-    device: str = Field(default="cpu", description="Where it is trained and scored: cpu, cuda or cuda:1")
-    checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints, where a folder for them is given")
+    device: str = Field(
+        default="cpu", description="Where it is trained and scored: cpu, cuda or cuda:1"
+    )
+    checkpoint_every: int = Field(
+        default=50,
+        ge=1,
+        description="Steps between two checkpoints, where a folder for them is given",
+    )
 
 
 class TrainerParams(OptimisationParams, LabelParams):
     """How the weights of a transformer are learnt from pairs."""
 
-    seed: int = Field(default=0, ge=0, description="Of the head's start and of the order of the data")
+    seed: int = Field(
+        default=0, ge=0, description="Of the head's start and of the order of the data"
+    )
 
 
 @dataclass(frozen=True)
 class TrainingData:
     """Distinct texts as token ids, and labelled pairs of them.
 
-    `first` and `second` (n,) index the texts, chosen and rejected; `targets` and `weights` (n,) say what is learnt of each pair; `groups`
-    (n,) numbers its prompt: only texts of one prompt are compared.
+    `first` and `second` (n,) index the texts, chosen and rejected; `targets` and `weights` (n,) say
+    what is learnt of each pair; `groups` (n,) numbers its prompt: only texts of one prompt are
+    compared.
     """
 
     token_ids: list[list[int]]
@@ -78,25 +117,39 @@ class TrainingData:
     def fingerprint(self) -> str:
         """Content hash of all of it."""
         targets = [
-            None if part is None else np.asarray(part).tolist() for part in (self.targets.p, self.targets.ties, self.targets.strength)
+            None if part is None else np.asarray(part).tolist()
+            for part in (self.targets.p, self.targets.ties, self.targets.strength)
         ]
-        return content_hash(self.token_ids, self.first.tolist(), self.second.tolist(), targets, self.weights.tolist(), self.groups.tolist())
+        return content_hash(
+            self.token_ids,
+            self.first.tolist(),
+            self.second.tolist(),
+            targets,
+            self.weights.tolist(),
+            self.groups.tolist(),
+        )
 
 
 class TrainingRecord(Record):
-    """What a training did and cost, alike for every trainer; of a resumed one, over all attempts."""
+    """What a training did and cost, alike for every trainer; of a resumed one, over all
+    attempts.
+    """
 
     trainer: str
     n_steps: int
     n_pairs_seen: int = Field(description="labelled pairs whose loss was taken, repeats included")
     n_texts_encoded: int = Field(description="forward passes of a text, repeats included")
     n_tokens: int = Field(description="tokens of those texts")
-    n_padded_tokens: int = Field(description="the same with padding, as far as this process encoded them")
+    n_padded_tokens: int = Field(
+        description="the same with padding, as far as this process encoded them"
+    )
     loss_curve: tuple[float, ...] = Field(description="mean loss of a pair in each step, nats")
     wall_s: float
     cpu_s: float = Field(description="of this process, time spent in `watch` left out")
     precision: str
-    resumed_from: int | None = Field(default=None, description="step of the checkpoint it was continued from")
+    resumed_from: int | None = Field(
+        default=None, description="step of the checkpoint it was continued from"
+    )
     was_stopped: bool = Field(default=False, description="`watch` had seen enough")
     log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
 
@@ -110,8 +163,9 @@ def never(step: int, network: Any) -> bool:
 class Surroundings:
     """What a training is given beside data and parameters.
 
-    `checkpoints` is the folder of its checkpoints (None: none are written); `watch` is told of every step with the network, which it may
-    score with, and stops the training by returning True (in all processes alike); `tokenizer` is TRL's wish; `rank` of `world` processes does its share
+    `checkpoints` is the folder of its checkpoints (None: none are written); `watch` is told of
+    every step with the network, which it may score with, and stops the training by returning True
+    (in all processes alike); `tokenizer` is TRL's wish; `rank` of `world` processes does its share
     (torch.distributed is up).
     """
 
@@ -141,6 +195,10 @@ class Tally:
 
 
 class Trainer(Protocol):
-    """Moves the weights of `network` in place. Raises TrainingFailed at the first loss that is not a number."""
+    """Moves the weights of `network` in place. Raises TrainingFailed at the first loss that is not
+    a number.
+    """
 
-    def __call__(self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> TrainingRecord: ...
+    def __call__(
+        self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+    ) -> TrainingRecord: ...

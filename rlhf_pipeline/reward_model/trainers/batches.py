@@ -1,4 +1,6 @@
-"""Which completions are encoded together. Knows the graph of labelled comparisons; knows no texts and no network."""
+"""Which completions are encoded together. Knows the graph of labelled comparisons; knows no texts
+and no network.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,14 +14,16 @@ from rlhf_pipeline.reward_model.trainers.base import TrainingData
 
 Ints = npt.NDArray[np.int64]
 
-# One more forward and backward pass costs about as much as this many tokens of padding: on a core little, on a GPU, which wants work for
-# thousands of threads, much.
+# One more forward and backward pass costs about as much as this many tokens of padding: on a core
+# little, on a GPU, which wants work for thousands of threads, much.
 TOKENS_PER_PASS = {"cpu": 64, "cuda": 8192}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`texts` (k,) to encode, and every labelled pair among them: rows of the data, and where in `texts` its two sides stand."""
+    """`texts` (k,) to encode, and every labelled pair among them: rows of the data, and where in
+    `texts` its two sides stand.
+    """
 
     texts: Ints
     pairs: Ints
@@ -28,11 +32,14 @@ class Batch:
 
 
 class Plan:
-    """Batches of every step, by seed alone: a training that goes on after a kill finds its place by the number of the step.
+    """Batches of every step, by seed alone: a training that goes on after a kill finds its place by
+    the number of the step.
 
-    In each epoch every pair is in at least one batch. A cluster begins with a pair that was in none yet, at random, and grows by the
-    completion of the same prompt that brings most such pairs, until it has `texts_per_prompt` or none is left to bring; as many clusters,
-    of prompts at random, as `texts_per_batch` allows make a batch. Raises NotEnoughData where no pair has two completions.
+    In each epoch every pair is in at least one batch. A cluster begins with a pair that was in none
+    yet, at random, and grows by the completion of the same prompt that brings most such pairs,
+    until it has `texts_per_prompt` or none is left to bring; as many clusters, of prompts at
+    random, as `texts_per_batch` allows make a batch. Raises NotEnoughData where no pair has two
+    completions.
     """
 
     def __init__(
@@ -58,8 +65,9 @@ class Plan:
                 self._neighbours[b].setdefault(a, []).append(row)
         if not self._neighbours:
             raise NotEnoughData(
-                f"Each of {len(data.first)} pairs to train on sets a completion beside itself, of which nothing is learnt. "
-                "Collect votes on completions that differ within max_tokens."
+                f"Each of {len(data.first)} pairs to train on sets a completion beside itself, of "
+                "which nothing is learnt. Collect votes on completions that differ within "
+                "max_tokens."
             )
         self._epochs: list[list[Batch]] = []
         self._starts = [0]
@@ -89,7 +97,8 @@ class Plan:
 
     def _clusters(self, rng: np.random.Generator) -> list[list[int]]:
         """Sets of texts, each of one prompt, that hold every pair at least once."""
-        fresh = {a: set(others) for a, others in self._neighbours.items()}  # with whom a text was not together yet
+        # with whom a text was not together yet
+        fresh = {a: set(others) for a, others in self._neighbours.items()}
         made = []
         for row in rng.permutation(len(self._data.first)).tolist():
             a, b = int(self._data.first[row]), int(self._data.second[row])
@@ -97,7 +106,9 @@ class Plan:
                 made.append(self._grow(a, b, fresh, rng))
         return made
 
-    def _grow(self, a: int, b: int, fresh: dict[int, set[int]], rng: np.random.Generator) -> list[int]:
+    def _grow(
+        self, a: int, b: int, fresh: dict[int, set[int]], rng: np.random.Generator
+    ) -> list[int]:
         cluster, inside = [a, b], {a, b}
         gain: dict[int, int] = defaultdict(int)
 
@@ -124,7 +135,13 @@ class Plan:
         texts = [text for cluster in clusters for text in cluster]
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         rows = sorted(
-            {row for text in place for other, found in self._neighbours[text].items() if text < other and other in place for row in found}
+            {
+                row
+                for text in place
+                for other, found in self._neighbours[text].items()
+                if text < other and other in place
+                for row in found
+            }
         )
         pairs = np.array(rows, dtype=np.int64)
         return Batch(
@@ -136,7 +153,8 @@ class Plan:
 
 
 def passes(lengths: Ints, overhead: int) -> list[Ints]:
-    """Positions of `lengths` in groups that are padded together, so that padding and number of passes cost least in all.
+    """Positions of `lengths` in groups that are padded together, so that padding and number of
+    passes cost least in all.
 
     Texts of like length go together: the best cuts of the sorted lengths, by dynamic programming.
     """

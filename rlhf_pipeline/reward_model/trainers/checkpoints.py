@@ -1,7 +1,9 @@
-"""A training's state on disk, whole or not at all. Knows tensors and folders; knows no data and no loss.
+"""A training's state on disk, whole or not at all. Knows tensors and folders; knows no data and no
+loss.
 
-One safetensors file holds weights, AdamW's moments, torch's random state and, in its header, the step and what was counted so far. The
-schedule and the place in the data follow from the step. The name carries the content's hash: a file that was damaged is passed over.
+One safetensors file holds weights, AdamW's moments, torch's random state and, in its header, the
+step and what was counted so far. The schedule and the place in the data follow from the step. The
+name carries the content's hash: a file that was damaged is passed over.
 """
 
 import hashlib
@@ -27,14 +29,17 @@ MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a checkpoint held beside the weights, which are back in the network; `counted` as it was handed in."""
+    """What a checkpoint held beside the weights, which are back in the network; `counted` as it was
+    handed in.
+    """
 
     step: int
     counted: dict[str, Any]
 
 
 def open_checkpoints(folder: Path, fingerprint: str) -> None:
-    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the start, data, parameters.
+    """Make `folder`, emptied first unless its checkpoints are of the same training: weights at the
+    start, data, parameters.
 
     Raises ConfigurationError where it holds anything else than checkpoints: that is somebody's.
     """
@@ -45,20 +50,33 @@ def open_checkpoints(folder: Path, fingerprint: str) -> None:
     write_whole(label, fingerprint.encode())
 
 
-def save_checkpoint(folder: Path, step: int, network: Any, optimizer: Any, counted: dict[str, Any]) -> None:
-    """Write the state after `step` steps and drop all but the newest two. Raises ArtefactError where the disk refuses."""
+def save_checkpoint(
+    folder: Path, step: int, network: Any, optimizer: Any, counted: dict[str, Any]
+) -> None:
+    """Write the state after `step` steps and drop all but the newest two. Raises ArtefactError
+    where the disk refuses.
+    """
     import torch
     from safetensors.torch import save_file
 
-    tensors = {f"{MODEL}{name}": part.detach().contiguous().cpu() for name, part in network.named_parameters() if part.requires_grad}
+    tensors = {
+        f"{MODEL}{name}": part.detach().contiguous().cpu()
+        for name, part in network.named_parameters()
+        if part.requires_grad
+    }
     for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"{MOMENTS}{index}:{name}": torch.as_tensor(part).cpu() for name, part in state.items()}
+        tensors |= {
+            f"{MOMENTS}{index}:{name}": torch.as_tensor(part).cpu() for name, part in state.items()
+        }
     tensors[RANDOM] = torch.get_rng_state()
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     with refusals_named(folder):
-        folder.mkdir(parents=True, exist_ok=True)  # another process that did the same training has cleaned up
+        # another process that did the same training has cleaned up
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            save_file(tensors, temporary, metadata={"step": str(step), "counted": json.dumps(counted)})
+            save_file(
+                tensors, temporary, metadata={"step": str(step), "counted": json.dumps(counted)}
+            )
             with temporary.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
                 os.fsync(file.fileno())
@@ -71,7 +89,9 @@ def save_checkpoint(folder: Path, step: int, network: Any, optimizer: Any, count
 
 
 def resume(folder: Path, network: Any, optimizer: Any) -> Resumed | None:
-    """Put the newest whole checkpoint into network, optimiser and torch's random state; None where there is none."""
+    """Put the newest whole checkpoint into network, optimiser and torch's random state; None where
+    there is none.
+    """
     import torch
     from safetensors import safe_open
 
@@ -91,11 +111,17 @@ def resume(folder: Path, network: Any, optimizer: Any) -> Resumed | None:
             if name.startswith(MOMENTS):
                 index, of = name.removeprefix(MOMENTS).split(":")
                 moments.setdefault(int(index), {})[of] = tensor
-        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        optimizer.load_state_dict(
+            {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
         torch.set_rng_state(tensors[RANDOM])
         return Resumed(int(header["step"]), json.loads(header["counted"]))
     return None
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.iterdir() if NAME.match(path.name)), key=lambda path: path.name, reverse=True)
+    return sorted(
+        (path for path in folder.iterdir() if NAME.match(path.name)),
+        key=lambda path: path.name,
+        reverse=True,
+    )

@@ -1,8 +1,10 @@
-"""Training in batches of a few prompts' completions, each encoded once for all its comparisons. Knows token ids and a network.
+"""Training in batches of a few prompts' completions, each encoded once for all its comparisons.
+Knows token ids and a network.
 
-A completion that stands in ten comparisons of a batch costs one forward and one backward pass instead of ten; a batch of one prompt alone
-would have most comparisons, but moves the weights toward that prompt. Within a batch, texts of like length are padded together; matrix
-products run in bfloat16 where the processor has it.
+A completion that stands in ten comparisons of a batch costs one forward and one backward pass
+instead of ten; a batch of one prompt alone would have most comparisons, but moves the weights
+toward that prompt. Within a batch, texts of like length are padded together; matrix products run in
+bfloat16 where the processor has it.
 """
 
 import time
@@ -17,16 +19,27 @@ from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.losses import FIRST_LOG_TIE_WIDTH, pair_losses
 from rlhf_pipeline.reward_model.network import autocast, has_bfloat16, padded
-from rlhf_pipeline.reward_model.trainers.base import Surroundings, Tally, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers.base import (
+    Surroundings,
+    Tally,
+    TrainerParams,
+    TrainingData,
+    TrainingRecord,
+)
 from rlhf_pipeline.reward_model.trainers.batches import TOKENS_PER_PASS, Batch, Plan, passes
-from rlhf_pipeline.reward_model.trainers.checkpoints import open_checkpoints, resume, save_checkpoint
+from rlhf_pipeline.reward_model.trainers.checkpoints import (
+    open_checkpoints,
+    resume,
+    save_checkpoint,
+)
 from rlhf_pipeline.reward_model.weights import tensors_hash
 
-# Widths of padded texts are multiples of it. oneDNN keeps a kernel for each shape it met: with every width, 20 steps took 1.49 GB instead
-# of 1.24, and each step the same time.
+# Widths of padded texts are multiples of it. oneDNN keeps a kernel for each shape it met: with
+# every width, 20 steps took 1.49 GB instead of 1.24, and each step the same time.
 WIDTH_STEP = 16
-# On a core torch's fused attention is slow backwards: of texts of 90 tokens a step took 0.86 s with it and 0.73 with the plain one, which
-# keeps the square of the length and so is for texts up to this.
+# On a core torch's fused attention is slow backwards: of texts of 90 tokens a step took 0.86 s with
+# it and 0.73 with the plain one, which keeps the square of the length and so is for texts up to
+# this.
 PLAIN_ATTENTION_WIDTH = 512
 TIE_WIDTH_RATE = 0.02  # its learning rate: one number, learnt beside millions of weights
 
@@ -48,24 +61,36 @@ class Meter:
         self._wall, self._cpu = time.perf_counter() - wall, time.process_time() - cpu
 
 
-def train_on_shared_texts(network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> TrainingRecord:
-    """Train in place; see `Trainer`. A killed training goes on from its last checkpoint to the same weights.
+def train_on_shared_texts(
+    network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+) -> TrainingRecord:
+    """Train in place; see `Trainer`. A killed training goes on from its last checkpoint to the same
+    weights.
 
-    With several processes each takes every `world`-th batch of a step and gradients are summed, which gives the weights of one process
-    up to rounding. Raises ConfigurationError where a step has fewer batches than processes, TrainingFailed on a loss that is NaN.
+    With several processes each takes every `world`-th batch of a step and gradients are summed,
+    which gives the weights of one process up to rounding. Raises ConfigurationError where a step
+    has fewer batches than processes, TrainingFailed on a loss that is NaN.
     """
     if params.batches_per_step < around.world:
         raise ConfigurationError(
-            f"{around.world} processes share {params.batches_per_step} batches a step. Set batches_per_step to a multiple of them."
+            f"{around.world} processes share {params.batches_per_step} batches a step. Set "
+            "batches_per_step to a multiple of them."
         )
     return _Training(network, data, params, around).run()
 
 
 class _Training:
-    def __init__(self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> None:
+    def __init__(
+        self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+    ) -> None:
         import torch
 
-        self.network, self.data, self.params, self.around = network.to(params.device), data, params, around
+        self.network, self.data, self.params, self.around = (
+            network.to(params.device),
+            data,
+            params,
+            around,
+        )
         self.plan = Plan(
             data,
             texts_per_batch=params.texts_per_batch,
@@ -78,12 +103,29 @@ class _Training:
         self.lengths = np.array([len(ids) for ids in data.token_ids], dtype=np.int64)
         self.widths = np.minimum(-(-self.lengths // WIDTH_STEP) * WIDTH_STEP, self.lengths.max())
         if params.loss == "davidson":
-            network.log_tie_width = torch.nn.Parameter(torch.tensor(FIRST_LOG_TIE_WIDTH, device=params.device))
-        own = [part for name, part in network.named_parameters() if part.requires_grad and name != "log_tie_width"]
-        groups: list[dict[str, Any]] = [{"params": own, "lr": params.learning_rate, "highest": params.learning_rate}]
+            network.log_tie_width = torch.nn.Parameter(
+                torch.tensor(FIRST_LOG_TIE_WIDTH, device=params.device)
+            )
+        own = [
+            part
+            for name, part in network.named_parameters()
+            if part.requires_grad and name != "log_tie_width"
+        ]
+        groups: list[dict[str, Any]] = [
+            {"params": own, "lr": params.learning_rate, "highest": params.learning_rate}
+        ]
         if params.loss == "davidson":
-            groups.append({"params": [network.log_tie_width], "lr": TIE_WIDTH_RATE, "highest": TIE_WIDTH_RATE, "weight_decay": 0.0})
-        self.optimizer = torch.optim.AdamW(groups, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True)
+            groups.append(
+                {
+                    "params": [network.log_tie_width],
+                    "lr": TIE_WIDTH_RATE,
+                    "highest": TIE_WIDTH_RATE,
+                    "weight_decay": 0.0,
+                }
+            )
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+        )
         self.trained = [part for group in self.optimizer.param_groups for part in group["params"]]
         self.tally, self.meter = Tally(), Meter()
 
@@ -147,7 +189,8 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest"] * share
         batches = self.plan.step(step)
-        # Of all processes: dividing by it here makes the sum of their gradients that of one process.
+        # Of all processes: dividing by it here makes the sum of their gradients that of one
+        # process.
         weight = float(sum(self.data.weights[batch.pairs].sum() for batch in batches))
         total = 0.0
         for number, batch in enumerate(batches):
@@ -157,7 +200,11 @@ class _Training:
                     total += self._learn_from(batch, weight)
         total = self._sum_over_processes(total)
         if not np.isfinite(total):
-            raise TrainingFailed(f"The loss of step {step + 1} is {total}. Lower learning_rate, or check weights and labels for NaN.")
+            raise TrainingFailed(
+                f"The loss of step {step + 1} is {total}. Lower learning_rate, or check weights "
+                "and "
+                "labels for NaN."
+            )
         torch.nn.utils.clip_grad_norm_(self.trained, self.params.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -176,33 +223,51 @@ class _Training:
             for group in groups:
                 texts = batch.texts[group]
                 together = [self.data.token_ids[text] for text in texts]
-                ids, mask = padded(together, self.data.pad_id, self.params.device, width=int(self.widths[texts].max()))
+                ids, mask = padded(
+                    together,
+                    self.data.pad_id,
+                    self.params.device,
+                    width=int(self.widths[texts].max()),
+                )
                 self.tally.n_padded += ids.numel()
                 parts.append(self.network(ids, mask).logits.squeeze(-1).float())
         place = torch.from_numpy(np.concatenate(groups)).to(self.params.device)
         scores = torch.zeros_like(scores).index_copy(0, place, torch.cat(parts))
         margins = scores[torch.from_numpy(batch.first)] - scores[torch.from_numpy(batch.second)]
         targets = self.data.targets.rows(batch.pairs).to_torch(device=self.params.device)
-        weights = torch.as_tensor(self.data.weights[batch.pairs], dtype=torch.float32, device=self.params.device)
-        losses = pair_losses(margins, targets, self.params, log_tie_width=getattr(self.network, "log_tie_width", None))
+        weights = torch.as_tensor(
+            self.data.weights[batch.pairs], dtype=torch.float32, device=self.params.device
+        )
+        losses = pair_losses(
+            margins,
+            targets,
+            self.params,
+            log_tie_width=getattr(self.network, "log_tie_width", None),
+        )
         loss = (losses * weights).sum() / total_weight
         loss.backward()
         return float(loss.detach())
 
     def _attention(self) -> Any:
-        """The faster attention for these texts here; gradient checkpointing has to meet the same forwards and backwards."""
+        """The faster attention for these texts here; gradient checkpointing has to meet the same
+        forwards and backwards.
+        """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         is_plain = self.params.device == "cpu" and self.widths.max() <= PLAIN_ATTENTION_WIDTH
         return sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext()
 
     def _rate_share(self, step: int) -> float:
-        """Of the highest learning rate: linearly up, then linearly down to 0 after the last step."""
+        """Of the highest learning rate: linearly up, then linearly down to 0 after the last
+        step.
+        """
         n, warm = self.plan.n_steps, int(self.params.warmup_share * self.plan.n_steps)
         return (step + 1) / warm if step < warm else (n - step) / max(1, n - warm)
 
     def _sum_over_processes(self, total: float) -> float:
-        """Sum the gradients, and the losses, over all processes; what is not learnt from in this step counts as 0."""
+        """Sum the gradients, and the losses, over all processes; what is not learnt from in this
+        step counts as 0.
+        """
         if self.around.world == 1:
             return total
         import torch
@@ -211,7 +276,10 @@ class _Training:
         for part in self.trained:
             part.grad = torch.zeros_like(part) if part.grad is None else part.grad
         # One message instead of one per tensor.
-        flat = torch.cat([part.grad.reshape(-1) for part in self.trained] + [torch.tensor([total], device=self.params.device)])
+        flat = torch.cat(
+            [part.grad.reshape(-1) for part in self.trained]
+            + [torch.tensor([total], device=self.params.device)]
+        )
         dist.all_reduce(flat)
         at = 0
         for part in self.trained:
@@ -225,7 +293,11 @@ class _Training:
             return
         wall_s, cpu_s = self.meter.spent
         save_checkpoint(
-            self.around.checkpoints, n_done, self.network, self.optimizer, {**asdict(self.tally), "wall_s": wall_s, "cpu_s": cpu_s}
+            self.around.checkpoints,
+            n_done,
+            self.network,
+            self.optimizer,
+            {**asdict(self.tally), "wall_s": wall_s, "cpu_s": cpu_s},
         )
 
     def _has_seen_enough(self, n_done: int) -> bool:
@@ -243,10 +315,24 @@ class _Training:
     def _fingerprint(self) -> str:
         import torch
 
-        start = tensors_hash({name: part for name, part in self.network.state_dict().items() if torch.is_tensor(part)})
-        return content_hash(start, self.data.fingerprint(), self.params.model_dump(mode="json"), torch.__version__, torch.get_num_threads())
+        start = tensors_hash(
+            {
+                name: part
+                for name, part in self.network.state_dict().items()
+                if torch.is_tensor(part)
+            }
+        )
+        return content_hash(
+            start,
+            self.data.fingerprint(),
+            self.params.model_dump(mode="json"),
+            torch.__version__,
+            torch.get_num_threads(),
+        )
 
 
 def precision_used(params: TrainerParams) -> str:
-    is_half = params.precision == "bfloat16" or (params.precision == "auto" and has_bfloat16(params.device.split(":")[0]))
+    is_half = params.precision == "bfloat16" or (
+        params.precision == "auto" and has_bfloat16(params.device.split(":")[0])
+    )
     return "bfloat16" if is_half else "float32"

@@ -1,4 +1,6 @@
-"""Training by TRL's RewardTrainer, two completions encoded per pair. Knows TRL; knows no texts and no frames."""
+"""Training by TRL's RewardTrainer, two completions encoded per pair. Knows TRL; knows no texts and
+no frames.
+"""
 
 import tempfile
 import warnings
@@ -11,16 +13,25 @@ import numpy as np
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.reward_model.network import quiet_libraries
-from rlhf_pipeline.reward_model.trainers.base import Surroundings, Tally, TrainerParams, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.trainers.base import (
+    Surroundings,
+    Tally,
+    TrainerParams,
+    TrainingData,
+    TrainingRecord,
+)
 from rlhf_pipeline.reward_model.trainers.shared_text import Meter, precision_used
 
 
-def train_with_trl(network: Any, data: TrainingData, params: TrainerParams, around: Surroundings) -> TrainingRecord:
+def train_with_trl(
+    network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+) -> TrainingRecord:
     """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
 
-    TRL learns certain preferences, by the losses bradley_terry and margin, all of one weight; pairs without a preferred side and of
-    weight 0 are left out. Raises ConfigurationError where other losses, weights or several processes are asked for, NotEnoughData
-    where no pair has a preferred side, TrainingFailed on a loss that is NaN.
+    TRL learns certain preferences, by the losses bradley_terry and margin, all of one weight; pairs
+    without a preferred side and of weight 0 are left out. Raises ConfigurationError where other
+    losses, weights or several processes are asked for, NotEnoughData where no pair has a preferred
+    side, TrainingFailed on a loss that is NaN.
     """
     from trl import RewardTrainer
 
@@ -37,10 +48,14 @@ def train_with_trl(network: Any, data: TrainingData, params: TrainerParams, arou
         )
         _remove_printing(trainer)
         trainer.train()
-        trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # it left `forward` in bfloat16
+        # it left `forward` in bfloat16
+        trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     if not losses or not np.isfinite(losses).all():
-        raise TrainingFailed(f"A loss of TRL's trainer is no number ({losses[-1:]}). Lower learning_rate, or check the labels for NaN.")
+        raise TrainingFailed(
+            f"A loss of TRL's trainer is no number ({losses[-1:]}). Lower learning_rate, or check "
+            "the labels for NaN."
+        )
     network.eval()
     if params.gradient_checkpointing:
         network.activation_checkpointing_disable()
@@ -63,12 +78,21 @@ def train_with_trl(network: Any, data: TrainingData, params: TrainerParams, arou
 
 def _refuse_the_unknown(data: TrainingData, params: TrainerParams, around: Surroundings) -> None:
     if params.loss not in ("bradley_terry", "margin"):
-        raise ConfigurationError(f"TRL's trainer has no loss {params.loss}. Choose bradley_terry or margin, or the trainer shared_text.")
+        raise ConfigurationError(
+            f"TRL's trainer has no loss {params.loss}. Choose bradley_terry or margin, or the "
+            "trainer shared_text."
+        )
     counted = data.weights[data.weights > 0]
     if len(counted) and not np.allclose(counted, counted[0]):
-        raise ConfigurationError("TRL's trainer knows no weights of pairs. Give all the same weight, or choose the trainer shared_text.")
+        raise ConfigurationError(
+            "TRL's trainer knows no weights of pairs. Give all the same weight, or choose the "
+            "trainer shared_text."
+        )
     if around.world > 1:
-        raise ConfigurationError("Several processes train with the trainer shared_text alone. Choose it, or run one process.")
+        raise ConfigurationError(
+            "Several processes train with the trainer shared_text alone. Choose it, or run one "
+            "process."
+        )
 
 
 def _rows(data: TrainingData, params: TrainerParams) -> Any:
@@ -77,13 +101,20 @@ def _rows(data: TrainingData, params: TrainerParams) -> Any:
     p = np.asarray(data.targets.p)
     rows: list[dict[str, Any]] = []
     for row in np.flatnonzero((data.weights > 0) & (p != 0.5)):
-        sides = (data.first[row], data.second[row]) if p[row] > 0.5 else (data.second[row], data.first[row])
+        sides = (
+            (data.first[row], data.second[row])
+            if p[row] > 0.5
+            else (data.second[row], data.first[row])
+        )
         chosen, rejected = (data.token_ids[side] for side in sides)
         rows.append({"chosen_ids": chosen, "rejected_ids": rejected})
         if params.loss == "margin" and data.targets.strength is not None:
             rows[-1]["margin"] = params.margin_scale * float(data.targets.strength[row])
     if not rows:
-        raise NotEnoughData(f"None of {len(p)} pairs has a preferred side, which TRL's trainer needs. Choose the trainer shared_text.")
+        raise NotEnoughData(
+            f"None of {len(p)} pairs has a preferred side, which TRL's trainer needs. Choose the "
+            "trainer shared_text."
+        )
     return Dataset.from_list(rows)
 
 
@@ -133,7 +164,9 @@ def _watch(around: Surroundings, progress: Progress, meter: Meter) -> Any:
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any) -> Any:
+        def on_step_end(
+            self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any
+        ) -> Any:
             progress(state.global_step, state.max_steps, "steps")
             with meter.paused():
                 model.eval()
@@ -158,8 +191,11 @@ def _quiet() -> Iterator[None]:
     datasets.disable_progress_bars()
     try:
         with quiet_libraries(), warnings.catch_warnings():
-            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of activation_checkpointing
-            warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing")
+            # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of
+            # activation_checkpointing
+            warnings.filterwarnings(
+                "ignore", category=FutureWarning, message=".*gradient_checkpointing"
+            )
             yield
     finally:
         if had_bars:

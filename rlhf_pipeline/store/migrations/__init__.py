@@ -1,7 +1,8 @@
-"""Alembic run from code: the way from any version of the tables to the newest and back. Knows versions/, no query.
+"""Alembic run from code: the way from any version of the tables to the newest and back. Knows
+versions/, no query.
 
-A new version is a file versions/v<NNNN>_<what>.py beside the others; `schema.py` changes in the same commit, and a test
-holds that both say the same.
+A new version is a file versions/v<NNNN>_<what>.py beside the others; `schema.py` changes in the
+same commit, and a test holds that both say the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +22,14 @@ LOCK_KEY = 727_461  # of Postgres's advisory lock: any number, always the same
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the tables to `revision` (default: the newest), in one transaction under a lock; nothing to do costs one query.
+    """Bring the tables to `revision` (default: the newest), in one transaction under a lock;
+    nothing to do costs one query.
 
     Raises StoreError where the database was written by a newer version of this package.
     """
     if database.path is not None:
-        database.path.touch(mode=0o600)  # SQLite would make it readable by everybody, and gives its log the same mode
+        # SQLite would make it readable by everybody, and gives its log the same mode
+        database.path.touch(mode=0o600)
     if revision == "head" and current(database) == HEAD:
         return
     with _locked(database), translated(database.where):
@@ -47,7 +50,9 @@ def current(database: Database) -> str | None:
     with database.reading() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
-        version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        version: str | None = connection.execute(
+            text("SELECT version_num FROM alembic_version")
+        ).scalar()
         return version
 
 
@@ -58,20 +63,28 @@ def _run(database: Database, revision: str, direction: str) -> None:
     from alembic.util import CommandError
 
     script = ScriptDirectory(str(FOLDER))
-    steps: Callable[..., Any] = script._upgrade_revs if direction == "upgrade" else script._downgrade_revs
+    steps: Callable[..., Any] = (
+        script._upgrade_revs if direction == "upgrade" else script._downgrade_revs
+    )
 
     with database.engine.execution_options(writes=True).begin() as connection:
         _wait_turn(connection, database)
         context = MigrationContext.configure(
-            connection, opts={"transactional_ddl": True, "fn": lambda version, _: steps(revision, version), "script": script}
+            connection,
+            opts={
+                "transactional_ddl": True,
+                "fn": lambda version, _: steps(revision, version),
+                "script": script,
+            },
         )
         try:
             with Operations.context(context):
                 context.run_migrations()
         except CommandError as cause:
             raise StoreError(
-                f"The store {database.where} cannot be migrated ({cause}). It was probably written by a newer version of this "
-                "package: upgrade the package, or point it at another store."
+                f"The store {database.where} cannot be migrated ({cause}). It was probably written "
+                "by a newer version of this package: upgrade the package, or point it at another "
+                "store."
             ) from cause
 
 
@@ -86,12 +99,17 @@ def _write_ahead(database: Database) -> None:
 
 def _wait_turn(connection: Connection, database: Database) -> None:
     if not database.is_sqlite:
-        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a million votes may take longer to rebuild than any query
+        # a million votes may take longer to rebuild than any query
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
 
 
 def _locked(database: Database) -> AbstractContextManager[None]:
-    return _file_lock(Path(f"{database.path}.migrating"), database.busy_timeout_s) if database.path else _no_lock()
+    return (
+        _file_lock(Path(f"{database.path}.migrating"), database.busy_timeout_s)
+        if database.path
+        else _no_lock()
+    )
 
 
 @contextmanager
@@ -108,5 +126,6 @@ def _file_lock(path: Path, timeout_s: float) -> Iterator[None]:
             yield
     except Timeout as cause:
         raise StoreError(
-            f"Another process has been migrating the store for {timeout_s:g} s ({path}). Let it finish, then try again."
+            f"Another process has been migrating the store for {timeout_s:g} s ({path}). Let it "
+            "finish, then try again."
         ) from cause

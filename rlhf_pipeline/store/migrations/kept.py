@@ -1,7 +1,9 @@
-"""What an older version of the tables cannot hold, put aside on the way down and given back on the way up. Knows names, no version.
+"""What an older version of the tables cannot hold, put aside on the way down and given back on the
+way up. Knows names, no version.
 
-Tables `kept_<revision>_<table>` lie beside the others: no program reads them, and the way up empties and drops them. So down and up again is the
-same rows. An older program does not see what is in them: its `audit verify` takes votes whose later columns are put aside for changed ones.
+Tables `kept_<revision>_<table>` lie beside the others: no program reads them, and the way up
+empties and drops them. So down and up again is the same rows. An older program does not see what is
+in them: its `audit verify` takes votes whose later columns are put aside for changed ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +25,13 @@ def keep_rows(revision: str, table: str) -> None:
 
 
 def keep_columns(revision: str, table: str, key: Sequence[str], columns: Sequence[str]) -> None:
-    """What stands in columns that are about to be dropped, by `key`; of rows where one of them says something."""
+    """What stands in columns that are about to be dropped, by `key`; of rows where one of them says
+    something.
+    """
     said = " OR ".join(f"{name} IS NOT NULL" for name in columns)
-    _keep(f"SELECT {', '.join((*SCOPE, *key, *columns))} FROM {table} WHERE {said}", revision, table)
+    _keep(
+        f"SELECT {', '.join((*SCOPE, *key, *columns))} FROM {table} WHERE {said}", revision, table
+    )
 
 
 def give_back_rows(revision: str, table: str) -> None:
@@ -37,8 +43,17 @@ def give_back_rows(revision: str, table: str) -> None:
         op.drop_table(kept)
 
 
-def give_back_columns(revision: str, table: str, key: Sequence[str], columns: Sequence[str], *, append_only: bool = False) -> None:
-    """Into the columns that were made anew; of an `append_only` table without the triggers that refuse it."""
+def give_back_columns(
+    revision: str,
+    table: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    *,
+    append_only: bool = False,
+) -> None:
+    """Into the columns that were made anew; of an `append_only` table without the triggers that
+    refuse it.
+    """
     kept = _name(revision, table)
     if _is_there(kept):
         values = ", ".join(f"{name} = {kept}.{name}" for name in columns)
@@ -49,13 +64,22 @@ def give_back_columns(revision: str, table: str, key: Sequence[str], columns: Se
 
 
 def refuse_to_drop() -> None:
-    """Raises StoreError where something is put aside: below the first version there is nowhere to give it back from."""
-    kept = sorted(name for name in sa.inspect(op.get_bind()).get_table_names() if name.startswith(PREFIX))
-    counted = [f"{op.get_bind().execute(sa.text(f'SELECT count(*) FROM {name}')).scalar_one():,} rows of {_whose(name)}" for name in kept]
+    """Raises StoreError where something is put aside: below the first version there is nowhere to
+    give it back from.
+    """
+    kept = sorted(
+        name for name in sa.inspect(op.get_bind()).get_table_names() if name.startswith(PREFIX)
+    )
+    counted = [
+        f"{op.get_bind().execute(sa.text(f'SELECT count(*) FROM {name}')).scalar_one():,} rows of "
+        f"{_whose(name)}"
+        for name in kept
+    ]
     if counted:
         raise StoreError(
-            f"The way down to base drops every table, and with them what no older version holds: {', '.join(counted)}. Nothing was changed. "
-            "Export first with `rlhf export votes`, `comparisons` and `tuples`, or go down to 0001, which puts all of it aside."
+            "The way down to base drops every table, and with them what no older version holds: "
+            f"{', '.join(counted)}. Nothing was changed. Export first with `rlhf export votes`, "
+            "`comparisons` and `tuples`, or go down to 0001, which puts all of it aside."
         )
 
 

@@ -1,4 +1,6 @@
-"""The routes of /api/v1, a file per noun. Knows the files; each knows its own requests and answers."""
+"""The routes of /api/v1, a file per noun. Knows the files; each knows its own requests and
+answers.
+"""
 
 from fastapi.routing import APIRoute
 

@@ -22,7 +22,10 @@ READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
 Words = Annotated[str | None, Query(max_length=200)]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "a link a line, oldest first", "content": {"application/jsonl": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "a link a line, oldest first",
+        "content": {"application/jsonl": {"schema": {"type": "string"}}},
+    }
 }
 
 
@@ -30,7 +33,9 @@ LINES: dict[int | str, dict[str, Any]] = {
 def read(
     site: AnySite,
     actor: Words = None,
-    action: Annotated[str | None, Query(max_length=200, description="`users.*` finds all that begin so")] = None,
+    action: Annotated[
+        str | None, Query(max_length=200, description="`users.*` finds all that begin so")
+    ] = None,
     object_id: Words = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -38,9 +43,16 @@ def read(
     """Acts, newest first. A page of a rare one may be empty and still have a next."""
     place = place_of(cursor, int)
     links, following = site.store.audit.page(
-        before_seq=place[0] if place else None, actor=actor, action=action, object_id=object_id, limit=limit
+        before_seq=place[0] if place else None,
+        actor=actor,
+        action=action,
+        object_id=object_id,
+        limit=limit,
     )
-    return Page(items=[AuditLinkOut.model_validate(link.model_dump()) for link in links], next=cursor_of(following) if following else None)
+    return Page(
+        items=[AuditLinkOut.model_validate(link.model_dump()) for link in links],
+        next=cursor_of(following) if following else None,
+    )
 
 
 @router.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
@@ -49,7 +61,9 @@ def export(site: AnySite) -> StreamingResponse:
     return StreamingResponse(_lines(site.store), media_type="application/jsonl")
 
 
-@router.post("/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))])
+@router.post(
+    "/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))]
+)
 def verify(site: AnySite) -> Verification:
     """Walk the chain, set every vote beside its link and the chain beside its daily anchors."""
     database = site.store.database
@@ -58,7 +72,12 @@ def verify(site: AnySite) -> Verification:
     except StoreError as broken:
         return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=0)
     try:
-        return Verification(holds=True, n_links=verify_with_anchors(site.store.audit, anchors), broken_at=None, n_anchors=len(anchors))
+        return Verification(
+            holds=True,
+            n_links=verify_with_anchors(site.store.audit, anchors),
+            broken_at=None,
+            n_anchors=len(anchors),
+        )
     except StoreError as broken:
         return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=len(anchors))
 

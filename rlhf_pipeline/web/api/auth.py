@@ -17,7 +17,9 @@ def log_in(site: AnySite, request: Request, body: Login) -> Response:
     """Start a session: the answer sets its cookie."""
     response = Response(status_code=204)
     device = request.cookies.get(site.auth.device_cookie)
-    site.auth.log_in(response, body.email, body.password, address=address_of(request), device=device)
+    site.auth.log_in(
+        response, body.email, body.password, address=address_of(request), device=device
+    )
     return response
 
 
@@ -34,7 +36,9 @@ def redeem(site: AnySite, body: Redemption) -> Response:
 def log_out(site: AnySite, principal: SignedIn) -> Response:
     """End this session. An Idempotency-Key is passed over: who repeats it is nobody any more."""
     if not principal.is_session:
-        raise Problem(403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session")
+        raise Problem(
+            403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session"
+        )
     response = Response(status_code=204)
     site.auth.end_session(response, principal)
     return response

@@ -1,4 +1,6 @@
-"""Leasing cards, giving them back. Knows what an annotator is shown, and nothing of why a card was dealt."""
+"""Leasing cards, giving them back. Knows what an annotator is shown, and nothing of why a card was
+dealt.
+"""
 
 from typing import Annotated
 
@@ -20,7 +22,9 @@ STEP = 10  # about how many: the next moment others took some of them
 
 @router.post("/assignments:lease", response_model=Lease)
 async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
-    """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that comes later is kept all the same."""
+    """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that
+    comes later is kept all the same.
+    """
     async with site.dealing:
         return await run_in_threadpool(_leased, site, principal.user_id, (body or LeaseRequest()).n)
 
@@ -58,8 +62,13 @@ def release(site: AnySite, principal: Annotator, assignment_id: str) -> Response
 @router.post("/assignments:extend")
 def extend(site: AnySite, principal: Annotator) -> Extended:
     """Prolong the leases of all cards you hold by `lease_minutes` from now."""
-    return Extended(n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes))
+    return Extended(
+        n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes)
+    )
 
 
 def rules_shown(rules: AnnotationRules) -> RulesShown:
-    return RulesShown(dimensions=list(rules.dimensions), **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"})
+    return RulesShown(
+        dimensions=list(rules.dimensions),
+        **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
+    )

@@ -22,12 +22,15 @@ Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 def read_all(
     site: AnySite,
     principal: Reader,
-    category: Annotated[Text | None, Query(max_length=200, description="only those of this category")] = None,
+    category: Annotated[
+        Text | None, Query(max_length=200, description="only those of this category")
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ComparisonOut]:
-    """Comparisons, the newest day's first. Model names and known answers only for those who may not vote, who also find by category only
-    what they have judged: a page may be short and still have a next."""
+    """Comparisons, the newest day's first. Model names and known answers only for those who may not
+    vote, who also find by category only what they have judged: a page may be short and still have a
+    next."""
     return lists.comparisons(site, principal, category=category, cursor=cursor, limit=limit)
 
 
@@ -39,8 +42,9 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
 
 @router.post("/comparisons:offer", responses=documented(404))
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
-    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted on. With `annotator_id` one person is asked,
-    once for each, beside what anybody is asked for; what they skip is left to anybody."""
+    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted
+    on. With `annotator_id` one person is asked, once for each, beside what anybody is asked for;
+    what they skip is left to anybody."""
     return offers.offer(site, principal, body)
 
 

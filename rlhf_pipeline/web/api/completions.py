@@ -1,4 +1,6 @@
-"""One completion of a prompt by the provider, as it is made. Knows requests and events; asking is `web.completing`."""
+"""One completion of a prompt by the provider, as it is made. Knows requests and events; asking is
+`web.completing`.
+"""
 
 from typing import Annotated, Any
 
@@ -18,7 +20,8 @@ router = api_router("completions")
 Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "events `piece` ({text}) as they come, `again` where a stream broke off and what came does not count, and at last "
+        "description": "events `piece` ({text}) as they come, `again` where a stream broke off and "
+        "what came does not count, and at last "
         "`completion` (the whole, as it is kept) or `failed` ({error})",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
@@ -34,15 +37,32 @@ class ToComplete(Model):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=256, ge=1, le=32768)
     seed: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="another asks for another completion; the same is told again from what is kept"
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="another asks for another completion; the same is told again from what is kept",
     )
 
 
-@router.post("/completions:stream", status_code=200, responses=EVENTS | documented(429), response_class=EventStream)
+@router.post(
+    "/completions:stream",
+    status_code=200,
+    responses=EVENTS | documented(429),
+    response_class=EventStream,
+)
 @keeps_own_key
 def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
-    """One completion by the provider of the settings, as server-sent events. It is kept: the same request again is answered from there."""
+    """One completion by the provider of the settings, as server-sent events. It is kept: the same
+    request again is answered from there.
+    """
     params = CompletionParams(
-        k=1, temperatures=[body.temperature], top_ps=[body.top_p], max_new_tokens=body.max_tokens, seed=body.seed, system=body.system
+        k=1,
+        temperatures=[body.temperature],
+        top_ps=[body.top_p],
+        max_new_tokens=body.max_tokens,
+        seed=body.seed,
+        system=body.system,
     )
-    return EventStream(site.streams, principal.token.token_id, lambda: site.completer.watched(body.prompt, params))
+    return EventStream(
+        site.streams, principal.token.token_id, lambda: site.completer.watched(body.prompt, params)
+    )

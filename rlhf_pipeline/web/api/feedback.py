@@ -1,4 +1,6 @@
-"""Thumbs, ratings, corrections and words from where a model is used. Knows sessions; knows no card."""
+"""Thumbs, ratings, corrections and words from where a model is used. Knows sessions; knows no
+card.
+"""
 
 from datetime import UTC, datetime, time
 from typing import Annotated, Literal
@@ -26,13 +28,17 @@ Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
 @router.post("/feedback", status_code=201)
 @done_once()
 def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
-    """Record one. A correction becomes a comparison with its author's vote for the corrected text, which training takes as chosen: of a
-    service account only where `author` says whose words it passes on. Without, they are a machine's."""
+    """Record one. A correction becomes a comparison with its author's vote for the corrected text,
+    which training takes as chosen: of a service account only where `author` says whose words it
+    passes on. Without, they are a machine's."""
     _check_time(site, body)
     is_person = principal.user.kind == "person"
     if body.author is not None:
         if is_person:
-            said = "is for service accounts, which pass on what others said: leave it out, what you send is your own"
+            said = (
+                "is for service accounts, which pass on what others said: leave it out, what "
+                "you send is your own"
+            )
             raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
         body = body.model_copy(update={"author": Pseudonyms.of(site.settings.home)(body.author)})
     kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
@@ -49,12 +55,24 @@ def read_all(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[Feedback]:
-    """Newest first. Who may vote is not shown others' corrections of what they have not judged; an admin is."""
-    return lists.feedback(site, principal, kind=kind, session_id=session_id, created_by=created_by, cursor=cursor, limit=limit)
+    """Newest first. Who may vote is not shown others' corrections of what they have not judged; an
+    admin is.
+    """
+    return lists.feedback(
+        site,
+        principal,
+        kind=kind,
+        session_id=session_id,
+        created_by=created_by,
+        cursor=cursor,
+        limit=limit,
+    )
 
 
 @router.get("/feedback/{feedback_id}")
-def read(site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> Feedback:
+def read(
+    site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
+) -> Feedback:
     """One entry."""
     return lists.one_feedback(site, principal, feedback_id)
 
@@ -64,6 +82,13 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
     if sent.given_at is None:
         return
     # Compared as moments: one at either end of the calendar may have no date in UTC.
-    if not datetime.combine(site.settings.start_day, time(), UTC) <= sent.given_at <= site.store.database.clock.now():
-        said = f"is {sent.given_at}: it must lie between the project's first day, {site.settings.start_day}, and now"
+    if (
+        not datetime.combine(site.settings.start_day, time(), UTC)
+        <= sent.given_at
+        <= site.store.database.clock.now()
+    ):
+        said = (
+            f"is {sent.given_at}: it must lie between the project's first day, "
+            f"{site.settings.start_day}, and now"
+        )
         raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])

@@ -1,4 +1,6 @@
-"""Guidelines and rules: read and edit, each edit a new version. Knows versions; knows no annotator."""
+"""Guidelines and rules: read and edit, each edit a new version. Knows versions; knows no
+annotator.
+"""
 
 from typing import Annotated
 
@@ -26,7 +28,9 @@ RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
 
 class NewRules(AnnotationRules):
     seed: int | None = Field(default=None, ge=0, description="left out or null: it stays")  # type: ignore[assignment]
-    agreement_votes: int | None = Field(default=None, ge=2, le=9, description="left out or null: it stays")  # type: ignore[assignment]
+    agreement_votes: int | None = Field(
+        default=None, ge=2, le=9, description="left out or null: it stays"
+    )  # type: ignore[assignment]
 
 
 @router.get("/guidelines", dependencies=READER)
@@ -46,9 +50,17 @@ def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
 
 @router.post("/guidelines", status_code=201, responses=documented(412, 428))
 @done_once()
-def add(site: AnySite, principal: Editor, response: Response, body: NewGuideline, if_match: IfMatch = None) -> GuidelineOut:
+def add(
+    site: AnySite,
+    principal: Editor,
+    response: Response,
+    body: NewGuideline,
+    if_match: IfMatch = None,
+) -> GuidelineOut:
     """The next version; If-Match is the one it was made of ("0" for the first)."""
-    guideline = site.store.guidelines.add(body.text, after=edited_version(if_match), actor=principal.user_id)
+    guideline = site.store.guidelines.add(
+        body.text, after=edited_version(if_match), actor=principal.user_id
+    )
     site.terms.forget()
     response.headers["ETag"] = etag_of(guideline.version)
     return GuidelineOut.model_validate(guideline.model_dump())
@@ -56,21 +68,33 @@ def add(site: AnySite, principal: Editor, response: Response, body: NewGuideline
 
 @router.get("/rules", tags=["rules"])
 def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
-    """How cards are dealt and judged. The seed, which tells the hidden cards, only for auditors who do not vote, and for admins."""
+    """How cards are dealt and judged. The seed, which tells the hidden cards, only for auditors who
+    do not vote, and for admins.
+    """
     version, rules = site.store.rules.latest()
     response.headers["ETag"] = etag_of(version)
     return _rules_out(principal, version, rules)
 
 
 @router.put("/rules", responses=documented(412, 428), tags=["rules"])
-def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: NewRules, if_match: IfMatch = None) -> RulesOut:
-    """All of them anew, for cards dealt from now on; what is left out is the default, but seed and agreement_votes stay. Only an admin sets
-    another seed."""
+def put_rules(
+    site: AnySite,
+    principal: RulesEditor,
+    response: Response,
+    body: NewRules,
+    if_match: IfMatch = None,
+) -> RulesOut:
+    """All of them anew, for cards dealt from now on; what is left out is the default, but seed and
+    agreement_votes stay. Only an admin sets another seed."""
     if body.seed is not None and blind_reader(principal) is not None:
         said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
         raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
     held = site.store.rules.latest()[1]
-    kept = {name: getattr(held, name) for name in ("seed", "agreement_votes") if getattr(body, name) is None}
+    kept = {
+        name: getattr(held, name)
+        for name in ("seed", "agreement_votes")
+        if getattr(body, name) is None
+    }
     rules = AnnotationRules.model_validate(body.model_dump() | kept)
     version = site.store.rules.put(rules, after=edited_version(if_match), actor=principal.user_id)
     site.terms.forget()
@@ -80,4 +104,7 @@ def put_rules(site: AnySite, principal: RulesEditor, response: Response, body: N
 
 def _rules_out(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
     shows_seed = blind_reader(principal) is None and principal.may(Permission.AUDIT_READ)
-    return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})))
+    return RulesOut(
+        version=version,
+        rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})),
+    )

@@ -13,7 +13,16 @@ from rlhf_pipeline.web.idempotency import done_once, keeps_no_record
 from rlhf_pipeline.web.paging import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import IssuedToken, Me, NewToken, OwnVote, Page, PasswordChange, Statistics, TokenOut
+from rlhf_pipeline.web.schemas import (
+    IssuedToken,
+    Me,
+    NewToken,
+    OwnVote,
+    Page,
+    PasswordChange,
+    Statistics,
+    TokenOut,
+)
 
 router = api_router("me")
 Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
@@ -41,7 +50,9 @@ def my_statistics(site: AnySite, principal: Voter) -> Statistics:
 
 
 @router.get("/me/votes")
-def my_votes(site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limit = 50) -> Page[OwnVote]:
+def my_votes(
+    site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limit = 50
+) -> Page[OwnVote]:
     """Your votes as you cast them, newest first."""
     return lists.own_votes(site, principal.user_id, cursor=cursor, limit=limit)
 
@@ -49,12 +60,20 @@ def my_votes(site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limi
 @router.post("/me/password", status_code=204, responses=documented(429))
 @keeps_no_record
 def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
-    """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no trace of a password is kept."""
+    """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no
+    trace of a password is kept.
+    """
     if not principal.is_session:
-        raise Problem(403, "A password is changed by somebody who is logged in, not by a token.", kind="no_session")
+        raise Problem(
+            403,
+            "A password is changed by somebody who is logged in, not by a token.",
+            kind="no_session",
+        )
     site.auth.check_password(principal.user, body.old_password)
     hashed = site.auth.hashed(body.new_password)
-    site.store.users.set_password(principal.user_id, hashed, actor=principal.user_id, asked_by=principal.token.token_id)
+    site.store.users.set_password(
+        principal.user_id, hashed, actor=principal.user_id, asked_by=principal.token.token_id
+    )
     site.auth.forget()
     response = Response(status_code=204)
     site.auth.start_session(response, principal.user, password_hash=hashed)
@@ -62,7 +81,9 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 
 
 @router.get("/me/tokens")
-def my_tokens(site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50) -> Page[TokenOut]:
+def my_tokens(
+    site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50
+) -> Page[TokenOut]:
     """Your API tokens, newest first, those that ended too."""
     return lists.own_tokens(site, principal.user_id, cursor=cursor, limit=limit)
 
@@ -70,16 +91,23 @@ def my_tokens(site: AnySite, principal: Owner, cursor: Cursor = None, limit: Lim
 @router.post("/me/tokens", status_code=201)
 @done_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
-    """A token with no more permissions than you have. Its secret is shown this once. Made by somebody who is logged in, not by a token."""
+    """A token with no more permissions than you have. Its secret is shown this once. Made by
+    somebody who is logged in, not by a token.
+    """
     if not principal.is_session:  # it would outlive its own end, and its revocation
         raise Problem(
             403,
-            "A token makes no token. Log in and make it on the page `me`, or have it made on the server: rlhf users token EMAIL.",
+            "A token makes no token. Log in and make it on the page `me`, or have it made on the "
+            "server: rlhf users token EMAIL.",
             kind="no_session",
         )
     beyond = sorted(set(body.scopes or ()) - principal.permissions)
     if beyond:
-        raise Problem(403, f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.", kind="forbidden")
+        raise Problem(
+            403,
+            f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.",
+            kind="forbidden",
+        )
     secret, token = site.store.tokens.issue(
         principal.user_id,
         kind="api",

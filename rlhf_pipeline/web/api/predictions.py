@@ -1,4 +1,6 @@
-"""Which of two completions people would prefer, by the champion reward model. Knows requests and answers; the model is `web.predicting`."""
+"""Which of two completions people would prefer, by the champion reward model. Knows requests and
+answers; the model is `web.predicting`.
+"""
 
 from datetime import datetime
 from typing import Annotated
@@ -32,7 +34,12 @@ class PairsToPredict(Model):
 
 
 class PredictionOut(BaseModel):
-    p_raw: float = Field(ge=0, le=1, description="P(a preferred) by the reward model; of the pair with its sides exchanged 1 - p")
+    p_raw: float = Field(
+        ge=0,
+        le=1,
+        description="P(a preferred) by the reward model; of the pair with its sides exchanged 1 - "
+        "p",
+    )
     p_calibrated: float = Field(ge=0, le=1, description="the same after calibration")
     score_a: float
     score_b: float
@@ -43,7 +50,9 @@ class PredictionsOut(BaseModel):
     """Answers in the order of the pairs, and what they rest on."""
 
     reward_model: str = Field(description="name@version")
-    calibrator: str = Field(description="calibrator version of that reward model; none before it was calibrated")
+    calibrator: str = Field(
+        description="calibrator version of that reward model; none before it was calibrated"
+    )
     data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
     data_seq: int | None = Field(description="highest vote seq these rest on")
     predicted_at: datetime
@@ -51,11 +60,17 @@ class PredictionsOut(BaseModel):
 
 
 @router.post("/predictions")
-def predict(site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict) -> PredictionsOut:
-    """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept of it but the answer to its key."""
+def predict(
+    site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
+) -> PredictionsOut:
+    """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept
+    of it but the answer to its key.
+    """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.answers([Question(**pair.model_dump()) for pair in asked])
-    return PredictionsOut(**_shared(answers[0]), predictions=[PredictionOut(**_own(answer)) for answer in answers])
+    return PredictionsOut(
+        **_shared(answers[0]), predictions=[PredictionOut(**_own(answer)) for answer in answers]
+    )
 
 
 def _shared(answer: PairPrediction) -> dict[str, object]:

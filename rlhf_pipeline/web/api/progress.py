@@ -1,4 +1,6 @@
-"""How far the work is: for pages, for scripts, and as a stream of events. Knows counts; knows no text."""
+"""How far the work is: for pages, for scripts, and as a stream of events. Knows counts; knows no
+text.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,39 +32,60 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/progress")
 def read(site: AnySite, principal: Reader) -> ProgressOut:
-    """Judgements that are offered, done and under way; votes by day and by annotator. Users who may vote get only votes on
-    comparisons they have judged."""
+    """Judgements that are offered, done and under way; votes by day and by annotator. Users who may
+    vote get only votes on comparisons they have judged."""
     return progress.of_project(site, principal)
 
 
-@router.get("/progress/events", status_code=200, responses=EVENTS | documented(429), response_class=EventStream)
+@router.get(
+    "/progress/events",
+    status_code=200,
+    responses=EVENTS | documented(429),
+    response_class=EventStream,
+)
 async def events(site: AnySite, principal: Reader, request: Request) -> EventStream:
-    """Progress as server-sent events, as long as you may read it; at most 10 streams of a token or session at once."""
+    """Progress as server-sent events, as long as you may read it; at most 10 streams of a token or
+    session at once.
+    """
     secret = site.auth.secret_of(request) or ""
-    return EventStream(site.streams, principal.token.token_id, lambda: events_for(site, secret, from_cookie=principal.is_session))
+    return EventStream(
+        site.streams,
+        principal.token.token_id,
+        lambda: events_for(site, secret, from_cookie=principal.is_session),
+    )
 
 
 @router.get("/metrics", tags=["metrics"])
-def metrics(site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]) -> Metrics:
+def metrics(
+    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+) -> Metrics:
     """Numbers for scripts. For users who may vote as `progress`."""
     return progress.metrics(site, principal)
 
 
 async def events_for(
-    site: Site, secret: str, *, from_cookie: bool, look_s: float = LOOK_S, still_here_s: float = STILL_HERE_S
+    site: Site,
+    secret: str,
+    *,
+    from_cookie: bool,
+    look_s: float = LOOK_S,
+    still_here_s: float = STILL_HERE_S,
 ) -> AsyncIterator[str]:
     looked_at, told, quiet = -1, "", 0.0
     while True:
         newest = await run_in_threadpool(site.store.audit.head)
         if newest[0] != looked_at:
             # Somebody whose session ended reads no further.
-            principal = site.auth.remembered(secret) or await run_in_threadpool(site.auth.principal, secret, from_cookie=from_cookie)
+            principal = site.auth.remembered(secret) or await run_in_threadpool(
+                site.auth.principal, secret, from_cookie=from_cookie
+            )
             if principal is None or not principal.may(Permission.PROGRESS_READ):
                 return
             now = (await run_in_threadpool(progress.of_project, site, principal)).model_dump_json()
             if await run_in_threadpool(progress.is_current, site, principal):
                 looked_at = newest[0]
-            if now != told:  # else the moment of an event would reveal votes that a blind reader does not see
+            # else the moment of an event would reveal votes that a blind reader does not see
+            if now != told:
                 told, quiet = now, 0.0
                 yield f"event: progress\ndata: {now}\n\n"
         if quiet >= still_here_s:

@@ -15,7 +15,10 @@ router = api_router("quality")
 
 
 @router.get("/quality")
-def read(site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.VOTES_READ))]) -> QualityOut:
-    """Per annotator the votes that are too fast to have been read, the same as the one before, or of the same two completions again, with
-    intervals, the most doubtful first; `GET votes` with `mark` lists them. A machine's votes are left out."""
+def read(
+    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+) -> QualityOut:
+    """Per annotator the votes that are too fast to have been read, the same as the one before, or
+    of the same two completions again, with intervals, the most doubtful first; `GET votes` with
+    `mark` lists them. A machine's votes are left out."""
     return quality.of_project(site, principal)

@@ -25,7 +25,9 @@ Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
 
 @router.get("/users", dependencies=READER)
 def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
-    """Everybody who may log in here, by e-mail address: of this project, and of the organisation."""
+    """Everybody who may log in here, by e-mail address: of this project, and of the
+    organisation.
+    """
     return lists.users(site, cursor=cursor, limit=limit)
 
 
@@ -46,8 +48,8 @@ def _person(site: Site, told: dict[str, Any]) -> dict[str, Any]:
 @router.post("/users", status_code=201)
 @done_once(leaves_out=("email", "name"), fills_in=_person)
 def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
-    """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token asks there is no link, which would outlive
-    the token: ask for one logged in."""
+    """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token
+    asks there is no link, which would outlive the token: ask for one logged in."""
     if body.organization_roles:
         _refuse_raising(principal)
     user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
@@ -60,12 +62,21 @@ def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> A
 
 
 @router.patch("/users/{user_id}", responses=documented(412, 428))
-def change(site: AnySite, principal: Admin, response: Response, user_id: str, body: UserChange, if_match: IfMatch = None) -> UserOut:
-    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag of the user as you read them.
+def change(
+    site: AnySite,
+    principal: Admin,
+    response: Response,
+    user_id: str,
+    body: UserChange,
+    if_match: IfMatch = None,
+) -> UserOut:
+    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag
+    of the user as you read them.
 
-    The first of `organization_roles` makes the account one of the organisation, known in all its projects: its password, sessions and
-    tokens end, and a login link lets them in again. They are given by somebody who is logged in, not by a token; `roles` and everything
-    else of this project are a token's to change, as its scope `users.write` says."""
+    The first of `organization_roles` makes the account one of the organisation, known in all its
+    projects: its password, sessions and tokens end, and a login link lets them in again. They are
+    given by somebody who is logged in, not by a token; `roles` and everything else of this project
+    are a token's to change, as its scope `users.write` says."""
     changed = user_out(changed_user(site, principal, user_id, body, etag=edited(if_match)))
     response.headers["ETag"] = etag_of_record(changed)
     return changed
@@ -74,12 +85,15 @@ def change(site: AnySite, principal: Admin, response: Response, user_id: str, bo
 @router.post("/users/{user_id}:login-link", status_code=201)
 @done_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
-    """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody who is logged in, not by a token."""
+    """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody
+    who is logged in, not by a token.
+    """
     user = site.store.users.get(user_id)
     if not principal.is_session:  # it would outlive the token's end, and its revocation
         raise Problem(
             403,
-            "A token makes no login link. Log in and make it on the page `users`, or have it made on the server: rlhf users login-link EMAIL.",
+            "A token makes no login link. Log in and make it on the page `users`, or have it made "
+            "on the server: rlhf users login-link EMAIL.",
             kind="no_session",
         )
     _refuse_others(principal, user)
@@ -89,44 +103,60 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
-def changed_user(site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None) -> User:
+def changed_user(
+    site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None
+) -> User:
     """The user after these changes, which hold from the next request on.
 
-    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of the organisation changes, or gives
-    when logged in;
-    ConfigurationError as the store's `change`.
+    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of
+    the organisation changes, or gives when logged in; ConfigurationError as the store's `change`.
     """
 
     def check(user: User) -> None:
-        if asked.organization_roles is not None and set(asked.organization_roles) - set(user.organization_roles):
+        if asked.organization_roles is not None and set(asked.organization_roles) - set(
+            user.organization_roles
+        ):
             _refuse_raising(principal)
-        elif asked.organization_roles is not None and not principal.may_everywhere(Permission.USERS_WRITE):
+        elif asked.organization_roles is not None and not principal.may_everywhere(
+            Permission.USERS_WRITE
+        ):
             raise _not_of_organization()
         if asked.name is not None or asked.disabled is not None:
             _refuse_others(principal, user)
         if etag is not None and etag != etag_of_record(user_out(user)):
-            raise Problem(412, "Somebody changed this user since you read them. Read them again and change that.", kind="outdated_edit")
+            raise Problem(
+                412,
+                "Somebody changed this user since you read them. Read them again and change that.",
+                kind="outdated_edit",
+            )
 
     try:
-        return site.store.users.change(user_id, **asked.model_dump(), actor=principal.user_id, check=check)
+        return site.store.users.change(
+            user_id, **asked.model_dump(), actor=principal.user_id, check=check
+        )
     finally:
         site.auth.forget()
 
 
 def _refuse_raising(principal: Principal) -> None:
-    """Raises Problem 403 for whoever gives roles in every project and may not: of what a token gives there, its end would take nothing."""
+    """Raises Problem 403 for whoever gives roles in every project and may not: of what a token
+    gives there, its end would take nothing.
+    """
     if not principal.may_everywhere(Permission.USERS_WRITE):
         raise _not_of_organization()
     if not principal.is_session:
         raise Problem(
             403,
-            "A token gives no role of the organisation. Log in and give it on the page `users`, or on the server: rlhf users roles EMAIL ROLE --organisation.",
+            "A token gives no role of the organisation. Log in and give it on the page `users`, or "
+            "on the server: rlhf users roles EMAIL ROLE --organisation.",
             kind="no_session",
         )
 
 
 def _refuse_others(principal: Principal, user: User) -> None:
-    """Raises Problem 403 for an account of the organisation: an admin of one project would get into all others by it."""
+    """Raises Problem 403 for an account of the organisation: an admin of one project would get into
+    all others by it.
+    """
     if user.in_every_project and not principal.may_everywhere(Permission.USERS_WRITE):
         raise _not_of_organization()
 
@@ -134,6 +164,7 @@ def _refuse_others(principal: Principal, user: User) -> None:
 def _not_of_organization() -> Problem:
     return Problem(
         403,
-        "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf users roles EMAIL admin --organisation.",
+        "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf "
+        "users roles EMAIL admin --organisation.",
         kind="not_of_organization",
     )

@@ -1,4 +1,6 @@
-"""Votes: cast one, cast many, read them. Knows requests and answers; how a vote is made stands in `web.votes`."""
+"""Votes: cast one, cast many, read them. Knows requests and answers; how a vote is made stands in
+`web.votes`.
+"""
 
 from datetime import date
 from typing import Annotated
@@ -20,7 +22,13 @@ router = api_router("votes", BusyRoute)
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Key = Annotated[
-    str, Header(alias="Idempotency-Key", min_length=1, max_length=MOST, description="The same vote sent again under it is one vote")
+    str,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=MOST,
+        description="The same vote sent again under it is one vote",
+    ),
 ]
 
 
@@ -46,11 +54,23 @@ def read(
     annotator_id: Annotated[str | None, Query(max_length=200)] = None,
     day: date | None = None,
     comparison_id: Annotated[str | None, Query(max_length=200)] = None,
-    q: Annotated[str | None, Query(max_length=200, description="words in the reason; alone, without the other filters")] = None,
-    mark: Annotated[Mark | None, Query(description="votes that `GET quality` counts; with annotator_id or alone")] = None,
+    q: Annotated[
+        str | None,
+        Query(max_length=200, description="words in the reason; alone, without the other filters"),
+    ] = None,
+    mark: Annotated[
+        Mark | None,
+        Query(description="votes that `GET quality` counts; with annotator_id or alone"),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VoteOut]:
-    """Votes as recorded, newest first. Who may vote is not shown others' votes on what they have not judged; an admin is."""
-    only = {"annotator_id": annotator_id, "day": str(day) if day else None, "comparison_id": comparison_id}
+    """Votes as recorded, newest first. Who may vote is not shown others' votes on what they have
+    not judged; an admin is.
+    """
+    only = {
+        "annotator_id": annotator_id,
+        "day": str(day) if day else None,
+        "comparison_id": comparison_id,
+    }
     return lists.votes(site, principal, only, q, mark=mark, cursor=cursor, limit=limit)

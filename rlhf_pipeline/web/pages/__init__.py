@@ -1,4 +1,6 @@
-"""The pages: HTML for people over the same functions and permissions as the API. Knows its routers; knows no data."""
+"""The pages: HTML for people over the same functions and permissions as the API. Knows its routers;
+knows no data.
+"""
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -27,7 +29,22 @@ from rlhf_pipeline.web.pages.session import login_path
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-NOUNS = (session, annotate, progress, votes, quality, comparisons, consensus, calibration, feedback, guidelines, rules, users, me, audit)
+NOUNS = (
+    session,
+    annotate,
+    progress,
+    votes,
+    quality,
+    comparisons,
+    consensus,
+    calibration,
+    feedback,
+    guidelines,
+    rules,
+    users,
+    me,
+    audit,
+)
 
 router = APIRouter()
 for noun in NOUNS:
@@ -35,21 +52,38 @@ for noun in NOUNS:
 
 
 async def problem_page(request: Request, problem: Problem) -> Response:
-    """An error as a person reads it, with their menu; whoever is not logged in is led to the login."""
+    """An error as a person reads it, with their menu; whoever is not logged in is led to the
+    login.
+    """
     if problem.status == 401:
         return RedirectResponse(login_path(request), 303)
     site: Site = request.app.state.site
     asker = await _asker_of(request, problem)
-    back, words = ("/", "To the start") if request.method == "GET" else (request.headers.get("referer") or "/", "Back")
+    back, words = (
+        ("/", "To the start")
+        if request.method == "GET"
+        else (request.headers.get("referer") or "/", "Back")
+    )
     if not back.startswith(f"{request.url.scheme}://{request.url.netloc}/"):
         back = "/"
-    page = render("problem.html", request, site, asker, status=problem.status, problem=problem.document(), back=back, back_words=words)
+    page = render(
+        "problem.html",
+        request,
+        site,
+        asker,
+        status=problem.status,
+        problem=problem.document(),
+        back=back,
+        back_words=words,
+    )
     page.headers.update(problem.headers)
     return page
 
 
 async def _asker_of(request: Request, problem: Problem) -> Principal | None:
-    """The user who asks; after a server error only one who is remembered, since the store could raise the same error again."""
+    """The user who asks; after a server error only one who is remembered, since the store could
+    raise the same error again.
+    """
     if problem.status >= 500:
         return asked_before(request)
     try:

@@ -45,12 +45,24 @@ KEY_MAP = (
     ("6789", "B is better: slightly, somewhat, clearly, by far"),
     ("0", "both bad"),
     ("s", "skip: somebody else judges it, it does not come back"),
-    (("u", "Backspace"), "take the last vote back, and the one before it: the last ten, for as long as the project allows"),
+    (
+        ("u", "Backspace"),
+        "take the last vote back, and the one before it: the last ten, for as long as the project "
+        "allows",
+    ),
     ("r", "write a reason; Enter leaves the field, and casts a vote that waits for it"),
     ("c", "how sure: then 5 for 50 % to 9 for 90 %, 0 for 100 %"),
     ("d", "rubric: then a, b or = for each dimension, arrows to move, Enter to leave"),
-    (("+", "-"), "mark selected text: it speaks for, or against, its completion; the same again takes the mark away"),
-    ("h", "select text by keys: arrows move, with shift they widen, Tab changes the side, Escape ends"),
+    (
+        ("+", "-"),
+        "mark selected text: it speaks for, or against, its completion; the same again takes the "
+        "mark away",
+    ),
+    (
+        "h",
+        "select text by keys: arrows move, with shift they widen, Tab changes the side, Escape "
+        "ends",
+    ),
     ("f", "flag: personal data is shown"),
     ("i", "flag: a completion says which model wrote it"),
     ("x", "flag: cannot be read"),

@@ -29,7 +29,9 @@ class Filters:
         action: Annotated[str, Query(max_length=200)] = "",
         object_id: Annotated[str, Query(max_length=200)] = "",
     ):
-        self.actor, self.action, self.object_id = (word.strip().replace("\x00", "") for word in (actor, action, object_id))
+        self.actor, self.action, self.object_id = (
+            word.strip().replace("\x00", "") for word in (actor, action, object_id)
+        )
 
     @property
     def query(self) -> str:
@@ -37,7 +39,13 @@ class Filters:
 
 
 @router.get("/audit")
-def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+def read(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    filters: Annotated[Filters, Depends()],
+    cursor: Cursor = None,
+) -> Response:
     return _page(site, request, principal, filters, cursor=cursor)
 
 
@@ -58,7 +66,14 @@ def _page(
     # A page of links is read only by those who may: whoever may verify alone is shown the verdict.
     found = None
     if principal.may(Permission.AUDIT_READ):
-        found = audit.read(site, filters.actor or None, filters.action or None, filters.object_id or None, cursor, SHOWN)
+        found = audit.read(
+            site,
+            filters.actor or None,
+            filters.action or None,
+            filters.object_id or None,
+            cursor,
+            SHOWN,
+        )
     return render(
         "audit.html",
         request,

@@ -1,5 +1,5 @@
-"""Calibration as a page: the calibrators there were, the reliability of what was served, and the votes behind each of its bins. Knows words and
-addresses; what is told is `web.calibration`'s."""
+"""Calibration as a page: the calibrators there were, the reliability of what was served, and the
+votes behind each of its bins. Knows words and addresses; what is told is `web.calibration`'s."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -37,13 +37,26 @@ Bin = Annotated[float, Query(ge=0.5, le=1, alias="bin")]
 
 @router.get("/calibration")
 def read(
-    site: AnySite, request: Request, principal: Reader, model: ModelName = None, version: Version = None, cursor: Cursor = None
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    model: ModelName = None,
+    version: Version = None,
+    cursor: Cursor = None,
 ) -> Response:
     chosen = _chosen(site, model, version)
     asked = _asked(model, chosen)
     page = calibration.page(site, cursor=cursor, limit=SHOWN)
-    drawn = page.items if cursor is None and page.next is None else calibration.page(site, cursor=None, limit=DRAWN).items
-    probe = None if chosen is not None and chosen.is_imported else calibration.probe_of(site, asked, wait_s=WAIT_S)
+    drawn = (
+        page.items
+        if cursor is None and page.next is None
+        else calibration.page(site, cursor=None, limit=DRAWN).items
+    )
+    probe = (
+        None
+        if chosen is not None and chosen.is_imported
+        else calibration.probe_of(site, asked, wait_s=WAIT_S)
+    )
     return render(
         "calibration.html",
         request,
@@ -52,12 +65,22 @@ def read(
         page=page,
         is_later=cursor is not None,
         series=steps(drawn[::-1]),
-        chosen=None if chosen is None else calibration.entry(site, chosen.report.reward_model, chosen.version),
-        before=None if chosen is None else diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
-        after=None if chosen is None else diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
+        chosen=None
+        if chosen is None
+        else calibration.entry(site, chosen.report.reward_model, chosen.version),
+        before=None
+        if chosen is None
+        else diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
+        after=None
+        if chosen is None
+        else diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
         probe=probe,
-        served=None if probe is None or not probe.bins else diagram(probe.bins, probe.noise_ceiling),
-        pairs_at=_pairs_at(asked, model, version) if principal.may(Permission.PREDICTIONS_MAKE) else None,
+        served=None
+        if probe is None or not probe.bins
+        else diagram(probe.bins, probe.noise_ceiling),
+        pairs_at=_pairs_at(asked, model, version)
+        if principal.may(Permission.PREDICTIONS_MAKE)
+        else None,
     )
 
 
@@ -78,7 +101,9 @@ def pairs(
     cursor: Cursor = None,
 ) -> Response:
     asked = _asked(model, _chosen(site, model, version))
-    wanted, page = calibration.pairs(site, principal, asked, value, cursor=cursor, limit=SHOWN, wait_s=WAIT_S)
+    wanted, page = calibration.pairs(
+        site, principal, asked, value, cursor=cursor, limit=SHOWN, wait_s=WAIT_S
+    )
     query = {"model": model or "", "version": "" if version is None else str(version)}
     return render(
         "calibration_pairs.html",
@@ -94,11 +119,18 @@ def pairs(
 
 
 def _chosen(site: Site, model: str | None, version: int | None) -> LoggedCalibration | None:
-    """Raises Problem 404 for a calibrator that is not in the log, 422 for a number without its model."""
+    """Raises Problem 404 for a calibrator that is not in the log, 422 for a number without its
+    model.
+    """
     if version is None:
         return None
     if model is None:
-        raise Problem(422, "version needs its model: add ?model=name@version.", kind="invalid", errors=[("query.model", "is missing")])
+        raise Problem(
+            422,
+            "version needs its model: add ?model=name@version.",
+            kind="invalid",
+            errors=[("query.model", "is missing")],
+        )
     found = site.store.calibrations.entry(model, version)
     if found is None:
         raise Problem(404, f"The log has no calibrator {version} of {model!r}.", kind="not_found")
@@ -112,4 +144,6 @@ def _asked(model: str | None, chosen: LoggedCalibration | None) -> Asked:
 def _pairs_at(asked: Asked, model: str | None, version: int | None) -> str:
     """The address of the pairs of a bin, up to the bin."""
     said = {"model": model, "version": None if version is None else str(version)}
-    return "/calibration/pairs?" + urlencode({name: value for name, value in said.items() if value} | {"bin": ""})
+    return "/calibration/pairs?" + urlencode(
+        {name: value for name, value in said.items() if value} | {"bin": ""}
+    )

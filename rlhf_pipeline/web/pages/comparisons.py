@@ -1,4 +1,6 @@
-"""Comparisons as pages, and the form that offers them to people. Knows forms; offering is `web.offers`'s."""
+"""Comparisons as pages, and the form that offers them to people. Knows forms; offering is
+`web.offers`'s.
+"""
 
 import re
 from typing import Annotated
@@ -30,14 +32,24 @@ SHOWN = 50
 
 
 @router.get("/comparisons")
-def read_all(site: AnySite, request: Request, principal: Reader, category: OfCategory = "", cursor: Cursor = None) -> Response:
+def read_all(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    category: OfCategory = "",
+    cursor: Cursor = None,
+) -> Response:
     return _list(site, request, principal, category=_word(category), cursor=cursor)
 
 
 @router.get("/comparisons.csv")
 def download(site: AnySite, principal: Reader, category: OfCategory = "") -> Response:
     only = _word(category) or None
-    rows = every(lambda cursor: lists.comparisons(site, principal, category=only, cursor=cursor, limit=AT_ONCE))
+    rows = every(
+        lambda cursor: lists.comparisons(
+            site, principal, category=only, cursor=cursor, limit=AT_ONCE
+        )
+    )
     return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
 
 
@@ -51,12 +63,23 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
         else:
             only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
             votes = lists.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
-    return render("comparison.html", request, site, principal, told=told, one=one, votes=votes, names=names_for(site, principal))
+    return render(
+        "comparison.html",
+        request,
+        site,
+        principal,
+        told=told,
+        one=one,
+        votes=votes,
+        names=names_for(site, principal),
+    )
 
 
 @router.post("/comparisons/offer")
 def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
-    done, problem = attempted(lambda: offer(site, principal, _asked(form)), NotFound, UnknownComparison)
+    done, problem = attempted(
+        lambda: offer(site, principal, _asked(form)), NotFound, UnknownComparison
+    )
     if done is None:
         return _list(site, request, principal, problem=problem)
     if done.n_slots is None:
@@ -64,14 +87,21 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
             site,
             request,
             principal,
-            told="Judgements are asked for. How many are new would reveal what others judged, so you are not told.",
+            told="Judgements are asked for. How many are new would reveal what others judged, so "
+            "you are not told.",
         )
     told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
     if who := form.text("annotator_id"):
         name = names_for(site, principal).get(who) or who
-        told = f"{done.n_slots:,} judgements of {done.n_comparisons:,} comparisons are asked of {name}."
+        told = (
+            f"{done.n_slots:,} judgements of {done.n_comparisons:,} comparisons are asked of "
+            f"{name}."
+        )
     if not done.n_slots:
-        told = "Nothing new was asked for: these comparisons were offered before, or there are none such."
+        told = (
+            "Nothing new was asked for: these comparisons were offered before, or there are "
+            "none such."
+        )
     return _list(site, request, principal, told=told)
 
 
@@ -79,7 +109,9 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
 def withdraw(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
     ids = checked(Withdrawal, {"ids": _ids(form)}).ids
     n = withdraw_slots(site, principal, ids).n_slots
-    told = "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
+    told = (
+        "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
+    )
     return _list(site, request, principal, told=told)
 
 
@@ -100,7 +132,9 @@ def _list(
         principal,
         status=problem.status if problem else 200,
         told=told,
-        page=lists.comparisons(site, principal, category=category or None, cursor=cursor, limit=SHOWN),
+        page=lists.comparisons(
+            site, principal, category=category or None, cursor=cursor, limit=SHOWN
+        ),
         category=category,
         categories=list(Category),
         query=query_of({"category": category}),
@@ -114,11 +148,16 @@ def _list(
 
 
 def _people(site: Site, principal: Principal) -> list[tuple[str, str]]:
-    """user_id and words of those who may be asked by name; the id alone for those who may not know who is who."""
+    """user_id and words of those who may be asked by name; the id alone for those who may not know
+    who is who.
+    """
     found = [user for user in site.store.users.all() if may_be_asked(user)]
     if not principal.may(Permission.USERS_READ):
         return [(user.user_id, user.user_id) for user in found]
-    words = [(user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})") for user in found]
+    words = [
+        (user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})")
+        for user in found
+    ]
     return sorted(words, key=lambda one: one[1].casefold())
 
 
@@ -129,7 +168,9 @@ def _word(said: str) -> str:
 def _asked(form: Fields) -> Offer:
     which = form.text("which")
     asked: dict[str, object] = {"priority": form.number("priority") or 0}
-    if form.text("annotator_id"):  # one person judges each once, whatever stands in the field of how many, which is sent with every form
+    # one person judges each once, whatever stands in the field of how many, which is sent with
+    # every form
+    if form.text("annotator_id"):
         asked["annotator_id"] = form.text("annotator_id")
     else:
         asked["overlap"] = form.number("overlap")

@@ -1,5 +1,5 @@
-"""What people agree and disagree on, as a page: disputes unless asked otherwise, for whoever adjudicates. Knows filters and what is said
-of an empty list; the rest is `web.consensus`'s."""
+"""What people agree and disagree on, as a page: disputes unless asked otherwise, for whoever
+adjudicates. Knows filters and what is said of an empty list; the rest is `web.consensus`'s."""
 
 from typing import Annotated, Literal
 
@@ -20,11 +20,21 @@ from rlhf_pipeline.web.schemas import ConsensusOut, Page
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 SHOWN = 50
-STATES = (("disputed", "disputed: for adjudication"), ("agreed", "agreed"), ("open", "open: too few judgements"), ("all", "all"))
-METHODS = (("majority", "each the same"), ("strength_weighted", "by their strength"), ("joint_model", "by who cast them: annotator model"))
+STATES = (
+    ("disputed", "disputed: for adjudication"),
+    ("agreed", "agreed"),
+    ("open", "open: too few judgements"),
+    ("all", "all"),
+)
+METHODS = (
+    ("majority", "each the same"),
+    ("strength_weighted", "by their strength"),
+    ("joint_model", "by who cast them: annotator model"),
+)
 
 NOT_JUDGED = ("None here", "None of the comparisons that you have judged.")
-INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}  # of a list that the annotator model cannot give
+# of a list that the annotator model cannot give
+INSTEAD = {"not_fitted": "Not fitted yet", "fit_changed": "Fitted anew meanwhile"}
 
 
 @router.get("/consensus")
@@ -38,21 +48,40 @@ def read(
 ) -> Response:
     is_blind = blind_reader(principal) is not None
     try:
-        found = consensus.page(site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN)
-        nothing = NOT_JUDGED if is_blind else _nothing(found, state, consensus.params_of(site).min_votes, is_first=cursor is None)
+        found = consensus.page(
+            site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
+        )
+        nothing = (
+            NOT_JUDGED
+            if is_blind
+            else _nothing(
+                found, state, consensus.params_of(site).min_votes, is_first=cursor is None
+            )
+        )
     except Problem as told:
         if told.kind not in INSTEAD:
             raise
-        found, nothing = consensus.Found(Page(items=[], next=None), 0), (INSTEAD[told.kind], told.detail)
+        found, nothing = (
+            consensus.Found(Page(items=[], next=None), 0),
+            (INSTEAD[told.kind], told.detail),
+        )
     page = found.page
-    n_since, of_next = (0, None) if found.up_to_seq is None else consensus.n_since(site, found.up_to_seq)
-    texts = site.store.comparisons.texts([one.comparison_id for one in page.items]) if principal.may(Permission.COMPARISONS_READ) else {}
+    n_since, of_next = (
+        (0, None) if found.up_to_seq is None else consensus.n_since(site, found.up_to_seq)
+    )
+    texts = (
+        site.store.comparisons.texts([one.comparison_id for one in page.items])
+        if principal.may(Permission.COMPARISONS_READ)
+        else {}
+    )
     return render(
         "consensus.html",
         request,
         site,
         principal,
-        told="You may vote, so only comparisons that you have judged are listed." if is_blind else None,
+        told="You may vote, so only comparisons that you have judged are listed."
+        if is_blind
+        else None,
         page=page,
         nothing=nothing,
         up_to_seq=found.up_to_seq,
@@ -68,34 +97,65 @@ def read(
 
 
 @router.get("/consensus.csv")
-def download(site: AnySite, principal: Reader, state: State | Literal["all"] = "disputed", method: Method = "majority") -> Response:
+def download(
+    site: AnySite,
+    principal: Reader,
+    state: State | Literal["all"] = "disputed",
+    method: Method = "majority",
+) -> Response:
     wanted = None if state == "all" else state
     fitted = None
     if method == "joint_model":
         consensus.refuse_model(principal)
-        fitted = consensus.newest_fit(site)  # one for all lines; a problem is told before the file begins
-    rows = every(lambda cursor: consensus.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted).page)
+        # one for all lines; a problem is told before the file begins
+        fitted = consensus.newest_fit(site)
+    rows = every(
+        lambda cursor: (
+            consensus.page(
+                site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted
+            ).page
+        )
+    )
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 
 
-def _nothing(found: consensus.Found, state: str, min_votes: int, *, is_first: bool) -> tuple[str, str]:
+def _nothing(
+    found: consensus.Found, state: str, min_votes: int, *, is_first: bool
+) -> tuple[str, str]:
     """Title and text of a page without a row: what was found, and no more than that."""
     if found.page.next is not None:
-        return "None here", "None among the comparisons that this page looked at. It goes on with those that were judged before them."
+        return (
+            "None here",
+            "None among the comparisons that this page looked at. It goes on with those that were "
+            "judged before them.",
+        )
     if not is_first:
         return "No more", "The list ends here."
     if found.n_judged == 0 and found.up_to_seq is not None:
-        return "None known", "The annotator model knows no comparison here: they were first judged after it was fitted, or are flagged."
+        return (
+            "None known",
+            "The annotator model knows no comparison here: they were first judged after it was "
+            "fitted, or are flagged.",
+        )
     if found.n_judged == 0:
         return (
             "No judgements yet",
-            "Nobody has judged a comparison. Offer some to people, with an overlap of 2 or more: consensus needs several of each.",
+            "Nobody has judged a comparison. Offer some to people, with an overlap of 2 or more: "
+            "consensus needs several of each.",
         )
     return {
         "disputed": (
             "No disputes",
-            f"No comparison that {min_votes} or more people judged is disputed. Those for adjudication would stand here.",
+            f"No comparison that {min_votes} or more people judged is disputed. Those for "
+            "adjudication would stand here.",
         ),
-        "agreed": ("Nothing agreed yet", f"No comparison has a winner by the judgements of {min_votes} or more people."),
-        "open": ("Nothing open", f"Every comparison that somebody judged has the judgements of {min_votes} or more people."),
+        "agreed": (
+            "Nothing agreed yet",
+            f"No comparison has a winner by the judgements of {min_votes} or more people.",
+        ),
+        "open": (
+            "Nothing open",
+            f"Every comparison that somebody judged has the judgements of {min_votes} or more "
+            "people.",
+        ),
     }.get(state, ("Nothing here", "No comparison is judged."))

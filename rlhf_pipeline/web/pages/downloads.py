@@ -1,4 +1,6 @@
-"""Tables as CSV that a spreadsheet may open. Knows rows and cells; how a cell is guarded stands in `datasets.formats.csv`."""
+"""Tables as CSV that a spreadsheet may open. Knows rows and cells; how a cell is guarded stands in
+`datasets.formats.csv`.
+"""
 
 import csv
 import io
@@ -20,7 +22,9 @@ M = TypeVar("M", bound=BaseModel)
 def csv_of(name: str, columns: Sequence[str], rows: Iterable[BaseModel]) -> StreamingResponse:
     """A file of that name, written as it is read."""
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return StreamingResponse(_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingResponse(
+        _lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
+    )
 
 
 def every(page: Callable[[str | None], Page[M]]) -> Iterator[M]:

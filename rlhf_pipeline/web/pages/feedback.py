@@ -25,7 +25,11 @@ SHOWN = 50
 class Filters:
     """What the address asks for; empty means all."""
 
-    def __init__(self, kind: Annotated[str, Query(max_length=20)] = "", session_id: Annotated[str, Query(max_length=200)] = ""):
+    def __init__(
+        self,
+        kind: Annotated[str, Query(max_length=20)] = "",
+        session_id: Annotated[str, Query(max_length=200)] = "",
+    ):
         self.kind = kind if kind in KINDS else ""
         self.session_id = session_id.replace("\x00", "")
 
@@ -33,21 +37,40 @@ class Filters:
     def query(self) -> str:
         return query_of(vars(self))
 
-    def page(self, site: Site, principal: Principal, cursor: str | None, limit: int) -> Page[Feedback]:
-        return lists.feedback(site, principal, kind=self.kind or None, session_id=self.session_id or None, cursor=cursor, limit=limit)
+    def page(
+        self, site: Site, principal: Principal, cursor: str | None, limit: int
+    ) -> Page[Feedback]:
+        return lists.feedback(
+            site,
+            principal,
+            kind=self.kind or None,
+            session_id=self.session_id or None,
+            cursor=cursor,
+            limit=limit,
+        )
 
 
 @router.get("/feedback")
-def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+def read(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    filters: Annotated[Filters, Depends()],
+    cursor: Cursor = None,
+) -> Response:
     sees_all = blind_reader(principal) is None
     return render(
         "feedback.html",
         request,
         site,
         principal,
-        told=None if sees_all else "Others' corrections of what you have not judged yourself are left out: who votes judges first.",
+        told=None
+        if sees_all
+        else "Others' corrections of what you have not judged yourself are left out: who votes "
+        "judges first.",
         page=filters.page(site, principal, cursor, SHOWN),
-        is_later=cursor is not None or not sees_all,  # "nothing was sent" is said to those alone who would see it
+        # "nothing was sent" is said to those alone who would see it
+        is_later=cursor is not None or not sees_all,
         filters=filters,
         query=filters.query,
         kinds=KINDS,

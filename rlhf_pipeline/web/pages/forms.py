@@ -1,6 +1,7 @@
 """What a form sent. Knows fields as text; knows no page.
 
-A form's request is guarded by its origin (web/security.py); what it may do, by the route's permission.
+A form's request is guarded by its origin (web/security.py); what it may do, by the route's
+permission.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,9 @@ class Fields:
         self._pairs = pairs
 
     def text(self, name: str) -> str:
-        """The first of that name; empty where there is none. Line breaks as this project writes them."""
+        """The first of that name; empty where there is none. Line breaks as this project writes
+        them.
+        """
         return next((value.replace("\r\n", "\n") for key, value in self._pairs if key == name), "")
 
     def all(self, name: str) -> list[str]:
@@ -47,10 +50,14 @@ async def _fields_of(request: Request) -> Fields:
     try:
         form = await request.form(max_files=0, max_fields=MOST_FIELDS)
     except UnicodeDecodeError as cause:
-        raise Problem(422, "The form is not UTF-8. Send it from the page.", kind="invalid") from cause
+        raise Problem(
+            422, "The form is not UTF-8. Send it from the page.", kind="invalid"
+        ) from cause
     fields = Fields([(name, value) for name, value in form.multi_items() if isinstance(value, str)])
     if any("\x00" in value for _, value in form.multi_items() if isinstance(value, str)):
-        raise Problem(422, "The form holds a NUL character. Take it out and send it again.", kind="invalid")
+        raise Problem(
+            422, "The form holds a NUL character. Take it out and send it again.", kind="invalid"
+        )
     return fields
 
 
@@ -62,8 +69,15 @@ def checked(model: type[M], values: dict[str, object]) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as cause:
-        wrong = [(".".join(str(part) for part in one["loc"]), one["msg"]) for one in cause.errors()[:20]]
-        raise Problem(422, "; ".join(f"{path}: {message}" for path, message in wrong), kind="invalid", errors=wrong) from cause
+        wrong = [
+            (".".join(str(part) for part in one["loc"]), one["msg"]) for one in cause.errors()[:20]
+        ]
+        raise Problem(
+            422,
+            "; ".join(f"{path}: {message}" for path, message in wrong),
+            kind="invalid",
+            errors=wrong,
+        ) from cause
 
 
 def attempted(act: Callable[[], T], *expected: type[Exception]) -> tuple[T | None, Problem | None]:

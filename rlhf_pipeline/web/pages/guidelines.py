@@ -1,4 +1,6 @@
-"""Guidelines as a page: the newest, all versions, a new one. Knows versions; who read which is kept with each vote."""
+"""Guidelines as a page: the newest, all versions, a new one. Knows versions; who read which is kept
+with each vote.
+"""
 
 from typing import Annotated
 
@@ -20,7 +22,12 @@ Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 
 
 @router.get("/guidelines")
-def read(site: AnySite, request: Request, principal: Reader, version: Annotated[int | None, Query(ge=1, le=10**9)] = None) -> Response:
+def read(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    version: Annotated[int | None, Query(ge=1, le=10**9)] = None,
+) -> Response:
     return _page(site, request, principal, version=version)
 
 
@@ -28,7 +35,11 @@ def read(site: AnySite, request: Request, principal: Reader, version: Annotated[
 def add(site: AnySite, request: Request, principal: Writer, form: Form) -> Response:
     done, problem = attempted(lambda: _added(site, principal, form), OutdatedEdit)
     site.terms.forget()
-    return seen("/guidelines") if done else _page(site, request, principal, problem=problem, draft=form.text("text"))
+    return (
+        seen("/guidelines")
+        if done
+        else _page(site, request, principal, problem=problem, draft=form.text("text"))
+    )
 
 
 def _added(site: Site, principal: Principal, form: Fields) -> bool:
@@ -39,7 +50,13 @@ def _added(site: Site, principal: Principal, form: Fields) -> bool:
 
 
 def _page(
-    site: Site, request: Request, principal: Principal, *, version: int | None = None, problem: Problem | None = None, draft: str = ""
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    version: int | None = None,
+    problem: Problem | None = None,
+    draft: str = "",
 ) -> Response:
     versions = site.store.guidelines.all()
     shown = versions[0] if versions else None

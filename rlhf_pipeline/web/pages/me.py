@@ -34,31 +34,59 @@ class Point:
 
 
 @router.get("/me")
-def read(site: AnySite, request: Request, principal: SignedIn, cursor: Cursor = None, tokens: Cursor = None) -> Response:
+def read(
+    site: AnySite,
+    request: Request,
+    principal: SignedIn,
+    cursor: Cursor = None,
+    tokens: Cursor = None,
+) -> Response:
     return _page(site, request, principal, cursor=cursor, tokens=tokens)
 
 
 @router.post("/me/password")
 def set_password(site: AnySite, request: Request, principal: SignedIn, form: Form) -> Response:
-    asked = checked(PasswordChange, {"old_password": form.text("old_password") or None, "new_password": form.text("new_password")})
+    asked = checked(
+        PasswordChange,
+        {
+            "old_password": form.text("old_password") or None,
+            "new_password": form.text("new_password"),
+        },
+    )
     done, problem = attempted(lambda: change_password(site, principal, asked))
     if done is None:
         return _page(site, request, principal, problem=problem)
     response = seen("/me")
-    response.raw_headers.extend((name, value) for name, value in done.raw_headers if name == b"set-cookie")
+    response.raw_headers.extend(
+        (name, value) for name, value in done.raw_headers if name == b"set-cookie"
+    )
     return response
 
 
 @router.post("/me/tokens")
 def add_token(site: AnySite, request: Request, principal: Owner, form: Form) -> Response:
-    asked: dict[str, object] = {"name": form.text("name").strip(), "scopes": form.all("scopes") or None}
-    issued, problem = attempted(lambda: make_token(site, principal, checked(NewToken, asked | {"days": form.number("days") or 90})))
-    return _page(site, request, principal, problem=problem, secret=issued.secret if issued else None)
+    asked: dict[str, object] = {
+        "name": form.text("name").strip(),
+        "scopes": form.all("scopes") or None,
+    }
+    issued, problem = attempted(
+        lambda: make_token(
+            site, principal, checked(NewToken, asked | {"days": form.number("days") or 90})
+        )
+    )
+    return _page(
+        site, request, principal, problem=problem, secret=issued.secret if issued else None
+    )
 
 
 @router.post("/me/tokens/{token_id}/revoke")
 def revoke_token(site: AnySite, request: Request, principal: Owner, token_id: str) -> Response:
-    _, problem = attempted(lambda: site.store.tokens.revoke(token_id, actor=principal.user_id, user_id=principal.user_id), NotFound)
+    _, problem = attempted(
+        lambda: site.store.tokens.revoke(
+            token_id, actor=principal.user_id, user_id=principal.user_id
+        ),
+        NotFound,
+    )
     site.auth.forget()
     return _page(site, request, principal, problem=problem) if problem else seen("/me")
 
@@ -84,7 +112,9 @@ def _page(
         figures=mine,
         curve=[_point(one) for one in mine.confidence] if mine else [],
         own=lists.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN) if votes else None,
-        tokens=lists.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN) if principal.may(Permission.TOKENS_OWN) else None,
+        tokens=lists.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN)
+        if principal.may(Permission.TOKENS_OWN)
+        else None,
         permissions=sorted(principal.permissions),
         problem=problem.detail if problem else None,
         secret=secret,
@@ -94,4 +124,9 @@ def _page(
 def _point(one: Confidence) -> Point:
     share = one.right / one.n
     size = min(LARGEST_POINT, 3 + sqrt(one.n))
-    return Point(10 + 200 * one.stated, 210 - 200 * share, round(size, 1), f"{one.stated:.0%} sure: {one.right} of {one.n} right")
+    return Point(
+        10 + 200 * one.stated,
+        210 - 200 * share,
+        round(size, 1),
+        f"{one.stated:.0%} sure: {one.right} of {one.n} right",
+    )

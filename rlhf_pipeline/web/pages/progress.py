@@ -36,7 +36,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """All days between the first and the last, those without votes too; of more than a year the last one."""
+    """All days between the first and the last, those without votes too; of more than a year the
+    last one.
+    """
 
     days: list[Bar]
     most: int
@@ -47,8 +49,20 @@ class Bars:
 @router.get("/progress")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
     now = progress.of_project(site, principal)
-    told = None if blind_reader(principal) is None else "You may vote, so this counts only votes on comparisons that you have judged."
-    return render("progress.html", request, site, principal, told=told, progress=now, bars=bars_of(now.votes_by_day))
+    told = (
+        None
+        if blind_reader(principal) is None
+        else "You may vote, so this counts only votes on comparisons that you have judged."
+    )
+    return render(
+        "progress.html",
+        request,
+        site,
+        principal,
+        told=told,
+        progress=now,
+        bars=bars_of(now.votes_by_day),
+    )
 
 
 @router.get("/progress.csv")
@@ -70,6 +84,13 @@ def bars_of(counts: list[DayCount]) -> Bars:
     for i in range(n_days):
         n = by_day.get(first + i, 0)
         height = HEIGHT * n / most if most else 0.0
-        bar = Bar(date.fromordinal(first + i), n, round(i * step, 2), round(HEIGHT - height, 2), round(step * 0.8, 2), round(height, 2))
+        bar = Bar(
+            date.fromordinal(first + i),
+            n,
+            round(i * step, 2),
+            round(HEIGHT - height, 2),
+            round(step * 0.8, 2),
+            round(height, 2),
+        )
         days.append(bar)
     return Bars(days, most)

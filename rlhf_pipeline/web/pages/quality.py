@@ -1,4 +1,6 @@
-"""How carefully people vote, as a page: each figure leads to its votes. Knows words; figures are `web.quality`'s."""
+"""How carefully people vote, as a page: each figure leads to its votes. Knows words; figures are
+`web.quality`'s.
+"""
 
 from typing import Annotated
 
@@ -16,7 +18,11 @@ from rlhf_pipeline.web.schemas import AnnotatorQuality
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-WORDS: dict[Mark, str] = {"too_fast": "too fast to read", "same_as_before": "the same as before", "duplicate": "the same pair again"}
+WORDS: dict[Mark, str] = {
+    "too_fast": "too fast to read",
+    "same_as_before": "the same as before",
+    "duplicate": "the same pair again",
+}
 
 
 @router.get("/quality")
@@ -27,7 +33,9 @@ def read(site: AnySite, request: Request, principal: Reader) -> Response:
         request,
         site,
         principal,
-        told=None if sees_all else "You may vote, so this counts only votes on comparisons that you have judged.",
+        told=None
+        if sees_all
+        else "You may vote, so this counts only votes on comparisons that you have judged.",
         found=quality.of_project(site, principal),
         marks={mark: words for mark, words in WORDS.items() if mark in quality.told(principal)},
     )
@@ -35,4 +43,8 @@ def read(site: AnySite, request: Request, principal: Reader) -> Response:
 
 @router.get("/quality.csv")
 def download(site: AnySite, principal: Reader) -> Response:
-    return csv_of("quality", list(AnnotatorQuality.model_fields), quality.of_project(site, principal).annotators)
+    return csv_of(
+        "quality",
+        list(AnnotatorQuality.model_fields),
+        quality.of_project(site, principal).annotators,
+    )

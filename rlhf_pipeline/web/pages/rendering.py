@@ -1,4 +1,6 @@
-"""How a page is made: templates that escape everything, the menu, words for values. Knows Jinja; knows no route's data."""
+"""How a page is made: templates that escape everything, the menu, words for values. Knows Jinja;
+knows no route's data.
+"""
 
 import hashlib
 import re
@@ -55,11 +57,22 @@ PLACES = (
 
 def places_of(asker: Principal) -> list[Place]:
     allowed = [place for place in PLACES if place.needs is None or asker.may(place.needs)]
-    return allowed if blind_reader(asker) is None else [place for place in allowed if not place.needs_all_votes]
+    return (
+        allowed
+        if blind_reader(asker) is None
+        else [place for place in allowed if not place.needs_all_votes]
+    )
 
 
 def render(
-    name: str, request: Request, site: Site, asker: Principal | None, *, status: int = 200, told: str | None = None, **values: Any
+    name: str,
+    request: Request,
+    site: Site,
+    asker: Principal | None,
+    *,
+    status: int = 200,
+    told: str | None = None,
+    **values: Any,
 ) -> HTMLResponse:
     """The page of a template."""
     theme = request.cookies.get("theme")
@@ -81,7 +94,11 @@ def render(
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
     """user_id -> name, for those who may know who is who."""
-    return {user.user_id: user.name for user in site.store.users.all()} if asker.may(Permission.USERS_READ) else {}
+    return (
+        {user.user_id: user.name for user in site.store.users.all()}
+        if asker.may(Permission.USERS_READ)
+        else {}
+    )
 
 
 def query_of(filters: Mapping[str, str]) -> str:
@@ -102,13 +119,22 @@ def seen(path: str) -> RedirectResponse:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals["static"] = static
     environment.filters |= {
-        "iso": _iso, "short_time": _short_time, "choice_words": choice_words, "percent": _percent, "seconds": _seconds, "cut": _cut,
+        "iso": _iso,
+        "short_time": _short_time,
+        "choice_words": choice_words,
+        "percent": _percent,
+        "seconds": _seconds,
+        "cut": _cut,
         "spans": spans,
-    }  # fmt: skip
+    }
     return environment
 
 
@@ -119,7 +145,8 @@ def static(name: str) -> str:
 
 
 def spans(text: str) -> list[str]:
-    """Every second one stood between backticks, as a command does in what is also said in a terminal.
+    """Every second one stood between backticks, as a command does in what is also said in a
+    terminal.
 
     >>> spans("Run `rlhf init` first.")
     ['Run ', 'rlhf init', ' first.']
@@ -134,7 +161,9 @@ def choice_words(choice: str, strength: int | None) -> str:
     """
     if choice in CHOICES:
         return CHOICES[choice]
-    return f"{choice.upper()} {STRENGTHS[strength]} better" if strength else f"{choice.upper()} better"
+    return (
+        f"{choice.upper()} {STRENGTHS[strength]} better" if strength else f"{choice.upper()} better"
+    )
 
 
 def _iso(moment: datetime) -> str:
@@ -152,7 +181,13 @@ def _percent(share: float) -> str:
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return "–"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 10
+        else f"{seconds:.0f} s"
+        if seconds < 600
+        else f"{seconds / 60:.0f} min"
+    )
 
 
 def _cut(text: str, most: int) -> str:

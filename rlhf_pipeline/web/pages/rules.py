@@ -1,4 +1,6 @@
-"""The rules of annotation as a form, a field for each and its meaning beside it. Knows fields; the rules say themselves what they mean."""
+"""The rules of annotation as a form, a field for each and its meaning beside it. Knows fields; the
+rules say themselves what they mean.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -32,8 +34,13 @@ LABELS = {
     "shows_length": "Show the length of completions",
     "dimensions": "Rubric",
 }
-MORE_HELP = {"dimensions": "; separated by commas", "repeat_share": "; 0.08 is 8 %", "gold_share": "; 0.05 is 5 %"}
-HIDDEN = {"seed"}  # drawn once; it tells where the hidden cards are, and who may read rules may vote
+MORE_HELP = {
+    "dimensions": "; separated by commas",
+    "repeat_share": "; 0.08 is 8 %",
+    "gold_share": "; 0.05 is 5 %",
+}
+# drawn once; it tells where the hidden cards are, and who may read rules may vote
+HIDDEN = {"seed"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,12 @@ def put(site: AnySite, request: Request, principal: Writer, form: Form) -> Respo
     site.terms.forget()
     if problem is not None:
         return _page(site, request, principal, problem=problem, form=form)
-    return _page(site, request, principal, told=f"Saved as version {version}. It holds for cards dealt from now on.")
+    return _page(
+        site,
+        request,
+        principal,
+        told=f"Saved as version {version}. It holds for cards dealt from now on.",
+    )
 
 
 def _put(site: Site, principal: Principal, form: Fields) -> int:
@@ -78,8 +90,15 @@ def _put(site: Site, principal: Principal, form: Fields) -> int:
         elif name == "max_votes_per_day":
             values[name] = None
         else:
-            raise Problem(422, f"{label} is empty. Write a number.", kind="invalid", errors=[(name, "is empty; write a number")])
-    return site.store.rules.put(checked(AnnotationRules, values), after=version, actor=principal.user_id)
+            raise Problem(
+                422,
+                f"{label} is empty. Write a number.",
+                kind="invalid",
+                errors=[(name, "is empty; write a number")],
+            )
+    return site.store.rules.put(
+        checked(AnnotationRules, values), after=version, actor=principal.user_id
+    )
 
 
 def _page(
@@ -119,7 +138,15 @@ def _field(name: str, rules: AnnotationRules, form: Fields | None, error: str | 
     elif kind != "bool":
         value = "" if value is None else f"{value:g}"
     said = f"{AnnotationRules.model_fields[name].description}{MORE_HELP.get(name, '')}."
-    return Field(name, LABELS[name], said[0].upper() + said[1:], kind, value, "text" if name == "dimensions" else "decimal", error)
+    return Field(
+        name,
+        LABELS[name],
+        said[0].upper() + said[1:],
+        kind,
+        value,
+        "text" if name == "dimensions" else "decimal",
+        error,
+    )
 
 
 def _kind(name: str) -> str:

@@ -1,4 +1,6 @@
-"""The way in and out: login by password or by a one-time link, logout, and where one starts. Knows cookies by `web.auth`."""
+"""The way in and out: login by password or by a one-time link, logout, and where one starts. Knows
+cookies by `web.auth`.
+"""
 
 from typing import Annotated
 from urllib.parse import quote
@@ -23,9 +25,18 @@ def start(principal: SignedIn) -> Response:
 
 
 @router.get("/login", dependencies=OPEN)
-def login(site: AnySite, request: Request, token: Annotated[str, Query(max_length=200)] = "", after: Next = "/") -> Response:
-    """A form; a link's token is redeemed by a button and not by looking at it, as programs that preview links do."""
-    return render("login.html", request, site, None, token=token, next=_own(after), problem=None, email="")
+def login(
+    site: AnySite,
+    request: Request,
+    token: Annotated[str, Query(max_length=200)] = "",
+    after: Next = "/",
+) -> Response:
+    """A form; a link's token is redeemed by a button and not by looking at it, as programs that
+    preview links do.
+    """
+    return render(
+        "login.html", request, site, None, token=token, next=_own(after), problem=None, email=""
+    )
 
 
 @router.post("/login", dependencies=OPEN)
@@ -38,14 +49,26 @@ def log_in(site: AnySite, request: Request, form: Form) -> Response:
             site.auth.redeem(response, token)
         else:
             device = request.cookies.get(site.auth.device_cookie)
-            site.auth.log_in(response, email, form.text("password"), address=address_of(request), device=device)
+            site.auth.log_in(
+                response, email, form.text("password"), address=address_of(request), device=device
+            )
         return True
 
     is_in, problem = attempted(enter, LoginEnded)
     if is_in is None:
         status = problem.status if problem else 401
         detail = problem.detail if problem else ""
-        page = render("login.html", request, site, None, status=status, token="", next=after, problem=detail, email=email)
+        page = render(
+            "login.html",
+            request,
+            site,
+            None,
+            status=status,
+            token="",
+            next=after,
+            problem=detail,
+            email=email,
+        )
         page.headers.update(problem.headers if problem else {})
         return page
     return response
@@ -73,5 +96,10 @@ def _own(path: str) -> str:
     >>> _own("/votes?q=1"), _own("//evil.example"), _own("https://evil.example"), _own("/\\\\evil.example"), _own("")
     ('/votes?q=1', '/', '/', '/', '/')
     """
-    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
+    is_own = (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and path.isprintable()
+        and path.isascii()
+    )
     return path if is_own else "/"

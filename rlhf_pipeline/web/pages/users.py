@@ -34,9 +34,14 @@ def read(site: AnySite, request: Request, principal: Reader, cursor: Cursor = No
 
 @router.post("/users")
 def add(site: AnySite, request: Request, principal: Admin, form: Form) -> Response:
-    draft: dict[str, object] = {"email": form.text("email").strip(), "name": form.text("name").strip()}
+    draft: dict[str, object] = {
+        "email": form.text("email").strip(),
+        "name": form.text("name").strip(),
+    }
     draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
-    added, problem = attempted(lambda: add_by_api(site, principal, Response(), checked(NewUser, draft)), ConfigurationError)
+    added, problem = attempted(
+        lambda: add_by_api(site, principal, Response(), checked(NewUser, draft)), ConfigurationError
+    )
     if added is None:
         return _page(site, request, principal, problem=problem, draft=draft)
     return _page(site, request, principal, link={"name": added.name, "address": added.login_link})
@@ -54,7 +59,12 @@ def login_link(site: AnySite, request: Request, principal: Admin, user_id: str) 
     made, problem = attempted(lambda: link_by_api(site, principal, user_id))
     if made is None:
         return _page(site, request, principal, problem=problem)
-    return _page(site, request, principal, link={"name": site.store.users.get(user_id).name, "address": made.login_link})
+    return _page(
+        site,
+        request,
+        principal,
+        link={"name": site.store.users.get(user_id).name, "address": made.login_link},
+    )
 
 
 @router.post("/users/{user_id}/disable")
@@ -67,9 +77,19 @@ def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> R
     return _able(site, request, principal, user_id, disabled=False)
 
 
-def _able(site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool) -> Response:
-    user, problem = attempted(lambda: changed_user(site, principal, user_id, UserChange(disabled=disabled)), ConfigurationError)
-    told = f"{user.name} {'may log in no more; all sessions and tokens ended' if disabled else 'may log in again'}." if user else None
+def _able(
+    site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool
+) -> Response:
+    user, problem = attempted(
+        lambda: changed_user(site, principal, user_id, UserChange(disabled=disabled)),
+        ConfigurationError,
+    )
+    told = (
+        f"{user.name} "
+        f"{'may log in no more; all sessions and tokens ended' if disabled else 'may log in again'}."
+        if user
+        else None
+    )
     return _page(site, request, principal, told=told, problem=problem)
 
 
@@ -79,7 +99,9 @@ def _changed(site: Site, principal: Principal, user_id: str, form: Fields) -> Us
         said["name"] = form.text("name").strip() or None
     if form.has("says_organization_roles"):
         said["organization_roles"] = form.all("organization_roles")
-    return changed_user(site, principal, user_id, checked(UserChange, said), etag=form.text("if_match"))
+    return changed_user(
+        site, principal, user_id, checked(UserChange, said), etag=form.text("if_match")
+    )
 
 
 def _page(

@@ -1,4 +1,6 @@
-"""Recorded votes as a page: filtered by the address, searched, downloaded. Knows filters; votes are `web.lists`'s."""
+"""Recorded votes as a page: filtered by the address, searched, downloaded. Knows filters; votes are
+`web.lists`'s.
+"""
 
 from datetime import date
 from typing import Annotated
@@ -44,14 +46,28 @@ class Filters:
     def query(self) -> str:
         return query_of(vars(self))
 
-    def page(self, site: Site, principal: Principal, cursor: str | None, limit: int) -> Page[VoteOut]:
+    def page(
+        self, site: Site, principal: Principal, cursor: str | None, limit: int
+    ) -> Page[VoteOut]:
         """Raises Problem 422 for what cannot be asked together, or is no day."""
-        only = {"day": _day(self.day), "annotator_id": self.annotator_id or None, "comparison_id": self.comparison_id or None}
-        return lists.votes(site, principal, only, self.q or None, mark=_mark(self.mark), cursor=cursor, limit=limit)
+        only = {
+            "day": _day(self.day),
+            "annotator_id": self.annotator_id or None,
+            "comparison_id": self.comparison_id or None,
+        }
+        return lists.votes(
+            site, principal, only, self.q or None, mark=_mark(self.mark), cursor=cursor, limit=limit
+        )
 
 
 @router.get("/votes")
-def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[Filters, Depends()], cursor: Cursor = None) -> Response:
+def read(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    filters: Annotated[Filters, Depends()],
+    cursor: Cursor = None,
+) -> Response:
     page, problem = attempted(lambda: filters.page(site, principal, cursor, SHOWN))
     sees_all = blind_reader(principal) is None
     return render(
@@ -60,12 +76,16 @@ def read(site: AnySite, request: Request, principal: Reader, filters: Annotated[
         site,
         principal,
         status=problem.status if problem else 200,
-        told=None if sees_all else "Others' votes on comparisons that you have not judged yourself are left out: who votes judges first.",
+        told=None
+        if sees_all
+        else "Others' votes on comparisons that you have not judged yourself are left out: who "
+        "votes judges first.",
         page=page or Page[VoteOut](items=[], next=None),
         filters=filters,
         query=filters.query,
         problem=problem.detail if problem else None,
-        is_later=cursor is not None or not sees_all,  # "nobody has voted" is said to those alone who would see it
+        # "nobody has voted" is said to those alone who would see it
+        is_later=cursor is not None or not sees_all,
         names=names_for(site, principal),
         marks=WORDS,
     )
@@ -84,7 +104,12 @@ def _mark(said: str) -> Mark | None:
     for mark in MARKS:
         if mark == said:
             return mark
-    raise Problem(422, f"{said!r} marks no votes. Known: {', '.join(MARKS)}.", kind="invalid", errors=[("query.mark", "is no mark")])
+    raise Problem(
+        422,
+        f"{said!r} marks no votes. Known: {', '.join(MARKS)}.",
+        kind="invalid",
+        errors=[("query.mark", "is no mark")],
+    )
 
 
 def _day(said: str) -> str | None:
@@ -93,4 +118,9 @@ def _day(said: str) -> str | None:
     try:
         return date.fromisoformat(said).isoformat()
     except ValueError:
-        raise Problem(422, f"{said!r} is no day. Write it as 2026-01-31.", kind="invalid", errors=[("query.day", "is no day")]) from None
+        raise Problem(
+            422,
+            f"{said!r} is no day. Write it as 2026-01-31.",
+            kind="invalid",
+            errors=[("query.day", "is no day")],
+        ) from None

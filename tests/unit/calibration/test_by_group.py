@@ -20,24 +20,40 @@ from rlhf_pipeline.votes import shown_ceiling
 from tests.unit.votes.simulated import simulate
 
 
-def rows(sizes: dict[str, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, dict[str, str]]]:
+def rows(
+    sizes: dict[str, int], seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, dict[str, str]]]:
     """p, outcomes and comparison ids of groups with so many comparisons of three votes each."""
     rng = np.random.default_rng(seed)
     names = np.repeat(list(sizes), list(sizes.values()))
     ids = np.array([f"c{i}" for i in range(len(names))], dtype=object)
     logits = np.repeat(rng.normal(0, 1.5, len(names)), 3)
     outcomes = (rng.random(len(logits)) < 1 / (1 + np.exp(-logits))).astype(float)
-    return 1 / (1 + np.exp(-logits)), outcomes, np.repeat(ids, 3), {"source": dict(zip(ids, names, strict=True))}
+    return (
+        1 / (1 + np.exp(-logits)),
+        outcomes,
+        np.repeat(ids, 3),
+        {"source": dict(zip(ids, names, strict=True))},
+    )
 
 
 def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() -> None:
     p, y, ids, groups = rows({"web": 60, "chat": 120})
     ceiling = Interval(value=0.8, low=0.7, high=0.9, n=40)
-    chat, web = calibration_by_group(p, y, ids, groups, raw=p, ceilings={"source": {"web": ceiling}})
-    assert [(g.by, g.group, g.n) for g in (chat, web)] == [("source", "chat", 120), ("source", "web", 60)]
+    chat, web = calibration_by_group(
+        p, y, ids, groups, raw=p, ceilings={"source": {"web": ceiling}}
+    )
+    assert [(g.by, g.group, g.n) for g in (chat, web)] == [
+        ("source", "chat", 120),
+        ("source", "web", 60),
+    ]
     assert (chat.noise_ceiling, web.noise_ceiling) == (None, ceiling)
     inside = np.isin(ids, [i for i, name in groups["source"].items() if name == "web"])
-    assert web.calibrated == web.raw == calibration_metrics(p[inside], y[inside], groups=ids[inside], n=60)
+    assert (
+        web.calibrated
+        == web.raw
+        == calibration_metrics(p[inside], y[inside], groups=ids[inside], n=60)
+    )
     assert sum(b.n for b in web.calibrated_bins) == 180
 
 
@@ -62,13 +78,16 @@ def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
 
 def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
     ids = np.array([f"c{i}" for i in range(12)], dtype=object)
-    (group,) = calibration_by_group(np.full(12, 0.9), np.ones(12), ids, {"source": dict.fromkeys(ids, "s")})
+    (group,) = calibration_by_group(
+        np.full(12, 0.9), np.ones(12), ids, {"source": dict.fromkeys(ids, "s")}
+    )
     assert group.calibrated is not None
     assert group.calibrated.accuracy.high == 1.0
     assert group.calibrated.accuracy.low == pytest.approx(0.757, abs=0.001)  # Wilson's for 12 of 12
     ece = group.calibrated.ece_debiased
     assert ece is not None
-    assert (ece.low, ece.value) == (0.0, pytest.approx(0.1, abs=0.01))  # 12 of 12 at 0.9 are no rare thing
+    # 12 of 12 at 0.9 are no rare thing
+    assert (ece.low, ece.value) == (0.0, pytest.approx(0.1, abs=0.01))
     assert ece.high > 0.15
     assert group.calibrated.slope is None
     assert group_cells(group)[-1] == "unknown"
@@ -94,8 +113,17 @@ def test_nan_is_refused_in_whichever_group_it_is() -> None:
 
 
 def test_groups_are_sources_and_categories() -> None:
-    frame = pd.DataFrame({"comparison_id": ["c1", "c2"], "source": ["convarg", None], "category": ["safety", "coding"]})
-    assert groups_of(frame) == {"source": {"c1": "convarg", "c2": OWN}, "category": {"c1": "safety", "c2": "coding"}}
+    frame = pd.DataFrame(
+        {
+            "comparison_id": ["c1", "c2"],
+            "source": ["convarg", None],
+            "category": ["safety", "coding"],
+        }
+    )
+    assert groups_of(frame) == {
+        "source": {"c1": "convarg", "c2": OWN},
+        "category": {"c1": "safety", "c2": "coding"},
+    }
     assert groups_of(frame[["comparison_id"]]) == {}
     with pytest.raises(FrameError, match="comparison_id"):
         groups_of(frame[["category"]])
@@ -114,22 +142,42 @@ def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
 def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
     votes = simulate(80, seed=3, ties=False).votes.drop_duplicates("comparison_id")
     swapped = votes["choice"].map({"a": "b", "b": "a"})
-    again = votes.assign(repeat_of=votes["comparison_id"], comparison_id="r" + votes["comparison_id"], vote_id="r" + votes["vote_id"])
-    both = pd.concat([votes, again.assign(choice=swapped, seq=again["seq"] + 1000)], ignore_index=True)
+    again = votes.assign(
+        repeat_of=votes["comparison_id"],
+        comparison_id="r" + votes["comparison_id"],
+        vote_id="r" + votes["vote_id"],
+    )
+    both = pd.concat(
+        [votes, again.assign(choice=swapped, seq=again["seq"] + 1000)], ignore_index=True
+    )
     first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
     found = ceilings_by_group(both, {"source": first})["source"]["first"]
     assert (found.value, found.n, found.basis) == (1.0, 40, "repeats")
     one = sorted(votes["comparison_id"])[50]
-    judged = pd.DataFrame({"prompt_id": ["p"], "comparison_id": [one], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]})
-    assert ceilings_by_group(votes, {"source": {one: "second"} | first}, passes=judged)["source"].keys() == {"second"}
+    judged = pd.DataFrame(
+        {
+            "prompt_id": ["p"],
+            "comparison_id": [one],
+            "annotator_id": ["x"],
+            "choice_first": ["a"],
+            "choice": ["a"],
+        }
+    )
+    assert ceilings_by_group(votes, {"source": {one: "second"} | first}, passes=judged)[
+        "source"
+    ].keys() == {"second"}
 
 
 def test_passes_that_do_not_say_of_which_comparison_belong_to_no_group() -> None:
     """`agreement` takes such, and so do ceilings of all."""
     votes = simulate(80, seed=3).votes
     first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
-    passes = pd.DataFrame({"prompt_id": ["p"], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]})
-    assert ceilings_by_group(votes, {"source": first}, passes=passes) == ceilings_by_group(votes, {"source": first})
+    passes = pd.DataFrame(
+        {"prompt_id": ["p"], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]}
+    )
+    assert ceilings_by_group(votes, {"source": first}, passes=passes) == ceilings_by_group(
+        votes, {"source": first}
+    )
 
 
 def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> None:
@@ -144,8 +192,14 @@ def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> N
 def test_all_four_figures_are_told_of_all_votes_and_of_each_group() -> None:
     votes = simulate(60, seed=1).votes
     ids = sorted(votes["comparison_id"].unique())
-    table = all_ceilings(votes, {"source": dict.fromkeys(ids[:30], "web"), "category": dict.fromkeys(ids, "coding")})
-    assert table[["grouped_by", "group"]].to_numpy().tolist() == [["all", "all"], ["source", "web"], ["category", "coding"]]
+    table = all_ceilings(
+        votes, {"source": dict.fromkeys(ids[:30], "web"), "category": dict.fromkeys(ids, "coding")}
+    )
+    assert table[["grouped_by", "group"]].to_numpy().tolist() == [
+        ["all", "all"],
+        ["source", "web"],
+        ["category", "coding"],
+    ]
     assert {"estimate", "at_least", "at_most", "from_repeats"} <= set(table.columns)
     whole, web, coding = (table.iloc[i] for i in range(3))
     assert whole["estimate"] == coding["estimate"] == shown_ceiling(votes).value  # type: ignore[union-attr]
@@ -156,14 +210,23 @@ def report(groups: tuple[GroupCalibration, ...]) -> CalibrationReport:
     p, y, ids, _ = rows({"all": 50})
     metrics = calibration_metrics(p, y, groups=ids)
     return CalibrationReport(
-        reward_model="demo.reward_model@1", method="platt", params={}, raw=metrics, calibrated=metrics, candidates={}, by_group=groups,
-        data_hash="h", n_fit=9,
-    )  # fmt: skip
+        reward_model="demo.reward_model@1",
+        method="platt",
+        params={},
+        raw=metrics,
+        calibrated=metrics,
+        candidates={},
+        by_group=groups,
+        data_hash="h",
+        n_fit=9,
+    )
 
 
 def test_the_picture_of_the_groups_is_a_png_whatever_their_size_and_number() -> None:
     p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(N_PANELS + 3)})
-    found = calibration_by_group(p, y, ids, groups, ceilings={"source": {"g7": Interval(value=0.8, low=0.7, high=0.9, n=9)}})
+    found = calibration_by_group(
+        p, y, ids, groups, ceilings={"source": {"g7": Interval(value=0.8, low=0.7, high=0.9, n=9)}}
+    )
     for some in (found, found[-1:]):
         assert (reliability_by_group(report(some)) or b"").startswith(b"\x89PNG")
     assert reliability_by_group(report(())) is None
@@ -174,10 +237,15 @@ def test_the_picture_of_the_groups_is_a_png_whatever_their_size_and_number() -> 
     [
         (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
         (Interval(value=0.8, low=0.7, high=0.9, n=9), "noise ceiling 0.800 [0.700, 0.900]"),
-        (Interval(value=0.8, low=0.7, high=0.9, n=9, basis="repeats"), "noise ceiling 0.800 [0.700, 0.900] from repeats"),
+        (
+            Interval(value=0.8, low=0.7, high=0.9, n=9, basis="repeats"),
+            "noise ceiling 0.800 [0.700, 0.900] from repeats",
+        ),
     ],
 )
-def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(ceiling: Interval | None, words: str) -> None:
+def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(
+    ceiling: Interval | None, words: str
+) -> None:
     axes = Figure().subplots()
     draw_ceiling(axes, ceiling)
     assert [" ".join(label.split()) for label in axes.get_legend_handles_labels()[1]] == [words]
@@ -188,7 +256,11 @@ def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> 
     p, y, ids, sources = rows({"web": 200, "tiny": 3})
     names = {i: f"c{n % (N_PANELS + 3)}" for n, i in enumerate(dict.fromkeys(ids))}
     found = calibration_by_group(p, y, ids, {"category": names, **sources})
-    assert [(g.by, g.group) for g in largest(found, 3)] == [("category", "c0"), ("category", "c1"), ("source", "web")]
+    assert [(g.by, g.group) for g in largest(found, 3)] == [
+        ("category", "c0"),
+        ("category", "c1"),
+        ("source", "web"),
+    ]
     assert largest(found, 100) == sorted(found, key=lambda g: (g.by, -g.n, g.group))
 
 

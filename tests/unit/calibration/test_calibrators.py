@@ -95,7 +95,9 @@ def test_overconfidence_goes_on_rows_not_fitted_on(name):
 
 
 def test_the_temperature_of_tripled_logits_is_three():
-    assert CALIBRATORS["temperature"]().fit(*world(n=20_000)).to_json()["temperature"] == pytest.approx(3, rel=0.05)
+    assert CALIBRATORS["temperature"]().fit(*world(n=20_000)).to_json()[
+        "temperature"
+    ] == pytest.approx(3, rel=0.05)
 
 
 def test_a_map_that_one_temperature_cannot_undo_is_undone_by_two_slopes():
@@ -104,7 +106,10 @@ def test_a_map_that_one_temperature_cannot_undo_is_undone_by_two_slopes():
     true_logits = 1.2 * np.tanh(margins)  # confidence saturates
     outcomes = (rng.random(20_000) < 1 / (1 + np.exp(-true_logits))).astype(float)
     error = {
-        name: np.abs(CALIBRATORS[name]().fit(margins, outcomes).transform(margins) - 1 / (1 + np.exp(-true_logits))).mean()
+        name: np.abs(
+            CALIBRATORS[name]().fit(margins, outcomes).transform(margins)
+            - 1 / (1 + np.exp(-true_logits))
+        ).mean()
         for name in ("temperature", "platt", "beta")
     }
     assert max(error["platt"], error["beta"]) < 0.5 * error["temperature"]
@@ -113,7 +118,9 @@ def test_a_map_that_one_temperature_cannot_undo_is_undone_by_two_slopes():
 def test_beta_with_equal_slopes_is_a_temperature():
     margins = np.linspace(-8, 8, 101)
     beta = calibrator_from_json({"method": "beta", "gain": 0.5, "loss": 0.5})
-    assert beta.transform(margins) == pytest.approx(calibrator_from_json({"method": "temperature", "temperature": 2.0}).transform(margins))
+    assert beta.transform(margins) == pytest.approx(
+        calibrator_from_json({"method": "temperature", "temperature": 2.0}).transform(margins)
+    )
 
 
 def test_beta_finds_the_slopes_that_made_the_votes():
@@ -122,10 +129,16 @@ def test_beta_finds_the_slopes_that_made_the_votes():
     truth = calibrator_from_json({"method": "beta", "gain": 2.0, "loss": 0.4})
     outcomes = (rng.random(40_000) < truth.transform(margins)).astype(float)
     learnt = CALIBRATORS["beta"]().fit(margins, outcomes).to_json()
-    assert (learnt["gain"], learnt["loss"]) == (pytest.approx(2.0, abs=0.15), pytest.approx(0.4, abs=0.05))
+    assert (learnt["gain"], learnt["loss"]) == (
+        pytest.approx(2.0, abs=0.15),
+        pytest.approx(0.4, abs=0.05),
+    )
 
 
-@pytest.mark.parametrize("state", [{}, {"method": "oracle"}, {"method": "temperature"}, {"method": "isotonic", "sizes": "x"}])
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"method": "oracle"}, {"method": "temperature"}, {"method": "isotonic", "sizes": "x"}],
+)
 def test_a_stored_calibrator_that_makes_no_sense_is_refused(state):
     with pytest.raises(ModelError, match="again"):
         calibrator_from_json(state)

@@ -15,13 +15,21 @@ def rows(sharpen: float, n: int = 400, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     logits = np.repeat(rng.normal(0, 1.5, n // 2), 2)
     outcome = (rng.random(n) < 1 / (1 + np.exp(-logits))).astype(float)
-    return pd.DataFrame({"p": 1 / (1 + np.exp(-sharpen * logits)), "outcome": outcome, "group": np.repeat(np.arange(n // 2), 2)})
+    return pd.DataFrame(
+        {
+            "p": 1 / (1 + np.exp(-sharpen * logits)),
+            "outcome": outcome,
+            "group": np.repeat(np.arange(n // 2), 2),
+        }
+    )
 
 
 def test_our_metrics_are_in_evidentlys_report():
     frame = rows(1.0)
     result = evidently_calibration_report(frame, rows(1.0, seed=1))
-    assert result.values["ece_equal_mass"] == pytest.approx(ece_equal_mass(frame["p"], frame["outcome"]))
+    assert result.values["ece_equal_mass"] == pytest.approx(
+        ece_equal_mass(frame["p"], frame["outcome"])
+    )
     assert result.values["brier"] == pytest.approx(brier(frame["p"], frame["outcome"]))
     assert len(json.dumps(result.json)) < 200_000
 
@@ -36,7 +44,9 @@ def test_a_calibrated_day_passes_and_an_overconfident_one_fails_all_tests():
     assert all((t["value"] < t["threshold"]) == (t["name"] != "ece_lower_bound") for t in bad.tests)
 
 
-@pytest.mark.parametrize(("right", "passed"), [(1.0, [True, True, False]), (0.0, [False, False, False])])
+@pytest.mark.parametrize(
+    ("right", "passed"), [(1.0, [True, True, False]), (0.0, [False, False, False])]
+)
 def test_a_day_whose_votes_all_agree_has_no_slope_and_is_tested_all_the_same(right, passed):
     frame = rows(1.0, 100)
     agreeing = frame.assign(outcome=np.where(frame["p"] > 0.5, right, 1 - right))
@@ -50,14 +60,19 @@ def test_a_day_whose_votes_all_agree_has_no_slope_and_is_tested_all_the_same(rig
 def test_the_slope_is_tested_on_the_latest_rows_alone():
     before, lately = rows(1.0, 2000), rows(3.0, 200, seed=1)
     joined = pd.concat([before, lately.assign(group=lately["group"] + 10_000)], ignore_index=True)
-    p_values = [{t["name"]: t["value"] for t in evidently_calibration_report(f).tests}[TESTS[1]] for f in (joined, lately)]
+    p_values = [
+        {t["name"]: t["value"] for t in evidently_calibration_report(f).tests}[TESTS[1]]
+        for f in (joined, lately)
+    ]
     assert p_values[0] == p_values[1] < 0.001
     wide = evidently_calibration_report(joined, thresholds=CalibrationThresholds(slope_rows=2200))
     assert {t["name"]: t["value"] for t in wide.tests}[TESTS[1]] > p_values[0]
 
 
 def test_only_quantities_with_a_threshold_are_tested_with_a_reference_too():
-    result = evidently_calibration_report(rows(1.0), rows(1.0, seed=1), CalibrationThresholds(slope_at_least=0.5))
+    result = evidently_calibration_report(
+        rows(1.0), rows(1.0, seed=1), CalibrationThresholds(slope_at_least=0.5)
+    )
     assert [t["name"] for t in result.tests] == TESTS
     assert result.tests[0]["threshold"] == 0.5
 
@@ -67,18 +82,31 @@ def grouped(frame: pd.DataFrame, sizes: dict[str, int]) -> tuple[GroupCalibratio
     ids = frame["group"].astype(str).to_numpy()
     of = dict(zip(dict.fromkeys(ids), names, strict=False))
     ceilings = {"source": {"big": Interval(value=0.8, low=0.75, high=0.85, n=99)}}
-    return calibration_by_group(frame["p"], frame["outcome"], ids, {"source": of}, ceilings=ceilings)
+    return calibration_by_group(
+        frame["p"], frame["outcome"], ids, {"source": of}, ceilings=ceilings
+    )
 
 
 def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceiling_and_the_groups():
     frame = rows(1.0)
-    ceiling, groups = Interval(value=0.81, low=0.777, high=0.85, n=50), grouped(frame, {"big": 195, "tiny": 5})
+    ceiling, groups = (
+        Interval(value=0.81, low=0.777, high=0.85, n=50),
+        grouped(frame, {"big": 195, "tiny": 5}),
+    )
     result = evidently_calibration_report(frame, noise_ceiling=ceiling, by_group=groups)
     html = result.html().decode()
     assert len(html) > 1_000_000
-    for said in ("Reliability", "noise ceiling 0.810 [0.777, 0.850]", "By group", "tiny", "too few"):
+    for said in (
+        "Reliability",
+        "noise ceiling 0.810 [0.777, 0.850]",
+        "By group",
+        "tiny",
+        "too few",
+    ):
         assert said in html
-    drawn = next(m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_width")
+    drawn = next(
+        m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_width"
+    )
     assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
     assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]
 
@@ -87,10 +115,15 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceilin
     ("ceiling", "words"),
     [
         (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
-        (Interval(value=0.81, low=0.777, high=0.85, n=50, basis="repeats"), "noise ceiling 0.810 [0.777, 0.850] from repeats"),
+        (
+            Interval(value=0.81, low=0.777, high=0.85, n=50, basis="repeats"),
+            "noise ceiling 0.810 [0.777, 0.850] from repeats",
+        ),
     ],
 )
-def test_the_page_says_where_its_ceiling_is_from_and_why_there_is_none(ceiling: Interval | None, words: str):
+def test_the_page_says_where_its_ceiling_is_from_and_why_there_is_none(
+    ceiling: Interval | None, words: str
+):
     assert words in evidently_calibration_report(rows(1.0), noise_ceiling=ceiling).html().decode()
 
 
@@ -116,5 +149,7 @@ def test_groups_are_optional():
 
 @pytest.mark.parametrize("change", [{"group": "the only prompt"}, {"p": 0.5}])
 def test_what_no_slope_can_be_told_from_is_refused_by_name(change):
-    with pytest.raises(NotEnoughData, match=r"every probability is 0\.5, or all rows are of one prompt"):
+    with pytest.raises(
+        NotEnoughData, match=r"every probability is 0\.5, or all rows are of one prompt"
+    ):
         evidently_calibration_report(rows(1.0, 80).assign(**change))

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.calibration.metrics import Rows, brier, ece_debiased, ece_equal_mass, ece_equal_width, log_loss
+from rlhf_pipeline.calibration.metrics import (
+    Rows,
+    brier,
+    ece_debiased,
+    ece_equal_mass,
+    ece_equal_width,
+    log_loss,
+)
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
 from rlhf_pipeline.calibration.slope import LARGEST, calibration_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
@@ -14,7 +21,9 @@ def logistic(x):
 
 
 def world(seed: int, n: int = 200, sharpen: float = 1.0, sd: float = 1.5):
-    """Stated probabilities and outcomes of a model whose logits are the true ones times `sharpen`."""
+    """Stated probabilities and outcomes of a model whose logits are the true ones times
+    `sharpen`.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, sd, n)
     return logistic(sharpen * logits), (rng.random(n) < logistic(logits)).astype(float)
@@ -25,7 +34,10 @@ def test_few_groups_are_no_certainty_and_say_so(n_groups):
     rng = np.random.default_rng(3)
     p = rng.uniform(0.5, 0.9, 120)
     y = (rng.random(120) < p).astype(float)
-    each, few = calibration_metrics(p, y), calibration_metrics(p, y, groups=np.arange(120) % n_groups)
+    each, few = (
+        calibration_metrics(p, y),
+        calibration_metrics(p, y, groups=np.arange(120) % n_groups),
+    )
     for name in ("accuracy", "ece_equal_width", "ece_equal_mass", "brier", "log_loss"):
         wide, found = getattr(each, name), getattr(few, name)
         assert found.value == wide.value
@@ -74,10 +86,16 @@ def test_a_share_of_votes_counts_like_the_votes():
 
 
 def test_debiasing_takes_off_most_of_what_noise_adds():
-    plain, debiased = (np.mean([metric(*world(seed, 300)) for seed in range(60)]) for metric in (ece_equal_mass, ece_debiased))
+    plain, debiased = (
+        np.mean([metric(*world(seed, 300)) for seed in range(60)])
+        for metric in (ece_equal_mass, ece_debiased)
+    )
     assert plain > 0.045
     assert debiased < 0.65 * plain
-    far = [(ece_equal_mass(*world(s, 300, sharpen=3)), ece_debiased(*world(s, 300, sharpen=3))) for s in range(30)]
+    far = [
+        (ece_equal_mass(*world(s, 300, sharpen=3)), ece_debiased(*world(s, 300, sharpen=3)))
+        for s in range(30)
+    ]
     assert abs(np.mean(far, axis=0)[1] - ece_equal_mass(*world(99, 200_000, sharpen=3))) < 0.015
 
 
@@ -94,23 +112,39 @@ def test_the_slope_holds_its_level_when_the_votes_of_a_prompt_move_together():
     for seed in range(200):
         rng = np.random.default_rng(seed)
         logits = np.repeat(rng.normal(0, 1.5, 70), 3)
-        y = np.repeat((rng.random(70) < logistic(logits[::3])).astype(float), 3)  # three votes, all alike
-        fired.append(calibration_slope(logistic(logits), y, groups=np.repeat(np.arange(70), 3)).high < 1)
+        # three votes, all alike
+        y = np.repeat((rng.random(70) < logistic(logits[::3])).astype(float), 3)
+        fired.append(
+            calibration_slope(logistic(logits), y, groups=np.repeat(np.arange(70), 3)).high < 1
+        )
     assert np.mean(fired) <= 0.06
 
 
 def test_the_lower_bound_of_the_ece_is_exceeded_as_seldom_as_it_says():
     # 2.5 % are promised; 5 % of 200 seeds is where chance no longer explains more.
     for n in (60, 200, 800):
-        assert np.mean([ece_lower_bound(*world(seed, n), seed=seed, n_resamples=300) > 0 for seed in range(200)]) <= 0.05
+        assert (
+            np.mean(
+                [
+                    ece_lower_bound(*world(seed, n), seed=seed, n_resamples=300) > 0
+                    for seed in range(200)
+                ]
+            )
+            <= 0.05
+        )
     truth = ece_equal_mass(*world(99, 200_000, sharpen=2.5))
-    bounds = np.array([ece_lower_bound(*world(seed, 400, sharpen=2.5), seed=seed) for seed in range(100)])
+    bounds = np.array(
+        [ece_lower_bound(*world(seed, 400, sharpen=2.5), seed=seed) for seed in range(100)]
+    )
     assert (bounds < truth).mean() >= 0.97
     assert (bounds > 0).mean() >= 0.9
 
 
 def test_intervals_hold_their_values_and_narrow_with_rows():
-    few, many = (calibration_metrics(*world(1, n), params=BootstrapParams(n_resamples=300)) for n in (100, 5000))
+    few, many = (
+        calibration_metrics(*world(1, n), params=BootstrapParams(n_resamples=300))
+        for n in (100, 5000)
+    )
     for metrics in (few, many):
         for name in ("accuracy", "ece_equal_width", "ece_equal_mass", "brier", "log_loss"):
             interval = getattr(metrics, name)
@@ -137,7 +171,18 @@ def test_the_reliability_table_counts_every_row_once():
     assert all(row.low <= row.mean_confidence <= row.high for row in table)
 
 
-@pytest.mark.parametrize("metric", [ece_equal_width, ece_equal_mass, ece_debiased, brier, log_loss, calibration_slope, ece_lower_bound])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        ece_equal_width,
+        ece_equal_mass,
+        ece_debiased,
+        brier,
+        log_loss,
+        calibration_slope,
+        ece_lower_bound,
+    ],
+)
 def test_nan_out_of_range_and_nothing_are_refused(metric):
     with pytest.raises(InvalidScores, match="NaN"):
         metric([0.4, float("nan")], [1, 0])
@@ -176,11 +221,18 @@ def test_of_votes_that_all_agree_there_is_no_slope_and_one_end_of_it(right):
 
 
 def twelve(seed, sharpen, votes, sd=1.5):
-    """A group of 12 comparisons: probabilities, outcomes and comparisons of the votes, and the ECE in truth."""
+    """A group of 12 comparisons: probabilities, outcomes and comparisons of the votes, and the ECE
+    in truth.
+    """
     rng = np.random.default_rng(seed)
     logits, of = rng.normal(0, sd, 12), np.repeat(np.arange(12), votes)
     y = (rng.random(len(of)) < logistic(logits[of])).astype(float)
-    return logistic(sharpen * logits)[of], y, of, np.abs(logistic(sharpen * logits) - logistic(logits)).mean()
+    return (
+        logistic(sharpen * logits)[of],
+        y,
+        of,
+        np.abs(logistic(sharpen * logits) - logistic(logits)).mean(),
+    )
 
 
 @pytest.mark.parametrize("sd", [1.0, 1.5, 2.5])
@@ -206,7 +258,9 @@ def test_the_ece_of_a_small_group_is_where_its_interval_says(sharpen, votes):
     held = []
     for seed in range(100):
         p, y, of, truth = twelve(seed, sharpen, votes)
-        found = calibration_metrics(p, y, groups=of, params=BootstrapParams(n_resamples=200)).ece_debiased
+        found = calibration_metrics(
+            p, y, groups=of, params=BootstrapParams(n_resamples=200)
+        ).ece_debiased
         held.append(found.low <= truth + 1e-9 and truth <= found.high)
     assert np.mean(held) >= 0.9
 
@@ -215,32 +269,54 @@ def test_the_ece_of_a_small_group_is_where_its_interval_says(sharpen, votes):
 @pytest.mark.parametrize(("p", "right"), [(0.9, 1.0), (0.6, 0.0), (1 - 1e-7, 0.0)])
 def test_rows_that_all_agree_are_no_certainty(n, p, right):
     found = calibration_metrics(np.full(n, p), np.full(n, right))
-    for name in ("accuracy", "ece_debiased", "ece_equal_mass", "ece_equal_width", "brier", "log_loss"):
+    for name in (
+        "accuracy",
+        "ece_debiased",
+        "ece_equal_mass",
+        "ece_equal_width",
+        "brier",
+        "log_loss",
+    ):
         interval = getattr(found, name)
         assert interval.low < interval.high, name
         assert interval.low <= interval.value <= interval.high
     assert found.ece_debiased.high <= 1.0
     assert found.slope is None
-    # What the other votes of a calibrated model could have been is no miscalibration: 15 of 15 at 0.9 are every fifth such draw.
+    # What the other votes of a calibrated model could have been is no miscalibration: 15 of 15 at
+    # 0.9 are every fifth such draw.
     assert (found.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
 
 
 def test_where_all_are_right_brier_and_log_loss_are_what_they_would_be_at_the_ends_of_the_accuracy():
     found = calibration_metrics(np.full(15, 0.9), np.ones(15))
     low = found.accuracy.low
-    assert (found.brier.low, found.log_loss.low) == (pytest.approx(0.01), pytest.approx(-np.log(0.9)))
+    assert (found.brier.low, found.log_loss.low) == (
+        pytest.approx(0.01),
+        pytest.approx(-np.log(0.9)),
+    )
     assert found.brier.high == pytest.approx(low * 0.01 + (1 - low) * 0.81)
     assert found.log_loss.high == pytest.approx(-low * np.log(0.9) - (1 - low) * np.log(0.1))
 
 
 @pytest.mark.parametrize("stated", [[0.8], [0.6, 0.9]], ids=["one confidence", "two"])
 def test_of_one_share_right_in_every_prompt_the_accuracy_has_wilsons_ends(stated):
-    """Three votes of four are predicted in each of twelve prompts: so are they in every resample, 75.0 to 75.0 %."""
-    p, right, prompts = np.resize(stated, 12).repeat(4), np.tile([1.0, 1.0, 1.0, 0.0], 12), np.repeat(np.arange(12), 4)
+    """Three votes of four are predicted in each of twelve prompts: so are they in every resample,
+    75.0 to 75.0 %.
+    """
+    p, right, prompts = (
+        np.resize(stated, 12).repeat(4),
+        np.tile([1.0, 1.0, 1.0, 0.0], 12),
+        np.repeat(np.arange(12), 4),
+    )
     found = calibration_metrics(p, right, groups=prompts)
     low, high = wilson_bounds(0.75, 12)
-    assert (found.accuracy.value, found.accuracy.low, found.accuracy.high) == pytest.approx((0.75, low, high))
-    for name, of_right, of_wrong in (("brier", (1 - p) ** 2, p**2), ("log_loss", -np.log(p), -np.log(1 - p))):
+    assert (found.accuracy.value, found.accuracy.low, found.accuracy.high) == pytest.approx(
+        (0.75, low, high)
+    )
+    for name, of_right, of_wrong in (
+        ("brier", (1 - p) ** 2, p**2),
+        ("log_loss", -np.log(p), -np.log(1 - p)),
+    ):
         measure = getattr(found, name)
         at_ends = [end * of_right.mean() + (1 - end) * of_wrong.mean() for end in (high, low)]
         assert measure.low <= at_ends[0] + 1e-9 < measure.value < at_ends[1] - 1e-9 <= measure.high
@@ -260,14 +336,17 @@ def test_the_parts_of_the_brier_score_add_up_to_it(sharpen):
     metrics = calibration_metrics(*world(4, 700, sharpen), params=BootstrapParams(n_resamples=100))
     parts = metrics.brier_parts
     assert metrics.brier.value == pytest.approx(
-        parts.reliability.value - parts.resolution.value + parts.uncertainty + parts.within_bins, abs=1e-12
+        parts.reliability.value - parts.resolution.value + parts.uncertainty + parts.within_bins,
+        abs=1e-12,
     )
     assert abs(parts.within_bins) < 0.005
     assert (parts.reliability.value > 0.01) == (sharpen != 1.0)
 
 
 def test_the_parts_are_murphy_s_where_probabilities_are_few():
-    """Two probabilities, both sides counted: nothing is left within bins, and the parts can be summed by hand."""
+    """Two probabilities, both sides counted: nothing is left within bins, and the parts can be
+    summed by hand.
+    """
     p = np.r_[np.full(50, 0.9), np.full(50, 0.6)]
     y = np.r_[np.ones(40), np.zeros(10), np.ones(30), np.zeros(20)]
     parts = calibration_metrics(p, y, params=BootstrapParams(n_resamples=100)).brier_parts
@@ -279,21 +358,38 @@ def test_the_parts_are_murphy_s_where_probabilities_are_few():
 def test_of_a_coin_nothing_but_uncertainty_is_left():
     metrics = calibration_metrics(np.full(40, 0.5), np.r_[np.ones(20), np.zeros(20)])
     assert metrics.slope is None
-    assert (metrics.brier_parts.reliability.value, metrics.brier_parts.resolution.value) == (0.0, 0.0)
+    assert (metrics.brier_parts.reliability.value, metrics.brier_parts.resolution.value) == (
+        0.0,
+        0.0,
+    )
     assert metrics.brier.value == metrics.brier_parts.uncertainty == 0.25
 
 
 def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_as_they_say():
     for sharpen in (1.0, 2.0):
         truth = ece_equal_mass(*world(99, 200_000, sharpen))
-        found = [calibration_metrics(*world(seed, 400, sharpen), params=BootstrapParams(n_resamples=200)) for seed in range(60)]
+        found = [
+            calibration_metrics(*world(seed, 400, sharpen), params=BootstrapParams(n_resamples=200))
+            for seed in range(60)
+        ]
         # 95 % are promised; of 60, chance alone leaves 83 % or more in 999 of 1000 trials.
         assert np.mean([m.slope.low <= 1 / sharpen <= m.slope.high for m in found]) >= 0.83
-        assert np.mean([m.ece_debiased.low <= truth + 0.002 and truth <= m.ece_debiased.high for m in found]) >= 0.83
+        assert (
+            np.mean(
+                [
+                    m.ece_debiased.low <= truth + 0.002 and truth <= m.ece_debiased.high
+                    for m in found
+                ]
+            )
+            >= 0.83
+        )
 
 
 def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibrated_ones():
-    fired = {s: np.mean([overconfidence_test(*world(seed, 200, s, sd=1.0)).fires for seed in range(200)]) for s in (1.0, 2.0, 0.5)}
+    fired = {
+        s: np.mean([overconfidence_test(*world(seed, 200, s, sd=1.0)).fires for seed in range(200)])
+        for s in (1.0, 2.0, 0.5)
+    }
     assert fired[1.0] <= 0.05
     assert fired[2.0] >= 0.90
     assert fired[0.5] == 0  # timid is not bold

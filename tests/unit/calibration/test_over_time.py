@@ -1,4 +1,6 @@
-"""The series of calibration: what a window rests on, what a late vote changes, and what is said of few or no judgements."""
+"""The series of calibration: what a window rests on, what a late vote changes, and what is said of
+few or no judgements.
+"""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -7,7 +9,12 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.calibration import OverTimeParams, calibration_metrics, calibration_over_time, over_time_frame
+from rlhf_pipeline.calibration import (
+    OverTimeParams,
+    calibration_metrics,
+    calibration_over_time,
+    over_time_frame,
+)
 from rlhf_pipeline.calibration.by_group import MIN_PAIRS
 from rlhf_pipeline.calibration.over_time import CALIBRATION_OVER_TIME, days_of_window, shown_days
 from rlhf_pipeline.errors import FrameError, InvalidScores
@@ -21,43 +28,79 @@ WEEK = OverTimeParams(window_days=4)
 EMPTY_DAY = DAYS[5]
 
 
-def predicted(n: int = 240, seed: int = 0, model: str = "demo.reward_model@1", overconfident: float = 1.0) -> pd.DataFrame:
+def predicted(
+    n: int = 240, seed: int = 0, model: str = "demo.reward_model@1", overconfident: float = 1.0
+) -> pd.DataFrame:
     """Predictions of `n` comparisons, two of each prompt, made before any vote."""
     rng = np.random.default_rng(seed)
     margin = rng.normal(0, 1.2, n)
     return check_frame(
         pd.DataFrame(
             {
-                "day": DAYS[0], "comparison_id": [f"c{i:03d}" for i in range(n)], "reward_model": model, "calibrator": "none", "data_hash": "d",
-                "features_hash": "f", "score_a": margin, "score_b": 0.0, "p_raw": 1 / (1 + np.exp(-margin)),
-                "p_calibrated": 1 / (1 + np.exp(-overconfident * margin)), "predicted_at": datetime(2026, 2, 1, tzinfo=UTC),
+                "day": DAYS[0],
+                "comparison_id": [f"c{i:03d}" for i in range(n)],
+                "reward_model": model,
+                "calibrator": "none",
+                "data_hash": "d",
+                "features_hash": "f",
+                "score_a": margin,
+                "score_b": 0.0,
+                "p_raw": 1 / (1 + np.exp(-margin)),
+                "p_calibrated": 1 / (1 + np.exp(-overconfident * margin)),
+                "predicted_at": datetime(2026, 2, 1, tzinfo=UTC),
             }
         ),
         PREDICTIONS,
-    )  # fmt: skip
+    )
 
 
-def voted(predictions: pd.DataFrame, day_of: dict[str, str], *, first_seq: int = 1, by: tuple[str, ...] = ("x", "y", "z"), seed: int = 1):
-    """Votes of everybody in `by` on the comparisons of `day_of`, cast on the day it gives them, true to p_raw."""
+def voted(
+    predictions: pd.DataFrame,
+    day_of: dict[str, str],
+    *,
+    first_seq: int = 1,
+    by: tuple[str, ...] = ("x", "y", "z"),
+    seed: int = 1,
+):
+    """Votes of everybody in `by` on the comparisons of `day_of`, cast on the day it gives them,
+    true to p_raw.
+    """
     rng = np.random.default_rng(seed)
     p = dict(zip(predictions["comparison_id"], predictions["p_raw"], strict=True))
     rows = [
         {
-            "day": day, "seq": first_seq + i, "vote_id": f"v{first_seq + i}", "comparison_id": c, "prompt_id": f"p{int(c[1:]) // 2}",
-            "annotator_id": name, "annotator_kind": "human", "choice": "a" if rng.random() < p[c] else "b", "strength": 1, "repeat_of": None,
-            "voted_at": datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC) + timedelta(seconds=i),
+            "day": day,
+            "seq": first_seq + i,
+            "vote_id": f"v{first_seq + i}",
+            "comparison_id": c,
+            "prompt_id": f"p{int(c[1:]) // 2}",
+            "annotator_id": name,
+            "annotator_kind": "human",
+            "choice": "a" if rng.random() < p[c] else "b",
+            "strength": 1,
+            "repeat_of": None,
+            "voted_at": datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
+            + timedelta(seconds=i),
             "received_at": datetime(2026, 4, 1, tzinfo=UTC),
         }
-        for i, (c, day, name) in enumerate((c, day, name) for c, day in day_of.items() for name in by)
-    ]  # fmt: skip
+        for i, (c, day, name) in enumerate(
+            (c, day, name) for c, day in day_of.items() for name in by
+        )
+    ]
     return check_frame(pd.DataFrame(rows), VOTES)
 
 
 @pytest.fixture(scope="module")
 def world() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Predictions and votes of twelve days, all but one with twenty comparisons and three votes on each."""
+    """Predictions and votes of twelve days, all but one with twenty comparisons and three votes on
+    each.
+    """
     predictions = predicted()
-    day_of = {c: DAYS[i // 20] for i, c in enumerate(predictions["comparison_id"]) if DAYS[i // 20] != EMPTY_DAY}
+    day_of = {
+        c: DAYS[i // 20]
+        for i, c in enumerate(predictions["comparison_id"])
+        if DAYS[i // 20] != EMPTY_DAY
+    }
     return predictions, voted(predictions, day_of)
 
 
@@ -65,11 +108,20 @@ def judged(predictions: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """As the reflection log has them: a judgement belongs to the day of its vote."""
     rows = reflect(predictions, votes, strict=False)
     return served_predictions(
-        rows.assign(day=rows["vote_id"].map(dict(zip(votes["vote_id"], votes["day"], strict=True))).fillna(rows["day"]))
+        rows.assign(
+            day=rows["vote_id"]
+            .map(dict(zip(votes["vote_id"], votes["day"], strict=True)))
+            .fillna(rows["day"])
+        )
     )
 
 
-def series(predictions: pd.DataFrame, votes: pd.DataFrame, params: OverTimeParams = WEEK, days: list[str] = DAYS):
+def series(
+    predictions: pd.DataFrame,
+    votes: pd.DataFrame,
+    params: OverTimeParams = WEEK,
+    days: list[str] = DAYS,
+):
     return calibration_over_time(judged(predictions, votes), votes, days, params=params)
 
 
@@ -78,11 +130,24 @@ def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_vote
     windows = series(predictions, votes)
     assert [w.day for w in windows] == DAYS
     nine = windows[8]
-    assert (nine.first_day, nine.n_votes, nine.n_comparisons, nine.n_prompts) == (EMPTY_DAY, 3 * 60, 60, 30)
+    assert (nine.first_day, nine.n_votes, nine.n_comparisons, nine.n_prompts) == (
+        EMPTY_DAY,
+        3 * 60,
+        60,
+        30,
+    )
     inside = votes[votes["day"].between(nine.first_day, nine.day)]
-    p = inside["comparison_id"].map(dict(zip(predictions["comparison_id"], predictions["p_calibrated"], strict=True)))
-    alone = calibration_metrics(p, (inside["choice"] == "a").astype(float), groups=inside["prompt_id"].to_numpy())
-    assert (nine.ece, nine.brier, nine.accuracy) == (alone.ece_debiased, alone.brier, alone.accuracy)
+    p = inside["comparison_id"].map(
+        dict(zip(predictions["comparison_id"], predictions["p_calibrated"], strict=True))
+    )
+    alone = calibration_metrics(
+        p, (inside["choice"] == "a").astype(float), groups=inside["prompt_id"].to_numpy()
+    )
+    assert (nine.ece, nine.brier, nine.accuracy) == (
+        alone.ece_debiased,
+        alone.brier,
+        alone.accuracy,
+    )
     assert nine.noise_ceiling == shown_ceiling(inside)
     assert nine.noise_ceiling is not None
     assert nine.last_seq == inside["seq"].max()
@@ -90,15 +155,23 @@ def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_vote
 
 
 @pytest.mark.parametrize("window_days", [1, 4, 7])
-def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_other(world, window_days: int) -> None:
+def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_other(
+    world, window_days: int
+) -> None:
     """voted_at of long ago, seq of now."""
     predictions, votes = world
     params, old = OverTimeParams(window_days=window_days), DAYS[3]
-    late = voted(predictions, {"c070": old, "c071": old}, first_seq=len(votes) + 1, by=("late",), seed=9)
+    late = voted(
+        predictions, {"c070": old, "c071": old}, first_seq=len(votes) + 1, by=("late",), seed=9
+    )
     before = over_time_frame(series(predictions, votes, params)).set_index("day")
     after = over_time_frame(series(predictions, pd.concat([votes, late]), params)).set_index("day")
     changed = [day for day in DAYS if not before.loc[day].equals(after.loc[day])]
-    assert changed == [day for day in DAYS if old in days_of_window(day, params)] == DAYS[3 : 3 + window_days]
+    assert (
+        changed
+        == [day for day in DAYS if old in days_of_window(day, params)]
+        == DAYS[3 : 3 + window_days]
+    )
     assert (after.loc[changed, "n_votes"] == before.loc[changed, "n_votes"] + 2).all()
     assert (after.loc[changed, "last_seq"] == late["seq"].max()).all()
     for figure in ("ece", "brier", "accuracy", "noise_ceiling"):
@@ -107,11 +180,19 @@ def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_othe
 
 def test_windows_without_judgements_are_rows_without_figures(world) -> None:
     predictions, votes = world
-    daily = over_time_frame(series(predictions, votes, OverTimeParams(window_days=1))).set_index("day")
+    daily = over_time_frame(series(predictions, votes, OverTimeParams(window_days=1))).set_index(
+        "day"
+    )
     assert list(daily.index) == DAYS
     empty = daily.loc[EMPTY_DAY]
     assert (empty["n_votes"], empty["n_comparisons"], empty["n_prompts"]) == (0, 0, 0)
-    assert empty[["reward_models", "last_seq", "accuracy", "noise_ceiling", "ece", "brier", "brier_low"]].isna().all()
+    assert (
+        empty[
+            ["reward_models", "last_seq", "accuracy", "noise_ceiling", "ece", "brier", "brier_low"]
+        ]
+        .isna()
+        .all()
+    )
     assert daily.drop(EMPTY_DAY)["brier"].notna().all()
     nothing = series(predictions, VOTES.empty())
     assert {w.n_votes for w in nothing} == {0}
@@ -121,7 +202,11 @@ def test_windows_without_judgements_are_rows_without_figures(world) -> None:
 @pytest.mark.parametrize("n", [1, 5, MIN_PAIRS - 1, MIN_PAIRS, MIN_PAIRS + 4])
 def test_a_small_window_has_an_interval_or_words_and_never_a_bare_number(n: int) -> None:
     predictions = predicted(n)
-    (window,) = series(predictions, voted(predictions, dict.fromkeys(predictions["comparison_id"], DAYS[0])), days=[DAYS[0]])
+    (window,) = series(
+        predictions,
+        voted(predictions, dict.fromkeys(predictions["comparison_id"], DAYS[0])),
+        days=[DAYS[0]],
+    )
     assert (window.n_comparisons, window.n_votes) == (n, 3 * n)
     for figure in (window.ece, window.brier, window.accuracy, window.noise_ceiling):
         assert (figure is None) == (n < MIN_PAIRS)
@@ -131,7 +216,9 @@ def test_a_small_window_has_an_interval_or_words_and_never_a_bare_number(n: int)
 
 def test_few_prompts_are_part_of_the_interval() -> None:
     predictions = predicted(MIN_PAIRS)
-    votes = voted(predictions, dict.fromkeys(predictions["comparison_id"], DAYS[0])).assign(prompt_id="the only one")
+    votes = voted(predictions, dict.fromkeys(predictions["comparison_id"], DAYS[0])).assign(
+        prompt_id="the only one"
+    )
     (window,) = series(predictions, votes, days=[DAYS[0]])
     assert window.n_prompts == 1
     assert window.brier is not None
@@ -154,14 +241,18 @@ def test_overconfidence_and_a_new_model_are_seen_where_they_begin(world) -> None
 
 def test_of_two_models_the_one_that_predicted_first_was_served(world) -> None:
     predictions, votes = world
-    later = predicted(model="demo.reward_model@0", overconfident=9.0).assign(predicted_at=datetime(2026, 2, 2, tzinfo=UTC))
+    later = predicted(model="demo.reward_model@0", overconfident=9.0).assign(
+        predicted_at=datetime(2026, 2, 2, tzinfo=UTC)
+    )
     assert series(pd.concat([later, predictions]), votes) == series(predictions, votes)
 
 
 def test_another_order_of_rows_gives_the_same_series(world) -> None:
     predictions, votes = world
     rows = judged(predictions, votes)
-    shuffled = calibration_over_time(rows.sample(frac=1, random_state=3), votes.sample(frac=1, random_state=4), DAYS, params=WEEK)
+    shuffled = calibration_over_time(
+        rows.sample(frac=1, random_state=3), votes.sample(frac=1, random_state=4), DAYS, params=WEEK
+    )
     assert shuffled == calibration_over_time(rows, votes, DAYS, params=WEEK)
 
 
@@ -175,7 +266,11 @@ def test_a_report_shows_no_day_before_the_records_begin() -> None:
     assert shown_days("2026-03-02", "2026-03-01", params) == ["2026-03-01", "2026-03-02"]
     assert shown_days("2026-03-02", "2025-01-01", params)[0] == "2026-02-26"
     assert shown_days("2026-03-02", "2026-04-01", params) == ["2026-03-02"]
-    assert days_of_window("2026-03-02", OverTimeParams(window_days=3)) == ["2026-02-28", "2026-03-01", "2026-03-02"]
+    assert days_of_window("2026-03-02", OverTimeParams(window_days=3)) == [
+        "2026-02-28",
+        "2026-03-01",
+        "2026-03-02",
+    ]
 
 
 def test_bad_input_is_named(world) -> None:

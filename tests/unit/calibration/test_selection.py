@@ -50,19 +50,35 @@ def make_pairs(n: int = 2000, n_votes: int = 3, seed: int = 0) -> pd.DataFrame:
         side = "a" if 2 * n_a > n_votes else "b"
         rows.append(
             {
-                "day": "2026-01-01", "comparison_id": f"c{i:05d}", "prompt_id": prompt_id, "prompt": f"ask {i // 2}",
-                "chosen": a if side == "a" else b, "rejected": b if side == "a" else a, "margin": 0.5, "n_votes": n_votes,
-                "agreement": max(n_a, n_votes - n_a) / n_votes, "chosen_side": side, "annotator_kind": "human", "category": "factual",
-                "split": split_of(prompt_id), "max_seq": i + 1,
+                "day": "2026-01-01",
+                "comparison_id": f"c{i:05d}",
+                "prompt_id": prompt_id,
+                "prompt": f"ask {i // 2}",
+                "chosen": a if side == "a" else b,
+                "rejected": b if side == "a" else a,
+                "margin": 0.5,
+                "n_votes": n_votes,
+                "agreement": max(n_a, n_votes - n_a) / n_votes,
+                "chosen_side": side,
+                "annotator_kind": "human",
+                "category": "factual",
+                "split": split_of(prompt_id),
+                "max_seq": i + 1,
             }
-        )  # fmt: skip
+        )
     return check_frame(pd.DataFrame(rows), PREFERENCE_PAIRS)
 
 
 def run(pairs: pd.DataFrame, sharpen: float, **more):
     params = more.pop("params", CalibrationParams(n_resamples=200))
     return calibrate(
-        pairs, SharpenedModel(sharpen), params, reward_model_label="demo.reward_model@1", data_hash="h", fitted_at=MOMENT, **more
+        pairs,
+        SharpenedModel(sharpen),
+        params,
+        reward_model_label="demo.reward_model@1",
+        data_hash="h",
+        fitted_at=MOMENT,
+        **more,
     )
 
 
@@ -80,8 +96,14 @@ def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
 
 
 def test_probabilities_are_of_single_votes_unless_the_majority_is_asked_for():
-    single, _ = run(make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"]))
-    majority, _ = run(make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"], target="majority"))
+    single, _ = run(
+        make_pairs(4000), 1.0, params=CalibrationParams(n_resamples=100, methods=["temperature"])
+    )
+    majority, _ = run(
+        make_pairs(4000),
+        1.0,
+        params=CalibrationParams(n_resamples=100, methods=["temperature"], target="majority"),
+    )
     one = np.array([1.0])
     assert single.transform(one)[0] == pytest.approx(1 / (1 + np.exp(-1)), abs=0.03)
     p = 1 / (1 + np.exp(-1))
@@ -95,13 +117,19 @@ def test_a_calibrated_model_is_left_alone_or_hardly_moved():
 
 
 def test_the_report_holds_all_candidates_and_the_calibrator_itself():
-    calibrator, report = run(make_pairs(), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100))
+    calibrator, report = run(
+        make_pairs(), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100)
+    )
     assert list(report.candidates) == ["none", "temperature", "platt", "beta", "isotonic"]
     grid = np.linspace(-4, 4, 9)
-    np.testing.assert_array_equal(calibrator_from_json(report.params).transform(grid), calibrator.transform(grid))
+    np.testing.assert_array_equal(
+        calibrator_from_json(report.params).transform(grid), calibrator.transform(grid)
+    )
     assert report.noise_ceiling.value == 0.8
     assert report.n_fit == (make_pairs()["split"] == "calib").sum()
-    assert sum(b.n for b in report.raw_bins) == sum(b.n for b in report.calibrated_bins) > report.raw.n
+    assert (
+        sum(b.n for b in report.raw_bins) == sum(b.n for b in report.calibrated_bins) > report.raw.n
+    )
 
 
 def test_the_calibrator_never_sees_train_or_test_pairs():
@@ -164,7 +192,9 @@ def test_an_unknown_method_is_named():
 
 def test_the_log_reads_back_unchanged_oldest_first():
     report = run(make_pairs(), 3.0)[1]
-    later = report.model_copy(update={"fitted_at": datetime(2026, 1, 3, tzinfo=UTC), "calibrator_version": 2})
+    later = report.model_copy(
+        update={"fitted_at": datetime(2026, 1, 3, tzinfo=UTC), "calibrator_version": 2}
+    )
     log = calibration_log([later, report])
     assert [CalibrationReport.model_validate(entry) for entry in log] == [report, later]
     assert read_calibration_log(json.dumps(log)) == [report, later]
@@ -174,8 +204,10 @@ def test_the_log_reads_back_unchanged_oldest_first():
 def test_a_log_that_is_none_is_named():
     entry = calibration_log([run(make_pairs(600), 3.0)[1]])[0]
     for text, words in (
-        ("[", "no JSON"), ("{}", "no JSON list"), (json.dumps([entry, {**entry, "n_fit": "many"}]), "Entry 2 .* n_fit"),
-    ):  # fmt: skip
+        ("[", "no JSON"),
+        ("{}", "no JSON list"),
+        (json.dumps([entry, {**entry, "n_fit": "many"}]), "Entry 2 .* n_fit"),
+    ):
         with pytest.raises(DatasetError, match=words):
             read_calibration_log(text)
 
@@ -200,7 +232,11 @@ def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed
     with pytest.raises(NotEnoughData, match="5 preference pairs in the calib split"):
         calibrate(thin, SharpenedModel(3.0), reward_model_label="rm@1", data_hash="d")
     calibrator, report = calibrate(
-        thin, SharpenedModel(3.0), CalibrationParams(allow_uncalibrated=True), reward_model_label="rm@1", data_hash="d"
+        thin,
+        SharpenedModel(3.0),
+        CalibrationParams(allow_uncalibrated=True),
+        reward_model_label="rm@1",
+        data_hash="d",
     )
     assert (report.method, report.candidates, report.n_fit) == ("none", {}, 5)
     assert report.calibrated == report.raw
@@ -209,10 +245,16 @@ def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed
 
 def test_with_enough_pairs_the_same_allowance_changes_nothing():
     made = [
-        calibrate(make_pairs(600), SharpenedModel(3.0), CalibrationParams(allow_uncalibrated=allowed), reward_model_label="rm@1", data_hash="d",
-                  fitted_at=MOMENT)[1]
+        calibrate(
+            make_pairs(600),
+            SharpenedModel(3.0),
+            CalibrationParams(allow_uncalibrated=allowed),
+            reward_model_label="rm@1",
+            data_hash="d",
+            fitted_at=MOMENT,
+        )[1]
         for allowed in (False, True)
-    ]  # fmt: skip
+    ]
     assert made[0].model_copy(update={"params": {}}) == made[1].model_copy(update={"params": {}})
 
 
@@ -220,9 +262,12 @@ def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
     pairs = make_pairs(400)
     with pytest.raises(NotEnoughData, match="0 in the test split"):
         calibrate(
-            pairs[pairs["split"] != "test"], SharpenedModel(1.0), CalibrationParams(allow_uncalibrated=True), reward_model_label="rm@1",
+            pairs[pairs["split"] != "test"],
+            SharpenedModel(1.0),
+            CalibrationParams(allow_uncalibrated=True),
+            reward_model_label="rm@1",
             data_hash="d",
-        )  # fmt: skip
+        )
 
 
 def test_the_test_split_is_opened_once_and_only_after_the_choice():
@@ -236,22 +281,40 @@ def test_the_test_split_is_opened_once_and_only_after_the_choice():
     pairs = make_pairs(600)
     calibrate(pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
     n_calib, opening, n_test = seen
-    assert (opening.model, opening.purpose, opening.n_pairs) == ("rm@7", "calibration report", n_test)
+    assert (opening.model, opening.purpose, opening.n_pairs) == (
+        "rm@7",
+        "calibration report",
+        n_test,
+    )
     assert n_calib == (pairs["split"] == "calib").sum()
 
 
 def test_a_calibration_that_fails_has_opened_nothing():
     seen = []
     with pytest.raises(NotEnoughData):
-        calibrate(make_pairs(40), SharpenedModel(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
+        calibrate(
+            make_pairs(40),
+            SharpenedModel(2.0),
+            reward_model_label="rm@7",
+            data_hash="h",
+            record=seen.append,
+        )
     assert seen == []
 
 
 def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
     seen, pairs = [], make_pairs(1200)
-    one_sided = pairs[(pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))]
+    one_sided = pairs[
+        (pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))
+    ]
     with pytest.raises(NotEnoughData, match="prefer side b"):
-        calibrate(one_sided, SharpenedModel(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
+        calibrate(
+            one_sided,
+            SharpenedModel(2.0),
+            reward_model_label="rm@7",
+            data_hash="h",
+            record=seen.append,
+        )
     assert seen == []
 
 
@@ -267,7 +330,9 @@ def test_the_report_holds_each_category_beside_its_ceiling():
     pairs["category"] = np.where(pairs["comparison_id"] < "c00800", "factual", "coding")
     names = dict(zip(pairs["comparison_id"], pairs["category"], strict=True))
     ceiling = Interval(value=0.7, low=0.6, high=0.8, n=9)
-    _, report = run(pairs, 3.0, groups={"category": names}, group_ceilings={"category": {"coding": ceiling}})
+    _, report = run(
+        pairs, 3.0, groups={"category": names}, group_ceilings={"category": {"coding": ceiling}}
+    )
     sizes = pairs[pairs["split"] == "test"]["category"].value_counts()
     assert {(g.group, g.n, g.noise_ceiling) for g in report.by_group} == {
         ("factual", sizes["factual"], None), ("coding", sizes["coding"], ceiling),
@@ -284,7 +349,9 @@ def test_pairs_become_a_row_a_vote_for_the_tests():
     by_pair = rows.groupby(np.repeat(np.arange(60), 3))
     chose_a = (pairs["chosen_side"] == "a").to_numpy()
     np.testing.assert_allclose(by_pair["p"].first(), np.where(chose_a, p_chosen, 1 - p_chosen))
-    np.testing.assert_allclose(by_pair["outcome"].mean(), np.where(chose_a, pairs["agreement"], 1 - pairs["agreement"]))
+    np.testing.assert_allclose(
+        by_pair["outcome"].mean(), np.where(chose_a, pairs["agreement"], 1 - pairs["agreement"])
+    )
     assert rows["group"].iloc[0] == pairs["prompt_id"].iloc[0]
     backwards = voted_rows(pairs.iloc[::-1], p_chosen[::-1])
     pd.testing.assert_frame_equal(rows, backwards)
@@ -294,4 +361,9 @@ def test_test_pairs_that_all_weigh_nothing_are_named():
     pairs = make_pairs(1200)
     pairs["max_seq"] = np.where(pairs["split"] == "test", 1, pairs["max_seq"] + 10)
     with pytest.raises(NotEnoughData, match=r"None of \d+ test pairs counts"):
-        run(pairs, 2.0, params=CalibrationParams(weight_before_change=0.0), taste_changes=TasteChanges(5))
+        run(
+            pairs,
+            2.0,
+            params=CalibrationParams(weight_before_change=0.0),
+            taste_changes=TasteChanges(5),
+        )

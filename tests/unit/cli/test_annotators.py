@@ -1,4 +1,6 @@
-"""`rlhf votes annotators`: figures over time, days as they were voted on, and verdicts for the consensus page."""
+"""`rlhf votes annotators`: figures over time, days as they were voted on, and verdicts for the
+consensus page.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -28,10 +30,16 @@ def home(tmp_path: Path) -> LearntHome:
         first = store.votes.page(limit=1000, annotator_id="ann0").iloc[-1]
         store.votes.cast(
             NewVote(
-                comparison_id=first["comparison_id"], annotator_id="ann0", annotator_kind=first["annotator_kind"], choice="tie",
-                voted_at=datetime(2026, 1, 16, 12, tzinfo=UTC), origin="cli", idempotency_key="changed", supersedes=first["vote_id"],
+                comparison_id=first["comparison_id"],
+                annotator_id="ann0",
+                annotator_kind=first["annotator_kind"],
+                choice="tie",
+                voted_at=datetime(2026, 1, 16, 12, tzinfo=UTC),
+                origin="cli",
+                idempotency_key="changed",
+                supersedes=first["vote_id"],
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -44,11 +52,15 @@ def test_figures_over_time_are_a_table_json_and_csv(home: LearntHome, tmp_path: 
     with home.store as store:
         said = casts(store.database)
         expected = annotators_over_time(said, store.comparisons.with_ids(judged_ids(said)))
-    assert [(one["annotator_id"], one["first_day"], one["n_votes"]) for one in found["annotators"]] == list(
-        expected[["annotator_id", "first_day", "n_votes"]].itertuples(index=False, name=None)
-    )
+    assert [
+        (one["annotator_id"], one["first_day"], one["n_votes"]) for one in found["annotators"]
+    ] == list(expected[["annotator_id", "first_day", "n_votes"]].itertuples(index=False, name=None))
     assert [one["first_day"] for one in found["together"]] == ["2025-12-29", "2026-01-12"]
-    assert found["together"][0]["alpha_low"] < found["together"][0]["alpha"] < found["together"][0]["alpha_high"]
+    assert (
+        found["together"][0]["alpha_low"]
+        < found["together"][0]["alpha"]
+        < found["together"][0]["alpha_high"]
+    )
     assert found["window_days"] == 7
     path = tmp_path / "figures.csv"
     table = home.rlhf("votes", "annotators", "--over-time", "--csv", str(path)).output
@@ -61,16 +73,27 @@ def test_figures_over_time_are_a_table_json_and_csv(home: LearntHome, tmp_path: 
 
 def test_a_vote_that_was_changed_later_counts_where_it_was_cast(home: LearntHome) -> None:
     days = ("--since", "2026-01-02", "--until", "2026-01-02")
-    figures = {one["annotator_id"]: one["n_votes"] for one in json.loads(home.rlhf("votes", "annotators", "--json", *days).output)}
-    everything = {one["annotator_id"]: one["n_votes"] for one in json.loads(home.rlhf("votes", "annotators", "--json").output)}
+    figures = {
+        one["annotator_id"]: one["n_votes"]
+        for one in json.loads(home.rlhf("votes", "annotators", "--json", *days).output)
+    }
+    everything = {
+        one["annotator_id"]: one["n_votes"]
+        for one in json.loads(home.rlhf("votes", "annotators", "--json").output)
+    }
     assert sum(figures.values()) == 720
     assert figures == everything  # the changed one is a tie now, and was a side then
-    windows = {(one["annotator_id"], one["first_day"]): one["n_votes"] for one in told(home)["annotators"]}
+    windows = {
+        (one["annotator_id"], one["first_day"]): one["n_votes"] for one in told(home)["annotators"]
+    }
     assert windows["ann0", "2025-12-29"] == figures["ann0"]
     assert windows["ann0", "2026-01-12"] == 1
     assert told(home, "--since", "2026-01-03")["annotators"][0]["n_votes"] == 1
     assert told(home, "--until", "2026-01-01")["annotators"] == []
-    assert {one["first_day"] for one in told(home, "--window-days", "1")["annotators"]} == {"2026-01-02", "2026-01-16"}
+    assert {one["first_day"] for one in told(home, "--window-days", "1")["annotators"]} == {
+        "2026-01-02",
+        "2026-01-16",
+    }
     empty = home.rlhf("votes", "annotators", "--over-time", "--until", "2026-01-01").output
     assert empty.startswith("Nobody judged anything on these days")
 
@@ -85,7 +108,9 @@ def test_what_the_model_says_is_left_for_the_consensus_page_when_asked(home: Lea
         votes = last_words(store.votes.snapshot(days))
         expected = joint_model(votes, store.comparisons.with_ids(judged_ids(votes))).labels
     left = files.read_frame(STAGE, PART)
-    assert left["comparison_id"].tolist() == expected["comparison_id"].tolist(), "those of the test split too"
+    assert left["comparison_id"].tolist() == expected["comparison_id"].tolist(), (
+        "those of the test split too"
+    )
     assert left["max_seq"].unique().tolist() == [721]
     assert (left["p_a"] - expected["p_a"]).abs().max() < 0.02  # begun elsewhere, the same end
 
@@ -94,7 +119,10 @@ def test_older_votes_leave_what_newer_ones_said(home: LearntHome) -> None:
     files = Artefacts(home.settings.frames)
     home.rlhf("votes", "annotators", "--publish")
     before = files.read_frame(STAGE, PART)
-    assert "keeps what votes up to 721 say" in home.rlhf("votes", "annotators", "--publish", "--up-to-seq", "400").output
+    assert (
+        "keeps what votes up to 721 say"
+        in home.rlhf("votes", "annotators", "--publish", "--up-to-seq", "400").output
+    )
     pd.testing.assert_frame_equal(files.read_frame(STAGE, PART), before, check_exact=True)
     home.rlhf("votes", "annotators", "--publish", "--up-to-seq", "0")
     assert len(files.read_frame(STAGE, PART)) == len(before)
@@ -104,13 +132,22 @@ def test_after_a_change_of_taste_verdicts_rest_on_no_utility_of_before(tmp_path:
     found = voted_home(tmp_path)
     files = Artefacts(found.settings.frames)
     with found.store as store:
-        shown = comparisons(4).assign(  # the first one's completions, in others that are judged after the change
-            comparison_id=[f"d{i}" for i in range(4)], prompt_id="p0", completion_a_id="x0", completion_b_id="y0", prompt="What is thing 0?"
+        # the first one's completions, in others that are judged after the change
+        shown = comparisons(4).assign(
+            comparison_id=[f"d{i}" for i in range(4)],
+            prompt_id="p0",
+            completion_a_id="x0",
+            completion_b_id="y0",
+            prompt="What is thing 0?",
         )
         store.comparisons.publish(shown, published_at=datetime(2026, 1, 3, 12, tzinfo=UTC))
         change = store.votes.max_seq() + 1
         store.votes.cast_many(votes(shown))
-        said = last_words(store.votes.snapshot([touched.day.isoformat() for touched in store.votes.touched_days()]))
+        said = last_words(
+            store.votes.snapshot(
+                [touched.day.isoformat() for touched in store.votes.touched_days()]
+            )
+        )
         judged = store.comparisons.with_ids(judged_ids(said))
     expected = joint_model(said, apart(judged, said, TasteChanges(change))).labels
     together = joint_model(said, judged).labels
@@ -121,13 +158,19 @@ def test_after_a_change_of_taste_verdicts_rest_on_no_utility_of_before(tmp_path:
 
 def test_figures_over_time_know_no_change_of_taste(home: LearntHome) -> None:
     environ = {"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"}
-    result = CliRunner().invoke(app, ["votes", "annotators", "--over-time", "--change-seq", "3"], env=environ)
+    result = CliRunner().invoke(
+        app, ["votes", "annotators", "--over-time", "--change-seq", "3"], env=environ
+    )
     assert result.exit_code == 2
     assert "no model" in result.output
 
 
-@pytest.mark.parametrize("more", [("--over-time",), ("--since", "2026-01-02"), ("--until", "2026-01-02")])
-def test_only_what_all_votes_say_is_left_for_the_page(home: LearntHome, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "more", [("--over-time",), ("--since", "2026-01-02"), ("--until", "2026-01-02")]
+)
+def test_only_what_all_votes_say_is_left_for_the_page(
+    home: LearntHome, more: tuple[str, ...]
+) -> None:
     environ = {"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"}
     result = CliRunner().invoke(app, ["votes", "annotators", "--publish", *more], env=environ)
     assert result.exit_code == 2

@@ -15,11 +15,20 @@ from rlhf_pipeline.store import Store
 THEIRS = [
     {
         "id": f"r{i}",
-        "fields": {"prompt": f"why {i}? — ü", "response_a": f"yes {i}", "response_b": "" if i == 1 else f"no {i}"},
+        "fields": {
+            "prompt": f"why {i}? — ü",
+            "response_a": f"yes {i}",
+            "response_b": "" if i == 1 else f"no {i}",
+        },
         "metadata": {},
-        "suggestions": {"preference": {"value": "a", "score": 0.75, "agent": "judge-7b"}} if i == 2 else {},
+        "suggestions": {"preference": {"value": "a", "score": 0.75, "agent": "judge-7b"}}
+        if i == 2
+        else {},
         "responses": {
-            "preference": [{"value": "a", "user_id": f"user-{i}"}, {"value": "tie", "user_id": "user-x"}],
+            "preference": [
+                {"value": "a", "user_id": f"user-{i}"},
+                {"value": "tie", "user_id": "user-x"},
+            ],
             "strength": [{"value": 2, "user_id": f"user-{i}"}],
             "reason": [{"value": "=1+1 because", "user_id": "user-x"}],
         }
@@ -34,7 +43,11 @@ THEIRS = [
 
 def rlhf(home: Path, *arguments: object) -> str:
     environ = {"RLHF_HOME": str(home), "COLUMNS": "200"}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False).output
+    return (
+        CliRunner()
+        .invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+        .output
+    )
 
 
 def answers(path: Path) -> list[tuple]:
@@ -45,7 +58,10 @@ def answers(path: Path) -> list[tuple]:
         for question, said in record["responses"].items():
             for answer in said:
                 by_user.setdefault(answer["user_id"], {})[question] = answer["value"]
-        votes = sorted(tuple(str(vote.get(q)) for q in ("preference", "strength", "reason")) for vote in by_user.values())
+        votes = sorted(
+            tuple(str(vote.get(q)) for q in ("preference", "strength", "reason"))
+            for vote in by_user.values()
+        )
         found.append((tuple(record["fields"].values()), votes, record["suggestions"]))
     return sorted(found, key=str)
 
@@ -59,29 +75,56 @@ def theirs(tmp_path):
 
 def test_an_argilla_export_is_imported_and_exported_equal(tmp_path, theirs):
     home, out = tmp_path / "home", tmp_path / "ours.argilla.json"
-    assert rlhf(home, "import", "comparisons", theirs).startswith("3 imported, 0 already known, 0 merged, 0 rejected")
+    assert rlhf(home, "import", "comparisons", theirs).startswith(
+        "3 imported, 0 already known, 0 merged, 0 rejected"
+    )
     told = rlhf(home, "import", "votes", theirs, "--undated", "--no-replay")
     assert told.startswith("5 imported, 0 already known, 0 merged, 0 rejected")
-    assert rlhf(home, "export", "comparisons", "--format", "argilla", "--out", out).startswith("3 records in ")
+    assert rlhf(home, "export", "comparisons", "--format", "argilla", "--out", out).startswith(
+        "3 records in "
+    )
     assert answers(out) == answers(theirs)
     assert "user-1" not in out.read_text()  # people are pseudonyms, a model keeps its name
-    assert rlhf(home, "import", "votes", theirs, "--undated", "--no-replay").startswith("0 imported, 5 already known")
+    assert rlhf(home, "import", "votes", theirs, "--undated", "--no-replay").startswith(
+        "0 imported, 5 already known"
+    )
 
 
 def test_our_own_records_come_back_with_ids_times_and_people(tmp_path, theirs):
-    first, second, out, again = tmp_path / "first", tmp_path / "second", tmp_path / "ours.argilla.json", tmp_path / "again.argilla.json"
+    first, second, out, again = (
+        tmp_path / "first",
+        tmp_path / "second",
+        tmp_path / "ours.argilla.json",
+        tmp_path / "again.argilla.json",
+    )
     rlhf(first, "import", "comparisons", theirs)
     noon = datetime(2026, 1, 1, 12, 0, 0, 7, tzinfo=UTC)
     with Store.open(f"sqlite:///{first}/store.db", organization="default", project="demo") as store:
         c = store.comparisons.page()["comparison_id"].tolist()
         usual = {"comparison_id": c[0], "voted_at": noon, "origin": "page"}
         store.votes.cast(
-            NewVote(**usual, annotator_id="u1", annotator_kind="human", choice="b", strength=4, duration_s=0.1 + 0.2, idempotency_key="1")
+            NewVote(
+                **usual,
+                annotator_id="u1",
+                annotator_kind="human",
+                choice="b",
+                strength=4,
+                duration_s=0.1 + 0.2,
+                idempotency_key="1",
+            )
         )
-        machine = {"annotator_id": "demo.reward_model@1", "annotator_kind": "machine", "stated_confidence": 0.9}
-        store.votes.cast(NewVote(**usual | {"origin": "pipeline"}, **machine, choice="a", idempotency_key="2"))
+        machine = {
+            "annotator_id": "demo.reward_model@1",
+            "annotator_kind": "machine",
+            "stated_confidence": 0.9,
+        }
+        store.votes.cast(
+            NewVote(**usual | {"origin": "pipeline"}, **machine, choice="a", idempotency_key="2")
+        )
     rlhf(first, "export", "comparisons", "--format", "argilla", "--out", out)
-    assert rlhf(first, "import", "votes", out, "--no-replay").startswith("0 imported, 2 already known")
+    assert rlhf(first, "import", "votes", out, "--no-replay").startswith(
+        "0 imported, 2 already known"
+    )
     rlhf(second, "import", "comparisons", out)
     assert rlhf(second, "import", "votes", out, "--no-replay").startswith("2 imported")
     rlhf(second, "export", "comparisons", "--format", "argilla", "--out", again)

@@ -1,4 +1,6 @@
-"""A home that lost its store, its registry or its facts is refused by every command, with the cure."""
+"""A home that lost its store, its registry or its facts is refused by every command, with the
+cure.
+"""
 
 import itertools
 import os
@@ -31,7 +33,9 @@ def every_command() -> Iterator[tuple[str, ...]]:
     """Every command of `rlhf` but PASSED, with "1" for each number, text or file that it needs."""
     for path, command in leaves(get_command(app)):
         needed = [param for param in command.params if param.required]
-        values = [[param.opts[0], "1"] if param.param_type_name == "option" else ["1"] for param in needed]
+        values = [
+            [param.opts[0], "1"] if param.param_type_name == "option" else ["1"] for param in needed
+        ]
         if path not in PASSED:
             yield (*path, *itertools.chain.from_iterable(values))
 
@@ -99,8 +103,12 @@ def names(home: Path) -> set[str]:
     return {str(path.relative_to(home)) for path in home.rglob("*")}
 
 
-@pytest.mark.parametrize(("lose", "refusal"), LOSSES, ids=lambda value: getattr(value, "__name__", ""))
-def test_broken_home_is_refused_by_every_command(rlhf: Rlhf, home: Path, lose: Callable[[Path], None], refusal: str) -> None:
+@pytest.mark.parametrize(
+    ("lose", "refusal"), LOSSES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_broken_home_is_refused_by_every_command(
+    rlhf: Rlhf, home: Path, lose: Callable[[Path], None], refusal: str
+) -> None:
     lose(home)
     left = names(home)
     for command in every_command():
@@ -138,7 +146,10 @@ def test_facts_of_another_home_are_refused(rlhf: Rlhf, home: Path, tmp_path: Pat
     """As when parts of two homes are put together: the project would look empty."""
     prepare(Workspace(Settings(home=tmp_path / "other", project="other")))
     shutil.copy(tmp_path / "other" / HOME_FACTS, home)
-    with pytest.raises(ConfigurationError, match=r"holds the rows of default/demo, but its project\.json names default/other"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"holds the rows of default/demo, but its project\.json names default/other",
+    ):
         rlhf("export", "votes", home=home)
 
 
@@ -208,6 +219,8 @@ def test_home_in_a_closed_folder_is_refused(tmp_path: Path, nobodys_folder: Path
 def test_demo_without_its_state_is_refused(home: Path) -> None:
     workspace = Workspace(Settings(home=home))
     workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
-    with pytest.raises(ConfigurationError, match=r"holds 3 comparisons, but demo_state.json.* is gone.*backup"):
+    with pytest.raises(
+        ConfigurationError, match=r"holds 3 comparisons, but demo_state.json.* is gone.*backup"
+    ):
         claim(workspace)
     assert not workspace.settings.demo_state.exists()

@@ -1,4 +1,6 @@
-"""`rlhf import calibration-log`: what a log holds stands in the store once, and comes out of it as it went in."""
+"""`rlhf import calibration-log`: what a log holds stands in the store once, and comes out of it as
+it went in.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -24,7 +26,11 @@ def home(tmp_path):
 def rlhf(home):
     def call(*arguments, in_home=home):
         environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200"}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False).output
+        return (
+            CliRunner()
+            .invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+            .output
+        )
 
     return call
 
@@ -32,12 +38,25 @@ def rlhf(home):
 def entry(hour: int = 0, *, model: str = "old.reward_model@4", **more) -> dict:
     interval = Interval(value=0.123456789012345, low=0.1, high=0.2, n=50)
     metrics = CalibrationMetrics(
-        n=50, accuracy=interval, ece_equal_width=interval, ece_equal_mass=interval, brier=interval, log_loss=interval
+        n=50,
+        accuracy=interval,
+        ece_equal_width=interval,
+        ece_equal_mass=interval,
+        brier=interval,
+        log_loss=interval,
     )
     report = CalibrationReport(
-        reward_model=model, calibrator_version=hour + 1, method="platt", params={"slope": 0.7}, raw=metrics, calibrated=metrics,
-        candidates={"none": 0.7}, data_hash="d", n_fit=100, fitted_at=NOON + timedelta(hours=hour),
-    )  # fmt: skip
+        reward_model=model,
+        calibrator_version=hour + 1,
+        method="platt",
+        params={"slope": 0.7},
+        raw=metrics,
+        calibrated=metrics,
+        candidates={"none": 0.7},
+        data_hash="d",
+        n_fit=100,
+        fitted_at=NOON + timedelta(hours=hour),
+    )
     return json.loads(report.model_dump_json()) | more
 
 
@@ -53,7 +72,9 @@ def store_of(home: Path) -> Store:
 def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
     log = [entry(0), entry(1, may_serve=False), entry(2, model="old.reward_model@5")]
     file = written(tmp_path / "calibration_log.json", log)
-    assert "3 imported, 0 known already, 0 rejected, of 3 entries" in rlhf("import", "calibration-log", file)
+    assert "3 imported, 0 known already, 0 rejected, of 3 entries" in rlhf(
+        "import", "calibration-log", file
+    )
     assert "0 imported, 3 known already" in rlhf("import", "calibration-log", file)
     out = tmp_path / "out.json"
     rlhf("export", "calibration-log", "--out", out)
@@ -68,14 +89,27 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         links, _ = store.audit.page(action="calibration.import")
         assert len(links) == 3
         assert store.audit.verify() >= 3
-        assert [(one.kind, one.state) for one in store.imports.all()] == [("calibration-log", "finished")] * 2
+        assert [(one.kind, one.state) for one in store.imports.all()] == [
+            ("calibration-log", "finished")
+        ] * 2
 
 
 def test_an_entry_of_earlier_versions_lacks_what_was_not_measured_then(rlhf, home, tmp_path):
     old = entry(0)
-    for name in ("noise_ceiling", "by_group", "may_serve", "raw_bins", "calibrated_bins", "calibrator_version"):
+    for name in (
+        "noise_ceiling",
+        "by_group",
+        "may_serve",
+        "raw_bins",
+        "calibrated_bins",
+        "calibrator_version",
+    ):
         del old[name]
-    old["raw"] = {name: value for name, value in old["raw"].items() if name not in ("slope", "ece_debiased", "brier_parts")}
+    old["raw"] = {
+        name: value
+        for name, value in old["raw"].items()
+        if name not in ("slope", "ece_debiased", "brier_parts")
+    }
     rlhf("import", "calibration-log", written(tmp_path / "log.json", [old]))
     with store_of(home) as store:
         (report,) = store.calibrations.whole_log()
@@ -86,7 +120,10 @@ def test_an_entry_of_earlier_versions_lacks_what_was_not_measured_then(rlhf, hom
     ("wrong", "said"),
     [
         ({"n_fit": "many"}, "entry 2: n_fit: Input should be a valid integer"),
-        ({"fitted_at": "2026-01-01T12:00:00"}, "entry 2: fitted_at: 2026-01-01 12:00:00 names no time zone"),
+        (
+            {"fitted_at": "2026-01-01T12:00:00"},
+            "entry 2: fitted_at: 2026-01-01 12:00:00 names no time zone",
+        ),
         ({"fitted_at": "0001-01-01T00:00:00+14:00"}, "no moment in UTC"),
         ({"params": {"slope": float("nan")}}, "entry 2: NaN"),
         ({"params": {"slope": "\ud800"}}, "entry 2: half a character"),
@@ -95,7 +132,11 @@ def test_an_entry_of_earlier_versions_lacks_what_was_not_measured_then(rlhf, hom
     ],
 )
 def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, said):
-    told = rlhf("import", "calibration-log", written(tmp_path / "log.json", [entry(0), entry(1) | wrong, entry(2)]))
+    told = rlhf(
+        "import",
+        "calibration-log",
+        written(tmp_path / "log.json", [entry(0), entry(1) | wrong, entry(2)]),
+    )
     assert "2 imported, 0 known already, 1 rejected, of 3 entries" in told
     assert said in told
     with store_of(home) as store:
@@ -122,9 +163,15 @@ def test_what_is_no_log_is_refused_whole(rlhf, home, tmp_path, text, said):
 
 
 def test_what_is_calibrated_here_goes_on_from_an_imported_log(rlhf, home, tmp_path):
-    """A calibrator of the same model that is fitted later serves, has a number of its own, and is exported beside the imported ones."""
+    """A calibrator of the same model that is fitted later serves, has a number of its own, and is
+    exported beside the imported ones.
+    """
     model = "demo.reward_model@1"
-    rlhf("import", "calibration-log", written(tmp_path / "log.json", [entry(0, model=model), entry(5, model=model)]))
+    rlhf(
+        "import",
+        "calibration-log",
+        written(tmp_path / "log.json", [entry(0, model=model), entry(5, model=model)]),
+    )
     with store_of(home) as store:
         own = CalibrationReport.model_validate(entry(2, model=model))
         assert store.calibrations.add(own, {"method": "platt"}) == 3

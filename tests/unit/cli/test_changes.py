@@ -25,19 +25,39 @@ def home(voted: LearntHome, tmp_path: Path) -> LearntHome:
 
 
 def refused(home: LearntHome, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["changes", *arguments], env={"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"})
+    return CliRunner().invoke(
+        app, ["changes", *arguments], env={"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"}
+    )
 
 
 def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
-    assert home.rlhf("changes", "list").output == "No change of taste is recorded: every vote counts alike.\n"
-    said = home.rlhf("changes", "add", "100", "--cause", "new guidelines", "--category", "factual").output
-    assert said == "change 1: votes before 100 count less in category factual from the next fit on\n"
+    assert (
+        home.rlhf("changes", "list").output
+        == "No change of taste is recorded: every vote counts alike.\n"
+    )
+    said = home.rlhf(
+        "changes", "add", "100", "--cause", "new guidelines", "--category", "factual"
+    ).output
+    assert (
+        said == "change 1: votes before 100 count less in category factual from the next fit on\n"
+    )
     home.rlhf("changes", "add", "200", "--cause", "new people")
     said = home.rlhf("changes", "retract", "2", "--reason", "false alarm").output
-    assert said == "change 2 is retracted: votes before 200 count in full again from the next fit on\n"
+    assert (
+        said == "change 2 is retracted: votes before 200 count in full again from the next fit on\n"
+    )
     first, second = json.loads(home.rlhf("changes", "list", "--json").output)
-    assert (first["change_seq"], first["category"], first["cause"], first["retracted_at"]) == (100, "factual", "new guidelines", None)
-    assert (second["category"], second["retracted_by"], second["retraction_reason"]) == (None, "rlhf changes", "false alarm")
+    assert (first["change_seq"], first["category"], first["cause"], first["retracted_at"]) == (
+        100,
+        "factual",
+        "new guidelines",
+        None,
+    )
+    assert (second["category"], second["retracted_by"], second["retraction_reason"]) == (
+        None,
+        "rlhf changes",
+        "false alarm",
+    )
     table = home.rlhf("changes", "list").output
     assert "category factual" in table
     assert "false alarm" in table
@@ -45,7 +65,9 @@ def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
 
 def test_what_is_no_change_is_refused_with_its_cause(home: LearntHome) -> None:
     assert isinstance(refused(home, "add", "99999", "--cause", "why").exception, StoreError)
-    assert isinstance(refused(home, "add", "10", "--cause", "why", "--category", "poetry").exception, StoreError)
+    assert isinstance(
+        refused(home, "add", "10", "--cause", "why", "--category", "poetry").exception, StoreError
+    )
     assert isinstance(refused(home, "retract", "7", "--reason", "why").exception, NotFound)
     for empty in (("add", "10", "--cause", " "), ("retract", "1", "--reason", "")):
         assert refused(home, *empty).exit_code == 2
@@ -56,6 +78,13 @@ def test_fit_by_hand_uses_a_recorded_change(home: LearntHome) -> None:
     home.rlhf("changes", "add", "300", "--cause", "new guidelines")
     home.rlhf("votes", "prepare", "--no-soft-labels")
     said = home.rlhf(
-        "reward", "train", "--set", "l2_grid=[0.1]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=100"
-    ).output  # fmt: skip
+        "reward",
+        "train",
+        "--set",
+        "l2_grid=[0.1]",
+        "--set",
+        "context_penalty_grid=[3.0]",
+        "--set",
+        "n_resamples=100",
+    ).output
     assert "pairs from before the change count" in said

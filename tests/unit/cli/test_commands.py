@@ -54,7 +54,9 @@ def test_every_command_explains_itself(rlhf, path):
 
 def test_37_prompts_are_37_lines_that_come_back_unchanged(rlhf, tmp_path):
     out = tmp_path / "deep" / "prompts.jsonl"
-    result = rlhf("prompts", "generate", "--num-prompts", "37", "--day", "2026-03-01", "--out", str(out))
+    result = rlhf(
+        "prompts", "generate", "--num-prompts", "37", "--day", "2026-03-01", "--out", str(out)
+    )
     assert result.output.startswith("37 prompts in ")
     assert len(out.read_text(encoding="utf-8").splitlines()) == 37
     made = generate(PromptParams(n=37), day="2026-03-01")
@@ -78,7 +80,11 @@ def test_a_day_that_is_none_is_refused_before_anything_is_written(rlhf, tmp_path
     assert not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [("runs",), ("models", "list"), *(("export", kind) for kind in EXPORTS)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [("runs",), ("models", "list"), *(("export", kind) for kind in EXPORTS)],
+    ids=" ".join,
+)
 def test_without_a_project_the_cure_is_named(rlhf, tmp_path, arguments):
     with pytest.raises(ConfigurationError, match="rlhf init"):
         rlhf(*arguments, home=tmp_path / "nothing")
@@ -121,7 +127,12 @@ def test_exports_hold_every_row_under_the_named_file(rlhf, initialised, tmp_path
     rlhf("export", "completions", home=home)
     exported = read_jsonl(home / "exports" / EXPORTS["prompts"])
     pd.testing.assert_frame_equal(check_frame(exported, PROMPTS), files.read_days("prompts", days))
-    lines = [json.loads(line) for line in (home / "exports" / EXPORTS["completions"]).read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (home / "exports" / EXPORTS["completions"])
+        .read_text(encoding="utf-8")
+        .splitlines()
+    ]
     assert [line["text"] for line in lines] == ["für dich ✓", "", "für dich ✓", ""]
     assert [line["error"] for line in lines] == [None, "timeout", None, "timeout"]
     elsewhere = tmp_path / "elsewhere.jsonl"
@@ -131,14 +142,30 @@ def test_exports_hold_every_row_under_the_named_file(rlhf, initialised, tmp_path
 
 def completions(day):
     rows = [
-        {"completion_id": f"{day}-{i}", "text": text, "error": error, "sample_index": i, "finish_reason": "error" if error else "stop"}
+        {
+            "completion_id": f"{day}-{i}",
+            "text": text,
+            "error": error,
+            "sample_index": i,
+            "finish_reason": "error" if error else "stop",
+        }
         for i, (text, error) in enumerate([("für dich ✓", None), ("", "timeout")])
     ]
     common = {
-        "day": day, "prompt_id": "p", "backend": "template", "model_version": "template-1", "temperature": 1.0, "top_p": 1.0,
-        "seed": 1, "n_prompt_tokens": 1, "n_tokens": 1, "latency_ms": 0.5,
-    }  # fmt: skip
-    return check_frame(pd.DataFrame([common | row for row in rows])[list(COMPLETIONS.columns)], COMPLETIONS)
+        "day": day,
+        "prompt_id": "p",
+        "backend": "template",
+        "model_version": "template-1",
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "seed": 1,
+        "n_prompt_tokens": 1,
+        "n_tokens": 1,
+        "latency_ms": 0.5,
+    }
+    return check_frame(
+        pd.DataFrame([common | row for row in rows])[list(COMPLETIONS.columns)], COMPLETIONS
+    )
 
 
 @pytest.fixture
@@ -155,7 +182,9 @@ def filled(tmp_path):
 
 def test_a_reflection_log_loses_no_digit_and_no_missing_value(rlhf, filled):
     rlhf("export", "reflection-log", home=filled)
-    lines = (filled / "exports" / EXPORTS["reflection-log"]).read_text(encoding="utf-8").splitlines()
+    lines = (
+        (filled / "exports" / EXPORTS["reflection-log"]).read_text(encoding="utf-8").splitlines()
+    )
     frame = Artefacts(filled / "frames").read_frame("reflection_log", DAY)
     assert [json.loads(line) for line in lines] == reflection_rows(frame)
     voted, unvoted = (json.loads(line) for line in lines)
@@ -173,7 +202,11 @@ def test_exported_fractions_keep_fifteen_digits():
     assert records(pd.DataFrame({"p": [0.123456789012345]})) == [{"p": 0.123456789012345}]
 
 
-@pytest.mark.parametrize("command", [("export", "reflection-log"), ("export", "calibration-log"), ("prompts", "generate")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [("export", "reflection-log"), ("export", "calibration-log"), ("prompts", "generate")],
+    ids=" ".join,
+)
 def test_a_file_that_cannot_be_written_is_named_with_its_cure(rlhf, filled, tmp_path, command):
     with pytest.raises(ArtefactError, match=r"directory.*Name a file"):
         rlhf(*command, "--out", str(tmp_path), home=filled)
@@ -194,10 +227,15 @@ def test_a_home_that_cannot_be_one_is_named_before_anything_is_made(rlhf, tmp_pa
 
 @pytest.mark.parametrize(
     "arguments",
-    [("prompts", "generate", "--seed", "-5"), ("prompts", "generate", "--num-prompts", "0"), ("prompts", "generate", "--num-prompts", "100001"),
-     ("dev", "--dagster-port", "0"), ("dev", "--mlflow-port", "65536")],
+    [
+        ("prompts", "generate", "--seed", "-5"),
+        ("prompts", "generate", "--num-prompts", "0"),
+        ("prompts", "generate", "--num-prompts", "100001"),
+        ("dev", "--dagster-port", "0"),
+        ("dev", "--mlflow-port", "65536"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_number_out_of_bounds_is_refused_before_anything_starts(rlhf, tmp_path, arguments):
     result = rlhf(*arguments, home=tmp_path / "home")
     assert result.exit_code == 2
@@ -207,24 +245,55 @@ def test_a_number_out_of_bounds_is_refused_before_anything_starts(rlhf, tmp_path
 
 def reflections():
     prediction = {
-        "day": DAY, "reward_model": "demo.reward_model@1", "calibrator": "platt@1", "data_hash": "d", "features_hash": "f", "score_a": 0.2,
-        "score_b": 1.1, "p_raw": 0.2, "p_calibrated": 0.123456789012345, "predicted_at": pd.Timestamp(f"{DAY}T05:00Z"),
-    }  # fmt: skip
+        "day": DAY,
+        "reward_model": "demo.reward_model@1",
+        "calibrator": "platt@1",
+        "data_hash": "d",
+        "features_hash": "f",
+        "score_a": 0.2,
+        "score_b": 1.1,
+        "p_raw": 0.2,
+        "p_calibrated": 0.123456789012345,
+        "predicted_at": pd.Timestamp(f"{DAY}T05:00Z"),
+    }
     vote = {
-        "seq": 1, "vote_id": "v", "annotator_id": "ann", "annotator_kind": "human", "choice": "a", "strength": 2,
-        "voted_at": pd.Timestamp(f"{DAY}T08:00Z"), "is_error": True,
-    }  # fmt: skip
-    rows = [{**prediction, **vote, "comparison_id": "c1"}, {**prediction, **dict.fromkeys(vote), "comparison_id": "c2"}]
+        "seq": 1,
+        "vote_id": "v",
+        "annotator_id": "ann",
+        "annotator_kind": "human",
+        "choice": "a",
+        "strength": 2,
+        "voted_at": pd.Timestamp(f"{DAY}T08:00Z"),
+        "is_error": True,
+    }
+    rows = [
+        {**prediction, **vote, "comparison_id": "c1"},
+        {**prediction, **dict.fromkeys(vote), "comparison_id": "c2"},
+    ]
     return check_frame(pd.DataFrame(rows), REFLECTIONS)
 
 
 def calibration_report(hour):
     number = Interval(value=0.1, low=0.0, high=0.2, n=9)
-    metrics = CalibrationMetrics(n=9, accuracy=number, ece_equal_width=number, ece_equal_mass=number, brier=number, log_loss=number)
+    metrics = CalibrationMetrics(
+        n=9,
+        accuracy=number,
+        ece_equal_width=number,
+        ece_equal_mass=number,
+        brier=number,
+        log_loss=number,
+    )
     return CalibrationReport(
-        reward_model=f"demo.reward_model@{hour}", method="platt", params={}, raw=metrics, calibrated=metrics, candidates={"none": 0.7},
-        data_hash="d", n_fit=9, fitted_at=datetime(2026, 1, 1, hour, tzinfo=UTC),
-    )  # fmt: skip
+        reward_model=f"demo.reward_model@{hour}",
+        method="platt",
+        params={},
+        raw=metrics,
+        calibrated=metrics,
+        candidates={"none": 0.7},
+        data_hash="d",
+        n_fit=9,
+        fitted_at=datetime(2026, 1, 1, hour, tzinfo=UTC),
+    )
 
 
 def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tmp_path):

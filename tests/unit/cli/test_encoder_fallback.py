@@ -1,4 +1,6 @@
-"""A fit on the encoder that was named as what to go on with: the command, the registry and MLflow's run say which was asked for, and why."""
+"""A fit on the encoder that was named as what to go on with: the command, the registry and MLflow's
+run say which was asked for, and why.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,14 @@ from tests.learnt_home import LearntHome, voted_home
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
 HUB = "distilbert/distilbert-base-uncased"
-QUICK = ("--set", "l2_grid=[0.3]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=100")
+QUICK = (
+    "--set",
+    "l2_grid=[0.3]",
+    "--set",
+    "context_penalty_grid=[3.0]",
+    "--set",
+    "n_resamples=100",
+)
 
 
 @pytest.fixture
@@ -22,7 +31,9 @@ def voted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearntHome:
     return voted_home(tmp_path / "voted")
 
 
-def test_the_encoder_asked_for_and_the_one_used_are_in_the_record(voted: LearntHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoder_asked_for_and_the_one_used_are_in_the_record(
+    voted: LearntHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     voted.rlhf("votes", "prepare")
     monkeypatch.setenv("RLHF_ENCODER", HUB)
     with pytest.raises(ModelNotFound, match=f"{HUB},offline"):
@@ -40,7 +51,16 @@ def test_the_encoder_asked_for_and_the_one_used_are_in_the_record(voted: LearntH
     assert told["encoder_instead_because"] == version.params["encoder_instead_because"]
 
 
-FINE_TUNED = ("--kind", "transformer", "--set", "steps=3", "--set", "max_tokens=32", "--set", "n_resamples=100")
+FINE_TUNED = (
+    "--kind",
+    "transformer",
+    "--set",
+    "steps=3",
+    "--set",
+    "max_tokens=32",
+    "--set",
+    "n_resamples=100",
+)
 
 
 @pytest.mark.parametrize("how", [QUICK, FINE_TUNED], ids=["embedding", "transformer"])
@@ -53,14 +73,27 @@ def test_a_training_goes_on_from_a_model_of_the_stand_in_once_the_encoder_is_bac
     voted.rlhf("reward", "train", *how)
     save_tiny_bert(first, seed=2)
     checkpoint = voted.settings.home / "models" / "vote_predictor_checkpoint"
-    again = ("reward", "train", "--checkpoint", str(checkpoint), "--out", str(tmp_path / "again"), *how)
+    again = (
+        "reward",
+        "train",
+        "--checkpoint",
+        str(checkpoint),
+        "--out",
+        str(tmp_path / "again"),
+        *how,
+    )
     said = voted.rlhf(*again).output
     registry = Workspace(voted.settings).registry
     before, after = sorted(registry.history("reward_model"), key=lambda version: version.version)
     assert f"{after.label} from {before.label}" in said
     assert f"on encoder {second} instead of {first}" in said.replace("\n", "")
     assert after.params["encoder_used"] == str(second)
-    assert after.params["encoder_instead_because"] == "the model that the fit starts from was fitted on it"
+    assert (
+        after.params["encoder_instead_because"]
+        == "the model that the fit starts from was fitted on it"
+    )
     monkeypatch.setenv("RLHF_ENCODER", str(first))
-    with pytest.raises(ModelHashMismatch, match=f"RLHF_ENCODER={second}|Name it in the setting `encoder`"):
+    with pytest.raises(
+        ModelHashMismatch, match=f"RLHF_ENCODER={second}|Name it in the setting `encoder`"
+    ):
         voted.rlhf(*again)

@@ -20,15 +20,27 @@ from rlhf_pipeline.store import Store
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KIND_OF = {"comparisons": "comparison", "votes": "vote", "tuples": "tuple"}
 EXPORTS = list(KIND_OF)
-TABLES = {name: form for name, form in FORMATS.items() if name != "argilla"}  # whose rows are records: test_argilla_files
+# whose rows are records: test_argilla_files
+TABLES = {name: form for name, form in FORMATS.items() if name != "argilla"}
 
 
 def comparison(i, **more):
     usual = {
-        "day": "2026-01-01", "comparison_id": f"c{i}", "prompt_id": f"p{i}", "prompt": f"why {i}?\nüber — 🎉", "completion_a_id": f"x{i}",
-        "completion_b_id": f"y{i}", "completion_a": '=HYPERLINK("http://evil"), said she', "completion_b": "", "model_version_a": "demo.policy@1",
-        "model_version_b": "demo.policy@2", "category": "factual", "repeat_of": None, "position": i, "seed": 7,
-    }  # fmt: skip
+        "day": "2026-01-01",
+        "comparison_id": f"c{i}",
+        "prompt_id": f"p{i}",
+        "prompt": f"why {i}?\nüber — 🎉",
+        "completion_a_id": f"x{i}",
+        "completion_b_id": f"y{i}",
+        "completion_a": '=HYPERLINK("http://evil"), said she',
+        "completion_b": "",
+        "model_version_a": "demo.policy@1",
+        "model_version_b": "demo.policy@2",
+        "category": "factual",
+        "repeat_of": None,
+        "position": i,
+        "seed": 7,
+    }
     return dict.fromkeys(COMPARISONS.columns) | usual | more
 
 
@@ -39,11 +51,15 @@ def vote(i, comparison_id, choice, annotator="ann_0123456789abcdef", **more):
         "origin": "page",
         "idempotency_key": f"k{i}",
     }
-    return NewVote(comparison_id=comparison_id, annotator_id=annotator, choice=choice, **usual | more)
+    return NewVote(
+        comparison_id=comparison_id, annotator_id=annotator, choice=choice, **usual | more
+    )
 
 
 def made(home):
-    """A home that has a store and no Dagster, as an import leaves it: own comparisons, a repeat, imported ones, all kinds of votes."""
+    """A home that has a store and no Dagster, as an import leaves it: own comparisons, a repeat,
+    imported ones, all kinds of votes.
+    """
     home.mkdir()
     HomeFacts(organization="default", project="demo").write(home)
     elsewhere = {"source": "set", "category": "instruction", "model_version_b": "imported"}
@@ -51,14 +67,43 @@ def made(home):
         comparison(0),
         comparison(1),
         comparison(
-            2, completion_a="", completion_b=comparison(0)["completion_a"], prompt_id="p0", prompt=comparison(0)["prompt"], repeat_of="c0"
+            2,
+            completion_a="",
+            completion_b=comparison(0)["completion_a"],
+            prompt_id="p0",
+            prompt=comparison(0)["prompt"],
+            repeat_of="c0",
         ),
-        comparison(3, **elsewhere, source_pair_id="s3", split_group="debate", split="calib", gold="tie"),
-        comparison(4, **elsewhere, source_pair_id="s4", completion_b=comparison(4)["completion_a"], flag="identical"),
-        comparison(5, **elsewhere, source_pair_id="s5", completion_a="- minus", completion_b="'quoted'", gold="a"),
+        comparison(
+            3, **elsewhere, source_pair_id="s3", split_group="debate", split="calib", gold="tie"
+        ),
+        comparison(
+            4,
+            **elsewhere,
+            source_pair_id="s4",
+            completion_b=comparison(4)["completion_a"],
+            flag="identical",
+        ),
+        comparison(
+            5,
+            **elsewhere,
+            source_pair_id="s5",
+            completion_a="- minus",
+            completion_b="'quoted'",
+            gold="a",
+        ),
     ]
     votes = [
-        vote(1, "c0", "a", strength=3, reason="=1+1\r\nbecause", duration_s=0.1 + 0.2, stated_confidence=0.75, task_id="t1"),
+        vote(
+            1,
+            "c0",
+            "a",
+            strength=3,
+            reason="=1+1\r\nbecause",
+            duration_s=0.1 + 0.2,
+            stated_confidence=0.75,
+            task_id="t1",
+        ),
         vote(2, "c0", "tie", annotator="simulated-7", annotator_kind="simulated"),
         vote(3, "c1", "both_bad", reason=""),
         vote(4, "c1", "b", strength=1),
@@ -120,9 +165,18 @@ def test_the_format_said_wins_over_the_suffix_and_names_the_default_file(rlhf, h
 def test_tuples_are_the_votes_that_teach(rlhf, home):
     rlhf("export", "tuples", home=home)
     tuples = read(home / "exports" / "tuples.jsonl", "tuples")
-    assert list(zip(tuples["comparison_id"], tuples["preferred"], strict=True)) == [("c0", "a"), ("c0", "tie"), ("c1", "b"), ("c3", "tie")]
+    assert list(zip(tuples["comparison_id"], tuples["preferred"], strict=True)) == [
+        ("c0", "a"),
+        ("c0", "tie"),
+        ("c1", "b"),
+        ("c3", "tie"),
+    ]
     first = tuples.iloc[0]
-    assert (first["prompt"], first["a"], first["b"]) == ("why 0?\nüber — 🎉", '=HYPERLINK("http://evil"), said she', "")
+    assert (first["prompt"], first["a"], first["b"]) == (
+        "why 0?\nüber — 🎉",
+        '=HYPERLINK("http://evil"), said she',
+        "",
+    )
     assert tuples["split"][3] == "calib"
 
 
@@ -178,7 +232,9 @@ def carried_over(rlhf, home, target, folder, form, nouns=("comparisons", "votes"
         path = folder / f"{noun}{form().suffix}"
         rlhf("export", noun, "--out", str(path), home=home)
         more = ["--no-replay"] if noun == "votes" else []
-        said.append(rlhf("import", noun, str(path), "--project", "elsewhere", *more, home=target).stdout)
+        said.append(
+            rlhf("import", noun, str(path), "--project", "elsewhere", *more, home=target).stdout
+        )
         assert not list(folder.glob("*rejected*")), said[-1]
     return said
 
@@ -199,7 +255,13 @@ def test_what_another_project_imports_it_exports_again_equal(rlhf, home, tmp_pat
 def test_corrections_are_carried_over_as_any_comparison(rlhf, home, tmp_path):
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as store:
         for i in range(12):
-            given = NewFeedback(kind="correction", prompt=f"2+{i}?", completion="wrong", correction=f"right {i}", given_at=NOON)
+            given = NewFeedback(
+                kind="correction",
+                prompt=f"2+{i}?",
+                completion="wrong",
+                correction=f"right {i}",
+                given_at=NOON,
+            )
             store.feedback.add(given, created_by="ann")
     said = carried_over(rlhf, home, tmp_path / "elsewhere", tmp_path / "files", TABLES["jsonl"])
     assert [line.split(",")[0] for line in said] == ["18 imported", "20 imported"]
@@ -210,7 +272,9 @@ def test_a_home_that_imports_its_own_export_has_nothing_new(rlhf, home, tmp_path
     for noun in ("comparisons", "votes"):
         path = tmp_path / f"{noun}{TABLES[name].suffix}"
         rlhf("export", noun, "--out", str(path), home=home)
-        assert rlhf("import", noun, str(path), "--project", "demo", home=home).stdout.startswith("0 imported, ")
+        assert rlhf("import", noun, str(path), "--project", "demo", home=home).stdout.startswith(
+            "0 imported, "
+        )
     assert rlhf("export", "votes", "--superseded", home=home).output.startswith("9 votes in ")
 
 
@@ -219,7 +283,9 @@ def test_withdrawn_votes_are_not_cast_again(rlhf, home, tmp_path, name):
     target, path = tmp_path / "elsewhere", tmp_path / f"votes{TABLES[name].suffix}"
     carried_over(rlhf, home, target, tmp_path / "files", TABLES[name], nouns=["comparisons"])
     rlhf("export", "votes", "--superseded", "--out", str(path), home=home)
-    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith("8 imported")
+    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith(
+        "8 imported"
+    )
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -227,10 +293,12 @@ def test_tuples_alone_are_comparisons_and_votes_enough(rlhf, home, tmp_path, nam
     form, target = TABLES[name], tmp_path / "elsewhere"
     path, again = tmp_path / f"tuples{form.suffix}", tmp_path / f"again{form.suffix}"
     rlhf("export", "tuples", "--out", str(path), home=home)
-    assert rlhf("import", "comparisons", str(path), "--project", "elsewhere", home=target).stdout.startswith(
-        "3 imported, 0 already known, 1 merged, 0 "
+    assert rlhf(
+        "import", "comparisons", str(path), "--project", "elsewhere", home=target
+    ).stdout.startswith("3 imported, 0 already known, 1 merged, 0 ")
+    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith(
+        "4 imported"
     )
-    assert rlhf("import", "votes", str(path), "--no-replay", home=target).stdout.startswith("4 imported")
     rlhf("export", "tuples", "--out", str(again), home=target)
     pd.testing.assert_frame_equal(read(again, "tuples"), read(path, "tuples"), check_exact=True)
 
@@ -245,7 +313,15 @@ def paged(home, *days):
 
 def test_the_drift_report_of_a_day_is_exported_byte_for_byte(rlhf, home, tmp_path):
     files = paged(home, "2026-01-01", "2026-01-02")
-    result = rlhf("export", "drift-report", "--day", "2026-01-01", "--out", str(tmp_path / "page.html"), home=home)
+    result = rlhf(
+        "export",
+        "drift-report",
+        "--day",
+        "2026-01-01",
+        "--out",
+        str(tmp_path / "page.html"),
+        home=home,
+    )
     assert (tmp_path / "page.html").read_bytes() == files.read_report("2026-01-01")
     assert result.output == f"Drift report of 2026-01-01 in {tmp_path / 'page.html'}\n"
 
@@ -253,7 +329,9 @@ def test_the_drift_report_of_a_day_is_exported_byte_for_byte(rlhf, home, tmp_pat
 def test_without_a_day_the_last_drift_report_is_exported(rlhf, home):
     files = paged(home, "2026-01-02", "2026-01-10", "2026-01-09")
     rlhf("export", "drift-report", home=home)
-    assert (home / "exports" / "drift_report_2026-01-10.html").read_bytes() == files.read_report("2026-01-10")
+    assert (home / "exports" / "drift_report_2026-01-10.html").read_bytes() == files.read_report(
+        "2026-01-10"
+    )
 
 
 def test_a_day_without_a_drift_report_says_what_to_run(rlhf, home):
@@ -261,11 +339,16 @@ def test_a_day_without_a_drift_report_says_what_to_run(rlhf, home):
         rlhf("export", "drift-report", home=home)
     files = paged(home, "2026-01-02", "2026-01-05")
     with pytest.raises(
-        NotEnoughData, match=r"No drift report of 2026-01-03 .* `feedback` job for 2026-01-03.* from 2026-01-02 to 2026-01-05"
+        NotEnoughData,
+        match=r"No drift report of 2026-01-03 .* `feedback` job for 2026-01-03.* from 2026-01-02 "
+        r"to 2026-01-05",
     ):
         rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
-    files.write_frame("drift_report", DRIFT_REPORTS.empty(), "2026-01-03")  # as an older version left it
-    with pytest.raises(NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"):
+    # as an older version left it
+    files.write_frame("drift_report", DRIFT_REPORTS.empty(), "2026-01-03")
+    with pytest.raises(
+        NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"
+    ):
         rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
     with pytest.raises(ConfigurationError, match=r"--day 3\.1\.2026.*2026-01-31"):
         rlhf("export", "drift-report", "--day", "3.1.2026", home=home)

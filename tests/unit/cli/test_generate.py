@@ -1,4 +1,6 @@
-"""`rlhf generate` and `rlhf cache` against the STUB: files, flags, and a key that stands in none of them."""
+"""`rlhf generate` and `rlhf cache` against the STUB: files, flags, and a key that stands in none of
+them.
+"""
 
 import csv
 import json
@@ -28,7 +30,12 @@ Generate = Callable[..., Result]
 @pytest.fixture
 def prompts_file(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Why is the sky blue?", "=1+1 is what?", "Name a river.")))
+    path.write_text(
+        "".join(
+            json.dumps({"text": text}) + "\n"
+            for text in ("Why is the sky blue?", "=1+1 is what?", "Name a river.")
+        )
+    )
     return path
 
 
@@ -37,13 +44,22 @@ def rlhf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generate:
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Result:
-        environ = {"RLHF_HOME": str(tmp_path / "home"), "RLHF_API_KEY": KEY, "RLHF_API_MODEL": "stub-model", "COLUMNS": "200"}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+        environ = {
+            "RLHF_HOME": str(tmp_path / "home"),
+            "RLHF_API_KEY": KEY,
+            "RLHF_API_MODEL": "stub-model",
+            "COLUMNS": "200",
+        }
+        return CliRunner().invoke(
+            app, [str(a) for a in arguments], env=environ, catch_exceptions=False
+        )
 
     return call
 
 
-def asked(stub: StubProvider, file: Path, *more: object, backend: str = "openai_compatible") -> tuple[object, ...]:
+def asked(
+    stub: StubProvider, file: Path, *more: object, backend: str = "openai_compatible"
+) -> tuple[object, ...]:
     return ("generate", "--input", file, "--backend", backend, "--base-url", stub.base_url, *more)
 
 
@@ -53,9 +69,24 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("backend", ["openai_compatible", "anthropic"])
-def test_a_file_of_prompts_becomes_json_csv_and_a_log(rlhf: Generate, prompts_file: Path, tmp_path: Path, backend: str) -> None:
+def test_a_file_of_prompts_becomes_json_csv_and_a_log(
+    rlhf: Generate, prompts_file: Path, tmp_path: Path, backend: str
+) -> None:
     with StubProvider(api_key=SecretStr(KEY)) as stub:
-        flags = ("--workers", 2, "--temperature", 0.3, "--temperature", 0.9, "--max-tokens", 7, "--k", 2, "--out", tmp_path / "made")
+        flags = (
+            "--workers",
+            2,
+            "--temperature",
+            0.3,
+            "--temperature",
+            0.9,
+            "--max-tokens",
+            7,
+            "--k",
+            2,
+            "--out",
+            tmp_path / "made",
+        )
         told = rlhf(*asked(stub, prompts_file, *flags, backend=backend))
         sent = stub.requests
     assert told.exit_code == 0, told.output
@@ -63,21 +94,42 @@ def test_a_file_of_prompts_becomes_json_csv_and_a_log(rlhf: Generate, prompts_fi
     assert {body["temperature"] for body in sent} == {0.3, 0.9}
     assert {body["max_tokens"] for body in sent} == {7}
     rows = results(tmp_path / "made")
-    assert [row["prompt"] for row in rows] == [t for t in ("Why is the sky blue?", "=1+1 is what?", "Name a river.") for _ in range(2)]
+    assert [row["prompt"] for row in rows] == [
+        t for t in ("Why is the sky blue?", "=1+1 is what?", "Name a river.") for _ in range(2)
+    ]
     assert all(row["text"] and row["error"] is None and row["n_tokens"] == 7 for row in rows)
     with (tmp_path / "made" / "completions.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert [row["prompt"] for row in table][2] == "'=1+1 is what?", "no spreadsheet takes it for a formula"
+    assert [row["prompt"] for row in table][2] == "'=1+1 is what?", (
+        "no spreadsheet takes it for a formula"
+    )
     assert [row["text"] for row in table] == [row["text"] for row in rows]
-    log = [json.loads(line) for line in (tmp_path / "made" / "raw_completions_log.jsonl").read_text().splitlines()]
+    log = [
+        json.loads(line)
+        for line in (tmp_path / "made" / "raw_completions_log.jsonl").read_text().splitlines()
+    ]
     assert len(log) == 6
     assert {call["prompt_id"] for call in log} == {row["prompt_id"] for row in rows}
-    assert {"params", "model", "latency_ms", "n_prompt_tokens", "n_tokens", "cost", "billing", "outcome"} <= set(log[0])
-    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()) + told.output.encode()
+    assert {
+        "params",
+        "model",
+        "latency_ms",
+        "n_prompt_tokens",
+        "n_tokens",
+        "cost",
+        "billing",
+        "outcome",
+    } <= set(log[0])
+    everything = (
+        b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        + told.output.encode()
+    )
     assert KEY.encode() not in everything
 
 
-def test_the_same_command_calls_for_nothing_again(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
+def test_the_same_command_calls_for_nothing_again(
+    rlhf: Generate, prompts_file: Path, tmp_path: Path
+) -> None:
     with StubProvider() as stub:
         rlhf(*asked(stub, prompts_file))
         first = results(tmp_path / "home" / "exports" / "completions")
@@ -89,13 +141,17 @@ def test_the_same_command_calls_for_nothing_again(rlhf: Generate, prompts_file: 
     assert "3 calls in all" in again.output
 
 
-def test_what_fails_is_a_row_with_its_reason(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
+def test_what_fails_is_a_row_with_its_reason(
+    rlhf: Generate, prompts_file: Path, tmp_path: Path
+) -> None:
     with StubProvider(faults=[None, Fault(kind="refusal")]) as stub:
         told = rlhf(*asked(stub, prompts_file, "--workers", 1))
     assert told.exit_code == 0
     assert "2 of 3 completions" in told.output
     assert "refusal" in told.output
-    [failed] = [row for row in results(tmp_path / "home" / "exports" / "completions") if row["error"]]
+    [failed] = [
+        row for row in results(tmp_path / "home" / "exports" / "completions") if row["error"]
+    ]
     assert "refused" in failed["error"]
 
 
@@ -120,19 +176,38 @@ def test_texts_are_printed_as_they_come(rlhf: Generate, prompts_file: Path, tmp_
         assert row["text"] in told.output
 
 
-def started(tmp_path: Path, *arguments: object, encoding: str = "utf-8", **streams: Any) -> "subprocess.Popen[bytes]":
+def started(
+    tmp_path: Path, *arguments: object, encoding: str = "utf-8", **streams: Any
+) -> "subprocess.Popen[bytes]":
     """The command in a process of its own, as a shell starts it."""
     environ = os.environ | {
-        "RLHF_HOME": str(tmp_path / "home"), "RLHF_API_KEY": KEY, "RLHF_API_MODEL": "stub-model", "COLUMNS": "160", "TERM": "xterm",
+        "RLHF_HOME": str(tmp_path / "home"),
+        "RLHF_API_KEY": KEY,
+        "RLHF_API_MODEL": "stub-model",
+        "COLUMNS": "160",
+        "TERM": "xterm",
         "PYTHONIOENCODING": encoding,
-    }  # fmt: skip
-    return subprocess.Popen([Path(sys.executable).with_name("rlhf"), *map(str, arguments)], cwd=tmp_path, env=environ, **streams)
+    }
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("rlhf"), *map(str, arguments)],
+        cwd=tmp_path,
+        env=environ,
+        **streams,
+    )
 
 
-def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right_one(prompts_file: Path, tmp_path: Path) -> None:
+def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right_one(
+    prompts_file: Path, tmp_path: Path
+) -> None:
     with StubProvider(complete=lambda body: "From here \u2192 to the Flu\u00df.") as stub:
         flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
-        process = started(tmp_path, *asked(stub, prompts_file, *flags), encoding="latin-1", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = started(
+            tmp_path,
+            *asked(stub, prompts_file, *flags),
+            encoding="latin-1",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         shown, told = process.communicate(timeout=60)
         assert process.returncode == 0, told
         assert stub.n_calls == 3, "each is paid for once"
@@ -140,10 +215,17 @@ def test_a_terminal_that_lacks_a_letter_shows_another_and_the_file_has_the_right
     assert {row["text"] for row in results(tmp_path / "made")} == {"From here → to the Fluß."}
 
 
-def test_who_stops_reading_the_texts_pays_for_none_twice_and_finds_them_in_the_file(prompts_file: Path, tmp_path: Path) -> None:
+def test_who_stops_reading_the_texts_pays_for_none_twice_and_finds_them_in_the_file(
+    prompts_file: Path, tmp_path: Path
+) -> None:
     with StubProvider(chunk_s=0.05) as stub:
         flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
-        process = started(tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = started(
+            tmp_path,
+            *asked(stub, prompts_file, *flags),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(5)
@@ -155,8 +237,12 @@ def test_who_stops_reading_the_texts_pays_for_none_twice_and_finds_them_in_the_f
     assert all(row["text"] and row["error"] is None for row in results(tmp_path / "made"))
 
 
-def test_the_bar_shows_rate_spending_and_when_it_will_end(prompts_file: Path, tmp_path: Path) -> None:
-    prompts_file.write_text("".join(json.dumps({"text": f"What is {i} times {i}?"}) + "\n" for i in range(40)))
+def test_the_bar_shows_rate_spending_and_when_it_will_end(
+    prompts_file: Path, tmp_path: Path
+) -> None:
+    prompts_file.write_text(
+        "".join(json.dumps({"text": f"What is {i} times {i}?"}) + "\n" for i in range(40))
+    )
     terminal, its_end = pty.openpty()
     drawn: list[bytes] = []
 
@@ -169,8 +255,19 @@ def test_the_bar_shows_rate_spending_and_when_it_will_end(prompts_file: Path, tm
 
     watcher = threading.Thread(target=watch)
     with StubProvider(latency_s=0.2) as stub:
-        flags = ("--workers", 4, "--prompt-price", 1000, "--completion-price", 1000, "--out", tmp_path / "made")
-        process = started(tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.DEVNULL, stderr=its_end)
+        flags = (
+            "--workers",
+            4,
+            "--prompt-price",
+            1000,
+            "--completion-price",
+            1000,
+            "--out",
+            tmp_path / "made",
+        )
+        process = started(
+            tmp_path, *asked(stub, prompts_file, *flags), stdout=subprocess.DEVNULL, stderr=its_end
+        )
         os.close(its_end)
         watcher.start()
         assert process.wait(60) == 0
@@ -188,7 +285,9 @@ def test_the_bar_shows_rate_spending_and_when_it_will_end(prompts_file: Path, tm
     assert re.search(r"0:00:0[1-9]", plain), "seconds that are left"
 
 
-def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(rlhf: Generate, tmp_path: Path) -> None:
+def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(
+    rlhf: Generate, tmp_path: Path
+) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_text('{"text": "Fine?"}\n{"text": ""}\nnot json\n')
     with StubProvider() as stub:
@@ -200,8 +299,13 @@ def test_rows_that_are_no_prompts_are_told_of_and_a_file_of_none_is_refused(rlhf
         rlhf(*asked(stub, path))
 
 
-def test_a_refused_key_names_the_setting_and_not_the_key(rlhf: Generate, prompts_file: Path) -> None:
-    with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as refused:
+def test_a_refused_key_names_the_setting_and_not_the_key(
+    rlhf: Generate, prompts_file: Path
+) -> None:
+    with (
+        StubProvider(api_key=SecretStr("another")) as stub,
+        pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as refused,
+    ):
         rlhf(*asked(stub, prompts_file))
     assert KEY not in str(refused.value)
 

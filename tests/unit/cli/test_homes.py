@@ -1,4 +1,6 @@
-"""What a home knows of itself, and whose it is: written by every `rlhf init`, found out for homes that are older."""
+"""What a home knows of itself, and whose it is: written by every `rlhf init`, found out for homes
+that are older.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -46,9 +48,15 @@ def promote(store: Store) -> None:
     """One act of the project, so that it has rows."""
     store.promotions.record(
         Promotion(
-            model_name="m", version=1, previous_version=None, data_seq=None, reason="first", actor="test", promoted_at=datetime(2026, 1, 1, tzinfo=UTC)
+            model_name="m",
+            version=1,
+            previous_version=None,
+            data_seq=None,
+            reason="first",
+            actor="test",
+            promoted_at=datetime(2026, 1, 1, tzinfo=UTC),
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_home_on_sqlite_knows_its_project(tmp_path):
@@ -87,7 +95,9 @@ def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
     with Workspace(settings).store as store:
         promote(store)
     (tmp_path / HOME_FACTS).unlink()
-    with pytest.raises(ConfigurationError, match=r"holds the rows of default/theirs.*RLHF_PROJECT=theirs"):
+    with pytest.raises(
+        ConfigurationError, match=r"holds the rows of default/theirs.*RLHF_PROJECT=theirs"
+    ):
         prepared(tmp_path)
     assert HomeFacts.of(tmp_path) is None
 
@@ -136,7 +146,9 @@ def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgre
 
 def test_two_homes_do_not_share_databases_unless_one_joins_the_other(tmp_path, server):
     prepared(tmp_path / "a", **server)
-    with pytest.raises(StoreError, match=r"another home of default/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"):
+    with pytest.raises(
+        StoreError, match=r"another home of default/demo.*RLHF_DATABASE_PREFIX.*rlhf init --join"
+    ):
         prepared(tmp_path / "b", **server)
     assert not (tmp_path / "b").exists()
     prepared(tmp_path / "sqlite")
@@ -176,7 +188,9 @@ def test_where_there_is_nothing_to_join_it_is_said(tmp_path, server):
     assert not (tmp_path / "b").exists()
 
 
-def test_a_home_and_databases_from_before_ids_find_each_other(tmp_path, server, postgres: PostgresServer):
+def test_a_home_and_databases_from_before_ids_find_each_other(
+    tmp_path, server, postgres: PostgresServer
+):
     prepared(tmp_path, **server)
     facts = HomeFacts.of(tmp_path)
     assert facts is not None
@@ -190,7 +204,12 @@ def test_a_home_and_databases_from_before_ids_find_each_other(tmp_path, server, 
 
 def test_many_may_make_one_home_at_once_and_give_it_one_id(tmp_path, server):
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: make_databases(Settings(home=tmp_path, **server), server["server_url"]), range(4)))
+        list(
+            pool.map(
+                lambda _: make_databases(Settings(home=tmp_path, **server), server["server_url"]),
+                range(4),
+            )
+        )
     made = id_of(tmp_path)
     prepared(tmp_path, **server)
     assert made is not None
@@ -201,13 +220,25 @@ def test_many_may_make_one_home_at_once_and_give_it_one_id(tmp_path, server):
 
 def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: PostgresServer):
     settings = prepared(tmp_path)
-    row = dict.fromkeys(COMPARISONS.columns, "x") | {"position": 0, "seed": 0, "published_at": "2026-01-01 00:00:00.000000"}
+    row = dict.fromkeys(COMPARISONS.columns, "x") | {
+        "position": 0,
+        "seed": 0,
+        "published_at": "2026-01-01 00:00:00.000000",
+    }
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
         known = {column[1] for column in connection.execute("PRAGMA table_info(comparisons)")}
-        row = {"organization_id": settings.organization, "project_id": settings.project} | {k: v for k, v in row.items() if k in known}
-        connection.execute(f"INSERT INTO comparisons ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        row = {"organization_id": settings.organization, "project_id": settings.project} | {
+            k: v for k, v in row.items() if k in known
+        }
+        connection.execute(
+            f"INSERT INTO comparisons ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+            list(row.values()),
+        )
         connection.commit()
-    with pytest.raises(ConfigurationError, match=r"holds 1 comparisons and votes in SQLite.*rlhf storage migrate --to"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"holds 1 comparisons and votes in SQLite.*rlhf storage migrate --to",
+    ):
         prepared(tmp_path, server_url=SecretStr(postgres.url), database_prefix="homes")
     facts = HomeFacts.of(tmp_path)
     assert facts is not None

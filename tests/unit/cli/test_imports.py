@@ -1,4 +1,6 @@
-"""`rlhf import`: what a file holds stands in the store once, and what it does not is said by line."""
+"""`rlhf import`: what a file holds stands in the store once, and what it does not is said by
+line.
+"""
 
 import csv
 import json
@@ -34,11 +36,17 @@ def home(tmp_path):
 
 @pytest.fixture
 def rlhf(home):
-    """`rlhf(...)` in a home that nobody made before; errors that the library raises come through."""
+    """`rlhf(...)` in a home that nobody made before; errors that the library raises come
+    through.
+    """
 
     def call(*arguments, in_home=home, **environ):
         environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200", **environ}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False).output
+        return (
+            CliRunner()
+            .invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
+            .output
+        )
 
     return call
 
@@ -48,11 +56,23 @@ def store_of(home, project="real"):
 
 
 def pair(n, **more):
-    return {"pair_id": f"p{n}", "prompt": f"prompt {n}", "response_a": f"yes {n}", "response_b": f"no {n}", **more}
+    return {
+        "pair_id": f"p{n}",
+        "prompt": f"prompt {n}",
+        "response_a": f"yes {n}",
+        "response_b": f"no {n}",
+        **more,
+    }
 
 
 def vote(n, annotator="ann@example.org", choice="a", submitted_at="2016-01-31 13:23:06", **more):
-    return {"pair_id": f"p{n}", "annotator_id": annotator, "choice": choice, "submitted_at": submitted_at, **more}
+    return {
+        "pair_id": f"p{n}",
+        "annotator_id": annotator,
+        "choice": choice,
+        "submitted_at": submitted_at,
+        **more,
+    }
 
 
 def write(path, rows):
@@ -61,7 +81,9 @@ def write(path, rows):
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), path)
+        pq.write_table(
+            pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows]), path
+        )
     else:
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
@@ -78,7 +100,11 @@ def votes_in(home, project="real"):
 
 def comparisons_in(home, project="real"):
     with store_of(home, project) as store:
-        return {row["source_pair_id"]: row for frame in store.comparisons.stream() for row in frame.to_dict("records")}
+        return {
+            row["source_pair_id"]: row
+            for frame in store.comparisons.stream()
+            for row in frame.to_dict("records")
+        }
 
 
 def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
@@ -106,41 +132,86 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
     assert output.splitlines() == [
         "2 imported, 0 already known, 1 merged, 3 rejected",
         "line 4: prompt is empty",
-        "line 5: source_pair_id 'p2' already stands for other texts, or for another source. Give each pair an id of its own",
+        "line 5: source_pair_id 'p2' already stands for other texts, or for another source. Give "
+        "each pair an id of its own",
         "line 6: completion_b is missing",
         f"rejected rows with their reasons: {file}.rejected.jsonl",
     ]
     kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
     assert [line["line"] for line in kept] == [4, 5, 6]
     assert kept[2]["row"] == rows[5]
-    assert rlhf("import", "comparisons", file).startswith("0 imported, 2 already known, 1 merged, 3 rejected")
+    assert rlhf("import", "comparisons", file).startswith(
+        "0 imported, 2 already known, 1 merged, 3 rejected"
+    )
     with store_of(home) as store:
         first, second = store.imports.all()
-        assert (first.state, first.kind, json.loads(first.record)["imported"]) == ("finished", "comparisons", 2)
+        assert (first.state, first.kind, json.loads(first.record)["imported"]) == (
+            "finished",
+            "comparisons",
+            2,
+        )
         assert json.loads(second.record)["reasons"]["prompt is empty"] == 1
         store.audit.verify()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_the_same_rows_in_another_kind_of_file_are_known(rlhf, tmp_path, kind):
-    pairs = [pair(n, group=f"g{n}", split="test", gold="a", domain="argument", model_a="m1", model_b="m2") for n in range(3)]
+    pairs = [
+        pair(
+            n, group=f"g{n}", split="test", gold="a", domain="argument", model_a="m1", model_b="m2"
+        )
+        for n in range(3)
+    ]
     votes = [vote(n, duration_s=12.5, reason="he, she\nand it", task_id="t") for n in range(3)]
     rlhf("import", "comparisons", write(tmp_path / "pairs.jsonl", pairs), "--project", "real")
     rlhf("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
     assert rlhf("import", "comparisons", write(tmp_path / f"pairs.{kind}", pairs)).startswith(
         "0 imported, 3 already known, 0 merged, 0 rejected"
     )
-    assert rlhf("import", "votes", write(tmp_path / f"votes.{kind}", votes), "--no-replay").startswith("0 imported, 3 already known")
+    assert rlhf(
+        "import", "votes", write(tmp_path / f"votes.{kind}", votes), "--no-replay"
+    ).startswith("0 imported, 3 already known")
 
 
 def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
-    facts = {"source": "debates", "group": "g", "split": "calib", "gold": "tie", "domain": "argument", "model_a": "m1", "response_b": ""}
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1, **facts), pair(2)]), "--project", "real")
+    facts = {
+        "source": "debates",
+        "group": "g",
+        "split": "calib",
+        "gold": "tie",
+        "domain": "argument",
+        "model_a": "m1",
+        "response_b": "",
+    }
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(1, **facts), pair(2)]),
+        "--project",
+        "real",
+    )
     stored = comparisons_in(home)
     one, two = stored["p1"], stored["p2"]
-    assert [one[name] for name in ("source", "split_group", "split", "gold", "category", "model_version_a", "completion_b")] == [
-        "debates", "g", "calib", "tie", "argument", "m1", "",
-    ]  # fmt: skip
+    assert [
+        one[name]
+        for name in (
+            "source",
+            "split_group",
+            "split",
+            "gold",
+            "category",
+            "model_version_a",
+            "completion_b",
+        )
+    ] == [
+        "debates",
+        "g",
+        "calib",
+        "tie",
+        "argument",
+        "m1",
+        "",
+    ]
     assert [two[name] for name in ("source", "category", "model_version_a", "day", "position")] == [
         "import",
         "instruction",
@@ -151,13 +222,25 @@ def test_a_comparison_keeps_what_its_source_says(rlhf, home, tmp_path):
 
 
 def test_a_source_may_be_named_for_the_whole_file(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real", "--source", "llmbar")
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(1)]),
+        "--project",
+        "real",
+        "--source",
+        "llmbar",
+    )
     assert comparisons_in(home)["p1"]["source"] == "llmbar"
 
 
-def test_identical_and_repeated_pairs_are_kept_and_flagged_the_first_one_is_not(rlhf, home, tmp_path):
+def test_identical_and_repeated_pairs_are_kept_and_flagged_the_first_one_is_not(
+    rlhf, home, tmp_path
+):
     first = pair(1)
-    swapped = pair(2, prompt=first["prompt"], response_a=first["response_b"], response_b=first["response_a"])
+    swapped = pair(
+        2, prompt=first["prompt"], response_a=first["response_b"], response_b=first["response_a"]
+    )
     rows = [first, swapped, pair(3, response_a="same", response_b="same "), pair(4)]
     output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
     assert output.splitlines() == [
@@ -166,23 +249,50 @@ def test_identical_and_repeated_pairs_are_kept_and_flagged_the_first_one_is_not(
     ]
     later = write(tmp_path / "later.jsonl", [{**first, "pair_id": "p5"}])
     assert "1 repeated" in rlhf("import", "comparisons", later)
-    flags = {name: None if pd.isna(row["flag"]) else row["flag"] for name, row in comparisons_in(home).items()}
+    flags = {
+        name: None if pd.isna(row["flag"]) else row["flag"]
+        for name, row in comparisons_in(home).items()
+    }
     assert flags == {"p1": None, "p2": "repeated", "p3": "identical", "p4": None, "p5": "repeated"}
 
 
 def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(5)]), "--project", "real")
-    times = ["2016-03-01T00:00:00Z", None, "2016-01-31T13:00:00", "2023-05-18 19:58:54", "2016-01-31T13:00:00+02:00"]
-    output = rlhf("import", "votes", write(tmp_path / "v.jsonl", [vote(n, submitted_at=t) for n, t in enumerate(times)]), "--no-replay")
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(n) for n in range(5)]),
+        "--project",
+        "real",
+    )
+    times = [
+        "2016-03-01T00:00:00Z",
+        None,
+        "2016-01-31T13:00:00",
+        "2023-05-18 19:58:54",
+        "2016-01-31T13:00:00+02:00",
+    ]
+    output = rlhf(
+        "import",
+        "votes",
+        write(tmp_path / "v.jsonl", [vote(n, submitted_at=t) for n, t in enumerate(times)]),
+        "--no-replay",
+    )
     assert output.splitlines() == [
         "5 imported, 0 already known, 0 merged, 0 rejected",
-        "2 times without a zone read as UTC, 2 with one converted to UTC (--timezone names another)",
+        "2 times without a zone read as UTC, 2 with one converted to UTC (--timezone names "
+        "another)",
         "1 vote without a time: filed under the day of import, outside the drift streams",
         "3 days from 2016-01-31 to 2023-05-18, not replayed: no predictions and no drift for them",
     ]
     stored = votes_in(home)
     assert [row["source_pair_id"] for row in stored] == ["p4", "p2", "p0", "p3", "p1"]
-    assert [row["day"] for row in stored] == ["2016-01-31", "2016-01-31", "2016-03-01", "2023-05-18", today()]
+    assert [row["day"] for row in stored] == [
+        "2016-01-31",
+        "2016-01-31",
+        "2016-03-01",
+        "2023-05-18",
+        today(),
+    ]
     assert stored[0]["voted_at"].isoformat() == "2016-01-31T11:00:00+00:00"
     assert HomeFacts.of(home).start_day == date(2016, 1, 31)
     with store_of(home) as store:
@@ -204,15 +314,27 @@ def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
 
 def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(3)]), "--project", "real")
-    file = write(tmp_path / "v.jsonl", [vote(0), vote(1, submitted_at="2016-02-01T00:00:00Z"), vote(2, submitted_at=None)])
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(n) for n in range(3)]),
+        "--project",
+        "real",
+    )
+    file = write(
+        tmp_path / "v.jsonl",
+        [vote(0), vote(1, submitted_at="2016-02-01T00:00:00Z"), vote(2, submitted_at=None)],
+    )
 
     def take():
         with opened("votes", file, None, Mapping(), None) as intake:
             take_votes(intake, Clock(now=intake.now), None, Mapping())
         return str(intake.counts), intake.workspace.store.replays.pending(), intake.notes[-1]
 
-    assert take()[1:] == (["2016-01-31", "2016-02-01"], "2 days from 2016-01-31 to 2016-02-01 to be replayed")
+    assert take()[1:] == (
+        ["2016-01-31", "2016-02-01"],
+        "2 days from 2016-01-31 to 2016-02-01 to be replayed",
+    )
     with store_of(home) as store:
         for day in store.replays.pending():
             store.replays.done(day)
@@ -222,11 +344,24 @@ def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, mo
 
 
 def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(n) for n in range(2)]), "--project", "real")
-    file = write(tmp_path / "v.jsonl", [vote(0, secs=7.5), vote(1, submitted_at="2016-02-01", secs=8.5)])
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(n) for n in range(2)]),
+        "--project",
+        "real",
+    )
+    file = write(
+        tmp_path / "v.jsonl", [vote(0, secs=7.5), vote(1, submitted_at="2016-02-01", secs=8.5)]
+    )
     assert rlhf("import", "votes", file, "--no-replay").startswith("2 imported")
     result = rlhf(
-        "import", "votes", write(tmp_path / "more.jsonl", [vote(0, secs=7.5), vote(0, "bob")]), "--map", "duration_s=secs", "--no-replay"
+        "import",
+        "votes",
+        write(tmp_path / "more.jsonl", [vote(0, secs=7.5), vote(0, "bob")]),
+        "--map",
+        "duration_s=secs",
+        "--no-replay",
     )
     assert result.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
     assert "with another strength, duration, reason or task" in result
@@ -236,16 +371,29 @@ def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, h
 def test_a_member_that_first_comes_late_in_the_file_is_taken(rlhf, home, tmp_path):
     rows = [pair(n) for n in range(150)] + [pair(150, split="test", gold="b")]
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
-    (tmp_path / "array.json").write_text(json.dumps([pair(n) for n in range(200, 350)] + [pair(350, split="calib")]))
+    (tmp_path / "array.json").write_text(
+        json.dumps([pair(n) for n in range(200, 350)] + [pair(350, split="calib")])
+    )
     rlhf("import", "comparisons", tmp_path / "array.json")
     found = comparisons_in(home)
-    assert (found["p150"]["split"], found["p150"]["gold"], found["p350"]["split"]) == ("test", "b", "calib")
+    assert (found["p150"]["split"], found["p150"]["gold"], found["p350"]["split"]) == (
+        "test",
+        "b",
+        "calib",
+    )
 
 
 def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rows = [vote(1, choice="b", submitted_at="2016-02-03"), vote(1), vote(1), vote(1, choice="tie", submitted_at="2016-02-02")]
-    assert rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay").startswith("3 imported, 0 already known, 1 merged")
+    rows = [
+        vote(1, choice="b", submitted_at="2016-02-03"),
+        vote(1),
+        vote(1),
+        vote(1, choice="tie", submitted_at="2016-02-02"),
+    ]
+    assert rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay").startswith(
+        "3 imported, 0 already known, 1 merged"
+    )
     stored = votes_in(home)
     assert [row["choice"] for row in stored] == ["a", "tie", "b"]
     assert [row["is_counting"] for row in stored] == [False, False, True]
@@ -253,7 +401,12 @@ def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, h
 
 def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rows = [vote(1), vote(1, annotator="bob@example.org"), vote(1, annotator="ann_0123456789abcdef"), vote(9, annotator="carl@example.org")]
+    rows = [
+        vote(1),
+        vote(1, annotator="bob@example.org"),
+        vote(1, annotator="ann_0123456789abcdef"),
+        vote(9, annotator="carl@example.org"),
+    ]
     rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay")
     names = [row["annotator_id"] for row in votes_in(home)]
     assert len(set(names)) == 3
@@ -265,7 +418,13 @@ def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, hom
 
 def test_annotators_may_be_kept_as_they_are(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rlhf("import", "votes", write(tmp_path / "v.jsonl", [vote(1)]), "--no-replay", "--keep-annotators")
+    rlhf(
+        "import",
+        "votes",
+        write(tmp_path / "v.jsonl", [vote(1)]),
+        "--no-replay",
+        "--keep-annotators",
+    )
     assert votes_in(home)[0]["annotator_id"] == "ann@example.org"
     assert not (home / "annotator_salt").exists()
 
@@ -283,14 +442,19 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
         "duration_s is -1": vote(1, duration_s=-1),
         "is no moment": vote(1, submitted_at="31.1.2016"),
         "lies before 2000": vote(1, submitted_at=0),
-        "lies in the future": vote(1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()),
+        "lies in the future": vote(
+            1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()
+        ),
         "annotator_kind is 'robot'": vote(1, annotator_kind="robot"),
         "stated_confidence is 7": vote(1, confidence=7),
         "no JSON": None,
     }
     file = tmp_path / "v.jsonl"
     file.write_text(
-        "".join("{]\n" if row is None else json.dumps(row) + "\n" for row in [vote(1, choice="tie", strength=0), *wrong.values()])
+        "".join(
+            "{]\n" if row is None else json.dumps(row) + "\n"
+            for row in [vote(1, choice="tie", strength=0), *wrong.values()]
+        )
     )
     output = rlhf("import", "votes", file, "--no-replay")
     assert output.startswith("1 imported, 0 already known, 0 merged, 14 rejected")
@@ -305,27 +469,55 @@ def test_votes_without_any_times_must_be_meant(rlhf, home, tmp_path):
     row = vote(1)
     del row["submitted_at"]
     file = write(tmp_path / "v.csv", [row])
-    with pytest.raises(DatasetError, match=r"no column for voted_at.*--map voted_at=COLUMN, or that there is none with --undated"):
+    with pytest.raises(
+        DatasetError,
+        match=r"no column for voted_at.*--map voted_at=COLUMN, or that there is none with "
+        r"--undated",
+    ):
         rlhf("import", "votes", file)
     assert rlhf("import", "votes", file, "--undated").startswith("1 imported")
     assert votes_in(home)[0]["day"] == today()
 
 
 def test_other_names_and_words_are_mapped(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.csv", [{"id": 7, "q": "Why?", "left": "x", "right": "y"}]), "--project", "real",
-         "--map", "prompt=q", "--map", "completion_a=left", "--map", "completion_b=right", "--map", "source_pair_id=id")  # fmt: skip
-    (tmp_path / "m.yaml").write_text(
-        "columns:\n  source_pair_id: id\n  annotator_id: who\n  choice: winner\n  voted_at: at\nchoices:\n  links: a\n"
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.csv", [{"id": 7, "q": "Why?", "left": "x", "right": "y"}]),
+        "--project",
+        "real",
+        "--map",
+        "prompt=q",
+        "--map",
+        "completion_a=left",
+        "--map",
+        "completion_b=right",
+        "--map",
+        "source_pair_id=id",
     )
-    file = write(tmp_path / "v.jsonl", [{"id": 7.0, "who": 12, "winner": "links", "at": "1454246586"}])
-    assert rlhf("import", "votes", file, "--mapping", tmp_path / "m.yaml", "--no-replay").startswith("1 imported")
+    (tmp_path / "m.yaml").write_text(
+        "columns:\n  source_pair_id: id\n  annotator_id: who\n  choice: winner\n  voted_at: "
+        "at\nchoices:\n  links: a\n"
+    )
+    file = write(
+        tmp_path / "v.jsonl", [{"id": 7.0, "who": 12, "winner": "links", "at": "1454246586"}]
+    )
+    assert rlhf(
+        "import", "votes", file, "--mapping", tmp_path / "m.yaml", "--no-replay"
+    ).startswith("1 imported")
     (row,) = votes_in(home)
     assert (row["source_pair_id"], row["choice"], row["day"]) == ("7", "a", "2016-01-31")
 
 
 def test_where_nothing_could_be_imported_the_command_fails(rlhf, tmp_path):
     with pytest.raises(DatasetError, match=r"No row of .* could be imported"):
-        rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1, prompt="")]), "--project", "real")
+        rlhf(
+            "import",
+            "comparisons",
+            write(tmp_path / "p.jsonl", [pair(1, prompt="")]),
+            "--project",
+            "real",
+        )
 
 
 def test_exports_come_back_as_they_were_here_and_elsewhere(rlhf, home, tmp_path):
@@ -335,28 +527,58 @@ def test_exports_come_back_as_they_were_here_and_elsewhere(rlhf, home, tmp_path)
         pair(3, response_a="'tis", response_b="'tis"),
     ]
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows), "--project", "real")
-    votes = [vote(1, strength=3, reason="-because"), vote(1, choice="b", submitted_at=None), vote(2, "bob@example.org", "skip")]
+    votes = [
+        vote(1, strength=3, reason="-because"),
+        vote(1, choice="b", submitted_at=None),
+        vote(2, "bob@example.org", "skip"),
+    ]
     rlhf("import", "votes", write(tmp_path / "v.jsonl", votes), "--no-replay")
     for kind in ("csv", "jsonl", "parquet"):
         out = [tmp_path / f"{noun}.{kind}" for noun in ("comparisons", "votes")]
         rlhf("export", "comparisons", "--out", out[0])
         rlhf("export", "votes", "--out", out[1])
-        assert rlhf("import", "comparisons", out[0]).startswith("0 imported, 3 already known, 0 merged, 0 rejected"), kind
-        assert rlhf("import", "votes", out[1], "--no-replay").startswith("0 imported, 3 already known, 0 merged, 0 rejected"), kind
+        assert rlhf("import", "comparisons", out[0]).startswith(
+            "0 imported, 3 already known, 0 merged, 0 rejected"
+        ), kind
+        assert rlhf("import", "votes", out[1], "--no-replay").startswith(
+            "0 imported, 3 already known, 0 merged, 0 rejected"
+        ), kind
         elsewhere = tmp_path / f"elsewhere-{kind}"
-        assert rlhf("import", "comparisons", out[0], "--project", "copy", in_home=elsewhere).startswith("3 imported"), kind
-        assert rlhf("import", "votes", out[1], "--no-replay", in_home=elsewhere).startswith("3 imported"), kind
+        assert rlhf(
+            "import", "comparisons", out[0], "--project", "copy", in_home=elsewhere
+        ).startswith("3 imported"), kind
+        assert rlhf("import", "votes", out[1], "--no-replay", in_home=elsewhere).startswith(
+            "3 imported"
+        ), kind
         again = [tmp_path / f"{noun}-again.{kind}" for noun in ("comparisons", "votes")]
         rlhf("export", "comparisons", "--out", again[0], in_home=elsewhere)
         rlhf("export", "votes", "--out", again[1], in_home=elsewhere)
         assert [a.read_bytes() for a in again] == [o.read_bytes() for o in out], kind
         with pytest.raises(DatasetError, match="No row"):
-            rlhf("import", "comparisons", out[1], "--map", "prompt=choice", "--map", "completion_a=choice", "--map", "completion_b=choice")
+            rlhf(
+                "import",
+                "comparisons",
+                out[1],
+                "--map",
+                "prompt=choice",
+                "--map",
+                "completion_a=choice",
+                "--map",
+                "completion_b=choice",
+            )
 
 
-@pytest.mark.parametrize("day", ["0001-01-01", "1969-12-31", "2026-1-2", "20260102", "２０２６-01-02", "9999-12-31"])
+@pytest.mark.parametrize(
+    "day", ["0001-01-01", "1969-12-31", "2026-1-2", "20260102", "２０２６-01-02", "9999-12-31"]
+)
 def test_own_comparison_of_an_impossible_day_is_rejected(rlhf, home, tmp_path, day):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "real")
+    rlhf(
+        "import",
+        "comparisons",
+        write(tmp_path / "p.jsonl", [pair(1), pair(2)]),
+        "--project",
+        "real",
+    )
     rlhf("export", "comparisons", "--out", tmp_path / "own.jsonl")
     first, second = (json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines())
     file = write(tmp_path / "changed.jsonl", [first | {"day": day}, second])
@@ -364,11 +586,16 @@ def test_own_comparison_of_an_impossible_day_is_rejected(rlhf, home, tmp_path, d
     output = rlhf("import", "comparisons", file, "--project", "copy", in_home=elsewhere)
     assert output.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
     assert f"line 1: day is {day}" in output.replace("'", "")
-    assert rlhf("import", "comparisons", tmp_path / "own.jsonl", in_home=elsewhere).startswith("1 imported, 1 already known")
+    assert rlhf("import", "comparisons", tmp_path / "own.jsonl", in_home=elsewhere).startswith(
+        "1 imported, 1 already known"
+    )
 
 
 def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
-    rows = [f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}" for n in range(100)]
+    rows = [
+        f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}"
+        for n in range(100)
+    ]
     rows[10], rows[50], rows[99] = ' {"prompt": ""}', " 7", ' {"question": "x"}'
     file = tmp_path / "sample_batch.json"
     file.write_text("[\n" + ",\n".join(rows) + "\n]\n")
@@ -379,24 +606,45 @@ def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
         "columns left alone: question",
         f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}",
     ]
-    assert output[3:6] == ["line 12: text is empty", "line 52: a int, neither an object nor a text", "line 101: text is missing"]
+    assert output[3:6] == [
+        "line 12: text is empty",
+        "line 52: a int, neither an object nor a text",
+        "line 101: text is missing",
+    ]
     made = generate(PromptParams(n=97, source="dataset"), day="2026-01-01", source_file=target)
     assert set(made["category"]) == {"coding", "instruction"}
-    assert json.loads(made.loc[made["category"] == "instruction", "variables"].iloc[0]) == {"domain": "interview", "n_whitespace_tokens": 2}
-    assert rlhf("import", "prompts", file).startswith("0 imported, 97 already known, 0 merged, 3 rejected")
+    assert json.loads(made.loc[made["category"] == "instruction", "variables"].iloc[0]) == {
+        "domain": "interview",
+        "n_whitespace_tokens": 2,
+    }
+    assert rlhf("import", "prompts", file).startswith(
+        "0 imported, 97 already known, 0 merged, 3 rejected"
+    )
     assert len(target.read_text().splitlines()) == 97
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_prompts_with_a_domain_come_in_once_each_however_they_are_spaced(rlhf, home, tmp_path, kind):
+def test_prompts_with_a_domain_come_in_once_each_however_they_are_spaced(
+    rlhf, home, tmp_path, kind
+):
     rows = [
         {"question": "Tell me.\r\nNow.", "answer": "42"},
         {"question": " Tell me.\nNow. ", "answer": "42"},
         {"question": "Why?", "answer": ""},
     ]
-    output = rlhf("import", "prompts", write(tmp_path / f"q.{kind}", rows), "--project", "real", "--domain", "interview")
+    output = rlhf(
+        "import",
+        "prompts",
+        write(tmp_path / f"q.{kind}", rows),
+        "--project",
+        "real",
+        "--domain",
+        "interview",
+    )
     assert output.startswith("2 imported, 0 already known, 1 merged, 0 rejected")
-    kept = [json.loads(line) for line in (home / "prompts" / "imported.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line) for line in (home / "prompts" / "imported.jsonl").read_text().splitlines()
+    ]
     assert [(row["text"], row["reference"], row["variables"]["domain"]) for row in kept] == [
         ("Tell me.\nNow.", "42", "interview"), ("Why?", None, "interview"),
     ]  # fmt: skip
@@ -415,8 +663,14 @@ KINDS = ("csv", "jsonl", "parquet")
             "prompt 'Why?' is in two splits, line {1} in train, line {3} in test",
         ),
         # The second leaves it to the hash of the prompt, which says another one; the first does.
-        ([{"split": "calib"}, {"split": None}], "prompt 'Why?' is in two splits, line {1} in calib, line {2} in train"),
-        ([{"split": None}, {"split": "calib"}], "prompt 'Why?' is in two splits, line {2} in calib, line {1} in train"),
+        (
+            [{"split": "calib"}, {"split": None}],
+            "prompt 'Why?' is in two splits, line {1} in calib, line {2} in train",
+        ),
+        (
+            [{"split": None}, {"split": "calib"}],
+            "prompt 'Why?' is in two splits, line {2} in calib, line {1} in train",
+        ),
         # A group is in one split, and groups excuse nothing for who names none.
         (
             [{"split_group": "g", "split": "train"}, {"split_group": "g", "split": "test"}],
@@ -427,12 +681,18 @@ KINDS = ("csv", "jsonl", "parquet")
             "prompt 'Why?' is in two splits, line {1} in test, line {2} in train",
         ),
         (
-            [{"split_group": "g", "split": "test"}, {"split_group": "h", "split": "train"}, {"split": "test"}],
+            [
+                {"split_group": "g", "split": "test"},
+                {"split_group": "h", "split": "train"},
+                {"split": "test"},
+            ],
             "prompt 'Why?' is in two splits, line {2} in train, line {3} in test",
         ),
     ],
 )
-def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(rlhf, home, tmp_path, kind, rows, words):
+def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(
+    rlhf, home, tmp_path, kind, rows, words
+):
     """What is learnt of it would be judged on it."""
     told = [
         pair(0, split=None, split_group=None),
@@ -449,37 +709,81 @@ def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(rlhf, home, 
 
 
 def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_path):
-    first = [pair(0, prompt="Why?", split="test"), pair(1, prompt="How?"), pair(2, prompt="When?", split_group="g", split="calib")]
+    first = [
+        pair(0, prompt="Why?", split="test"),
+        pair(1, prompt="How?"),
+        pair(2, prompt="When?", split_group="g", split="calib"),
+    ]
     rlhf("import", "comparisons", write(tmp_path / "first.jsonl", first), "--project", "real")
     before = comparisons_in(home)
     known = {n: before[f"p{n}"]["comparison_id"] for n in range(3)}
     wrong = {
-        "prompt 'Why?' is in two splits": ([pair(3, prompt="Why?", split="train")], f"line 1 in train, comparison {known[0]} of the store in test"),
-        "prompt 'Why?' is in": ([pair(4, prompt="Why?")], f"comparison {known[0]} of the store in test, line 1 in train"),
-        "prompt 'How?' is in": ([pair(5), pair(6, prompt="How?", split="test")], f"line 2 in test, comparison {known[1]} of the store in "),
-        "split_group 'g' is in": ([pair(7, split_group="g", split="test")], f"line 1 in test, comparison {known[2]} of the store in calib"),
-    }  # fmt: skip
+        "prompt 'Why?' is in two splits": (
+            [pair(3, prompt="Why?", split="train")],
+            f"line 1 in train, comparison {known[0]} of the store in test",
+        ),
+        "prompt 'Why?' is in": (
+            [pair(4, prompt="Why?")],
+            f"comparison {known[0]} of the store in test, line 1 in train",
+        ),
+        "prompt 'How?' is in": (
+            [pair(5), pair(6, prompt="How?", split="test")],
+            f"line 2 in test, comparison {known[1]} of the store in ",
+        ),
+        "split_group 'g' is in": (
+            [pair(7, split_group="g", split="test")],
+            f"line 1 in test, comparison {known[2]} of the store in calib",
+        ),
+    }
     for words, (rows, places) in wrong.items():
         with pytest.raises(DatasetError, match=f"{re.escape(words)}.*{re.escape(places)}"):
             rlhf("import", "comparisons", write(tmp_path / "more.jsonl", rows))
         assert comparisons_in(home) == before
-    right = [pair(8, prompt="Why?", split="test"), pair(9, prompt="How?"), pair(10, split_group="g", split="calib"), *first]
-    assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith("3 imported, 3 already known")
+    right = [
+        pair(8, prompt="Why?", split="test"),
+        pair(9, prompt="How?"),
+        pair(10, split_group="g", split="calib"),
+        *first,
+    ]
+    assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith(
+        "3 imported, 3 already known"
+    )
 
 
 def test_split_groups_say_what_belongs_together_and_the_rest_is_told(rlhf, home, tmp_path):
-    """Two data sets ask the same prompt and have split it in their own ways: who made the file says that they are different things."""
-    rows = [pair(0, prompt="Why?", split_group="g", split="test"), pair(1, prompt="Why?", split_group="h", split="train"), pair(2)]
-    output = rlhf("import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real")
+    """Two data sets ask the same prompt and have split it in their own ways: who made the file says
+    that they are different things.
+    """
+    rows = [
+        pair(0, prompt="Why?", split_group="g", split="test"),
+        pair(1, prompt="Why?", split_group="h", split="train"),
+        pair(2),
+    ]
+    output = rlhf(
+        "import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real"
+    )
     assert output.startswith("3 imported")
-    assert "1 prompt, first 'Why?', in several splits, as the split_groups say: what is learnt of them is judged on them too" in output
+    assert (
+        "1 prompt, first 'Why?', in several splits, as the split_groups say: what is learnt of "
+        "them is judged on them too" in output
+    )
 
 
 def test_prompts_that_are_not_utf_8_or_too_long_are_reported(rlhf, home, tmp_path):
     file = tmp_path / "q.csv"
-    file.write_bytes("text,domain\ncafé,x\n".encode() + "café,x\n".encode("latin-1") + b",x\n" + b"y" * 100_001 + b",x\n")
+    file.write_bytes(
+        "text,domain\ncafé,x\n".encode()
+        + "café,x\n".encode("latin-1")
+        + b",x\n"
+        + b"y" * 100_001
+        + b",x\n"
+    )
     output = rlhf("import", "prompts", file, "--project", "real")
     assert output.startswith("1 imported, 0 already known, 0 merged, 3 rejected")
-    assert "line 3: text is not UTF-8 (byte 0xE9 after 3 characters). Save the file as UTF-8" in output
+    assert (
+        "line 3: text is not UTF-8 (byte 0xE9 after 3 characters). Save the file as UTF-8" in output
+    )
     assert "line 4: text is empty" in output
-    assert "line 5: the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it" in output
+    assert (
+        "line 5: the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it" in output
+    )

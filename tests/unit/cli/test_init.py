@@ -13,12 +13,17 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("n", [1, 12])
-def test_the_number_of_runs_is_that_of_the_settings_and_all_else_that_of_the_checkout(tmp_path: Path, n: int) -> None:
+def test_the_number_of_runs_is_that_of_the_settings_and_all_else_that_of_the_checkout(
+    tmp_path: Path, n: int
+) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
     prepare(Workspace(Settings(home=tmp_path, max_concurrent_runs=n)))
     written = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())
     expected = yaml.safe_load((ROOT / "dagster_home" / "dagster.yaml").read_text())
-    assert expected["concurrency"]["runs"].pop("max_concurrent_runs") == Settings(home=tmp_path).max_concurrent_runs
+    assert (
+        expected["concurrency"]["runs"].pop("max_concurrent_runs")
+        == Settings(home=tmp_path).max_concurrent_runs
+    )
     assert written["concurrency"]["runs"].pop("max_concurrent_runs") == n
     assert written == expected
 
@@ -26,4 +31,7 @@ def test_the_number_of_runs_is_that_of_the_settings_and_all_else_that_of_the_che
 def test_days_that_ticks_are_kept_are_those_of_the_settings(tmp_path: Path) -> None:
     prepare(Workspace(Settings(home=tmp_path, keep_tick_days=7, keep_skipped_tick_days=1)))
     retention = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())["retention"]
-    assert retention == {key: {"purge_after_days": {"skipped": 1, "failure": 7, "success": 7}} for key in ("schedule", "sensor")}
+    assert retention == {
+        key: {"purge_after_days": {"skipped": 1, "failure": 7, "success": 7}}
+        for key in ("schedule", "sensor")
+    }

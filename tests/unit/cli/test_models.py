@@ -23,7 +23,12 @@ def home(rlhf, tiny_policy, tmp_path):
     champions = world(home).champions
     with champions.registry.run("second") as run:
         second = champions.registry.register(
-            "policy", other, run=run, metrics={"reward_accuracy": 0.75}, parent="demo.policy@1", data_seq=40
+            "policy",
+            other,
+            run=run,
+            metrics={"reward_accuracy": 0.75},
+            parent="demo.policy@1",
+            data_seq=40,
         )
     champions.promote("policy", second, reason="won", actor="test")
     return home
@@ -34,7 +39,10 @@ def world(home):
 
 
 def history(home):
-    return [(p.version, p.previous_version, p.reason) for p in world(home).store.promotions.history("demo.policy")]
+    return [
+        (p.version, p.previous_version, p.reason)
+        for p in world(home).store.promotions.history("demo.policy")
+    ]
 
 
 FIRST = (1, None, "first policy of the project")
@@ -50,12 +58,19 @@ def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, ho
     champion = world(home).store.promotions.champion("demo.policy")
     assert (champion.version, champion.actor) == (1, "rlhf models promote")
     listed = rlhf("models", "list", home=home).output
-    assert [line.split("│")[2].strip() for line in listed.splitlines() if line.startswith("│ demo.policy@1 ")] == ["champion"]
+    assert [
+        line.split("│")[2].strip()
+        for line in listed.splitlines()
+        if line.startswith("│ demo.policy@1 ")
+    ] == ["champion"]
     assert "reward_accuracy 0.75" in listed
 
 
 def test_the_champion_stays_what_it_is(rlhf, home):
-    assert "already" in rlhf("models", "promote", "demo.policy@2", "--reason", "again", home=home).output
+    assert (
+        "already"
+        in rlhf("models", "promote", "demo.policy@2", "--reason", "again", home=home).output
+    )
     assert history(home) == [FIRST, (2, 1, "won")]
 
 
@@ -79,7 +94,9 @@ def test_an_alias_moved_elsewhere_is_brought_in_line(rlhf, home):
         ("", "demo.policy, demo.reward_model"),
     ],
 )
-def test_a_version_that_does_not_exist_is_named_with_those_that_do(rlhf, initialised, target, named):
+def test_a_version_that_does_not_exist_is_named_with_those_that_do(
+    rlhf, initialised, target, named
+):
     with pytest.raises(ModelNotFound, match=named):
         rlhf("models", "promote", target, "--reason", "because")
     assert world(initialised).champions.policy().label == "demo.policy@1"
@@ -114,45 +131,96 @@ def refused(rlhf, home, tiny_policy):
         weak = champions.registry.register("reward_model", tiny_policy, run=run, data_seq=40)
     measured = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
     report = CalibrationReport(
-        reward_model=weak.label, method="none", params={}, raw=measured, calibrated=measured, candidates={}, data_hash="h", n_fit=9,
+        reward_model=weak.label,
+        method="none",
+        params={},
+        raw=measured,
+        calibrated=measured,
+        candidates={},
+        data_hash="h",
+        n_fit=9,
         refusal=Refusal(cause="accuracy 0.558 is below 0.913", data_seq=40),
-    )  # fmt: skip
+    )
     champions.store.calibrations.add(report, {"method": "none"})
     return weak.label
 
 
 def test_refused_reward_model_is_promoted_by_force_only(rlhf, home, refused):
-    with pytest.raises(ModelRefused, match=r"demo\.reward_model@1 was refused: accuracy 0\.558 is below 0\.913\. .*--force"):
+    with pytest.raises(
+        ModelRefused,
+        match=r"demo\.reward_model@1 was refused: accuracy 0\.558 is below 0\.913\. .*--force",
+    ):
         rlhf("models", "promote", refused, "--reason", "we know why", home=home)
     assert world(home).registry.get("reward_model", "champion") is None
-    assert "demo.reward_model@1 is champion" in rlhf("models", "promote", refused, "--force", "--reason", "we know why", home=home).output
+    assert (
+        "demo.reward_model@1 is champion"
+        in rlhf(
+            "models", "promote", refused, "--force", "--reason", "we know why", home=home
+        ).output
+    )
     (promotion,) = world(home).store.promotions.history("demo.reward_model")
     assert promotion.reason == "we know why (forced, although accuracy 0.558 is below 0.913)"
     assert world(home).champions.refusal(refused) is None
 
 
 def test_the_metrics_shown_are_those_that_matter_for_the_kind():
-    policy = {"chosen_log_p_change": 1.0, "loss": 0.5, "n_pairs": 120.0, "reward_accuracy": 0.75, "reward_margin": 0.2, "seconds": 31.4}
-    assert metrics_line("policy", policy) == "reward_accuracy 0.75, noise_ceiling unknown, reward_margin 0.2, n_pairs 120, seconds 31.4"
-    fitted = {"longer_wins": 0.5, "n_before_change": 0.0, "n_train": 12345.0, "test_accuracy": 0.7, "test_log_loss": 0.6}
+    policy = {
+        "chosen_log_p_change": 1.0,
+        "loss": 0.5,
+        "n_pairs": 120.0,
+        "reward_accuracy": 0.75,
+        "reward_margin": 0.2,
+        "seconds": 31.4,
+    }
+    assert (
+        metrics_line("policy", policy)
+        == "reward_accuracy 0.75, noise_ceiling unknown, reward_margin 0.2, n_pairs 120, seconds "
+        "31.4"
+    )
+    fitted = {
+        "longer_wins": 0.5,
+        "n_before_change": 0.0,
+        "n_train": 12345.0,
+        "test_accuracy": 0.7,
+        "test_log_loss": 0.6,
+    }
     assert (
         metrics_line("reward_model", fitted)
-        == "test_accuracy 0.7, noise_ceiling unknown, longer_wins 0.5, test_log_loss 0.6, n_train 12345"
+        == "test_accuracy 0.7, noise_ceiling unknown, longer_wins 0.5, test_log_loss 0.6, n_train "
+        "12345"
     )
-    beside = metrics_line("reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68})
-    assert beside.startswith("test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins")
+    beside = metrics_line(
+        "reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68}
+    )
+    assert beside.startswith(
+        "test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins"
+    )
     changed = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8})
-    assert changed.startswith("test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, longer_wins")
-    both = {"test_accuracy_since_change": 0.8, "test_vote_accuracy_since_change": 0.75, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79}
-    since = metrics_line("reward_model", fitted | both)  # the ceiling of all votes is none of those since the change
+    assert changed.startswith(
+        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, longer_wins"
+    )
+    both = {
+        "test_accuracy_since_change": 0.8,
+        "test_vote_accuracy_since_change": 0.75,
+        "test_vote_accuracy": 0.68,
+        "noise_ceiling": 0.79,
+    }
+    # the ceiling of all votes is none of those since the change
+    since = metrics_line("reward_model", fitted | both)
     assert since.startswith(
-        "test_accuracy_since_change 0.8, test_vote_accuracy_since_change 0.75, noise_ceiling_since_change unknown, longer_wins"
+        "test_accuracy_since_change 0.8, test_vote_accuracy_since_change 0.75, "
+        "noise_ceiling_since_change unknown, longer_wins"
     )
     assert "noise_ceiling_since_change 0.9, longer_wins" in metrics_line(
         "reward_model", fitted | both | {"noise_ceiling_since_change": 0.9}
     )
-    half = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79})
+    half = metrics_line(
+        "reward_model",
+        fitted
+        | {"test_accuracy_since_change": 0.8, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79},
+    )
     assert half.startswith(
-        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, test_vote_accuracy 0.68, noise_ceiling 0.79"
+        "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, test_vote_accuracy "
+        "0.68, noise_ceiling 0.79"
     )
     assert metrics_line("policy", {}) == ""

@@ -19,7 +19,9 @@ STRANGE = "a b#c é~d@e:f&g+h'i;j"
 
 
 def contents(home: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()
+    }
 
 
 def write_a_run(home: Path) -> Path:
@@ -80,9 +82,14 @@ def test_models_of_a_home_with_strange_signs_load(home: Path, tmp_path: Path) ->
 def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str) -> None:
     for name in (f"q{sign}1", f"q{sign}2"):
         settings = Settings.read({"RLHF_HOME": str(tmp_path / name)}, tmp_path)
-        with Store.open(settings.store_url, organization="o", project="p") as store, store.database.writing() as connection:
+        with (
+            Store.open(settings.store_url, organization="o", project="p") as store,
+            store.database.writing() as connection,
+        ):
             connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
-        assert dumping.copy_sqlite(settings.home / "store.db", settings.home / "copy.db") == {"t": 0}
+        assert dumping.copy_sqlite(settings.home / "store.db", settings.home / "copy.db") == {
+            "t": 0
+        }
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.db")}
     assert made == {f"q{sign}{n}/{file}.db" for n in "12" for file in ("store", "copy")}
     assert len(list(tmp_path.iterdir())) == 2
@@ -102,7 +109,9 @@ def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     prepare(Workspace(Settings(home=home)))
     assert home.stat().st_mode & 0o777 == 0o700
     files = ("store.db", "store.db-wal", "store.db-shm", "project.json")
-    assert {name: (home / name).stat().st_mode & 0o777 for name in files} == dict.fromkeys(files, 0o600)
+    assert {name: (home / name).stat().st_mode & 0o777 for name in files} == dict.fromkeys(
+        files, 0o600
+    )
 
 
 def test_init_closes_the_databases_of_an_existing_home(rlhf: Rlhf, home: Path) -> None:

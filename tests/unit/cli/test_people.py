@@ -1,4 +1,6 @@
-"""What an operator says about people: users, rules, guidelines, work, routing, the audit chain; and voting in a terminal."""
+"""What an operator says about people: users, rules, guidelines, work, routing, the audit chain; and
+voting in a terminal.
+"""
 
 import json
 import re
@@ -38,7 +40,13 @@ def rlhf(home):
 
     def call(*arguments, typed=None):
         environ = {"RLHF_HOME": str(home), "COLUMNS": "200"}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=environ, input=typed, catch_exceptions=False).output
+        return (
+            CliRunner()
+            .invoke(
+                app, [str(a) for a in arguments], env=environ, input=typed, catch_exceptions=False
+            )
+            .output
+        )
 
     return call
 
@@ -55,26 +63,46 @@ def published(store, n, *, p=None, prefix="c", **more):
     rows = [
         dict.fromkeys(COMPARISONS.columns)
         | {
-            "day": today(), "comparison_id": f"{prefix}{i}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"x{i}",
-            "completion_b_id": f"y{i}", "completion_a": f"first {i}", "completion_b": f"second {i}", "model_version_a": "m@1",
-            "model_version_b": "m@1", "category": "factual", "position": i, "seed": 0,
+            "day": today(),
+            "comparison_id": f"{prefix}{i}",
+            "prompt_id": f"p{i}",
+            "prompt": f"ask {i}",
+            "completion_a_id": f"x{i}",
+            "completion_b_id": f"y{i}",
+            "completion_a": f"first {i}",
+            "completion_b": f"second {i}",
+            "model_version_a": "m@1",
+            "model_version_b": "m@1",
+            "category": "factual",
+            "position": i,
+            "seed": 0,
         }
         | more
         for i in range(n)
-    ]  # fmt: skip
+    ]
     frame = check_frame(pd.DataFrame(rows), COMPARISONS)
     predicted = None
     if p is not None:
         values = {
-            "day": today(), "comparison_id": frame["comparison_id"], "reward_model": "demo.reward_model@1", "calibrator": "1", "data_hash": "d",
-            "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": p, "predicted_at": datetime.now(UTC),
-        }  # fmt: skip
+            "day": today(),
+            "comparison_id": frame["comparison_id"],
+            "reward_model": "demo.reward_model@1",
+            "calibrator": "1",
+            "data_hash": "d",
+            "features_hash": "f",
+            "score_a": 0.0,
+            "score_b": 0.0,
+            "p_raw": 0.5,
+            "p_calibrated": p,
+            "predicted_at": datetime.now(UTC),
+        }
         predicted = check_frame(pd.DataFrame(values), PREDICTIONS)
     store.comparisons.publish(frame, predicted, published_at=datetime.now(UTC))
     return frame["comparison_id"].tolist()
 
 
-# --- users ------------------------------------------------------------------------------------------------------------------
+# --- users
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def test_somebody_who_is_added_gets_a_link_that_logs_in_once(rlhf, store):
@@ -97,7 +125,17 @@ def test_roles_are_exactly_those_that_were_said(rlhf, store):
 
 def test_a_token_is_shown_once_and_carries_what_was_said(rlhf, store):
     rlhf("users", "add", "bot@example.org", "--service", "--role", "engineer")
-    said = rlhf("users", "token", "bot@example.org", "--name", "nightly", "--scope", "metrics.read", "--days", "3")
+    said = rlhf(
+        "users",
+        "token",
+        "bot@example.org",
+        "--name",
+        "nightly",
+        "--scope",
+        "metrics.read",
+        "--days",
+        "3",
+    )
     token = store.tokens.find(said.split()[0])
     assert (token.scopes, token.name) == (("metrics.read",), "nightly")
     assert (token.expires_at - token.created_at).days == 3
@@ -125,9 +163,13 @@ def test_roles_of_the_organisation_are_given_and_taken_beside_those_of_the_proje
     assert "audit.read" in said
     assert "its password, sessions and tokens ended" in said
     ann = store.users.with_email("ann@example.org")
-    assert store.tokens.redeem(re.search(r"/login\?token=(\S+)", said).group(1)).user_id == ann.user_id
+    assert (
+        store.tokens.redeem(re.search(r"/login\?token=(\S+)", said).group(1)).user_id == ann.user_id
+    )
     assert store.tokens.find(secret) is None
-    assert "/login?token=" not in rlhf("users", "roles", "ann@example.org", "auditor", "approver", "--organisation")
+    assert "/login?token=" not in rlhf(
+        "users", "roles", "ann@example.org", "auditor", "approver", "--organisation"
+    )
     assert store.users.get(ann.user_id).all_roles == (Role.ANNOTATOR, Role.APPROVER, Role.AUDITOR)
     assert "no role in every" not in rlhf("users", "list")
     assert "approver in every project" in rlhf("users", "list")
@@ -136,7 +178,9 @@ def test_roles_of_the_organisation_are_given_and_taken_beside_those_of_the_proje
     with pytest.raises(ConfigurationError, match="Which roles"):
         rlhf("users", "roles", "ann@example.org")
     rlhf("users", "add", "boss@example.org", "--role", "admin", "--organisation")
-    with Store.open(store.database.url.render_as_string(), organization="default", project="other") as other:
+    with Store.open(
+        store.database.url.render_as_string(), organization="default", project="other"
+    ) as other:
         assert other.users.with_email("boss@example.org").organization_roles == (Role.ADMIN,)
         assert [user.email for user in other.users.all()] == ["ann@example.org", "boss@example.org"]
     store.audit.verify()
@@ -148,24 +192,38 @@ def test_nobody_is_said_to_be_nobody(rlhf, store):
         rlhf("users", "disable", "nobody@example.org")
 
 
-# --- rules and guidelines ---------------------------------------------------------------------------------------------------
+# --- rules and guidelines
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_rules_are_changed_one_by_one_and_keep_their_versions(rlhf, store):
     assert "as they come" in rlhf("rules", "show")
     assert "overlap 1 -> 3" in rlhf(
-        "rules", "set", "overlap=3", "requires_reason=true", "dimensions=helpful, style", "max_votes_per_day=50"
+        "rules",
+        "set",
+        "overlap=3",
+        "requires_reason=true",
+        "dimensions=helpful, style",
+        "max_votes_per_day=50",
     )
     assert "none" in rlhf("rules", "set", "max_votes_per_day=")
     version, rules = store.rules.latest()
-    wanted = AnnotationRules(overlap=3, requires_reason=True, dimensions=("helpful", "style"), agreement_votes=2)
+    wanted = AnnotationRules(
+        overlap=3, requires_reason=True, dimensions=("helpful", "style"), agreement_votes=2
+    )
     assert (version, rules.model_copy(update={"seed": 0})) == (2, wanted)
     assert rules.seed > 0, "it places the hidden cards: nobody may know it"
     assert "says so already" in rlhf("rules", "set", "overlap=3")
 
 
 @pytest.mark.parametrize(
-    ("change", "named"), [("overlap=0", "overlap"), ("overlaps=3", "overlap"), ("overlap", "RULE=VALUE"), ("overlap=[", "read")]
+    ("change", "named"),
+    [
+        ("overlap=0", "overlap"),
+        ("overlaps=3", "overlap"),
+        ("overlap", "RULE=VALUE"),
+        ("overlap=[", "read"),
+    ],
 )
 def test_a_rule_that_cannot_be_is_refused_and_nothing_changes(rlhf, store, change, named):
     with pytest.raises(ConfigurationError, match=named):
@@ -185,18 +243,32 @@ def test_guidelines_are_versions_of_a_file(rlhf, store, tmp_path):
     assert rlhf("guidelines", "show", "--version", "1") == "Be fair — ü.\n"
 
 
-# --- work -------------------------------------------------------------------------------------------------------------------
+# --- work
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, store):
     published(store, 4)
     published(store, 1, prefix="r", repeat_of="c0")
     published(store, 1, prefix="f", flag="identical")
-    for annotator_kind, choice, c in (("human", "a", "c0"), ("machine", "a", "c1"), ("human", "skip", "c2")):
-        vote = {"voted_at": datetime.now(UTC), "origin": "api", "annotator_kind": annotator_kind, "choice": choice}
+    for annotator_kind, choice, c in (
+        ("human", "a", "c0"),
+        ("machine", "a", "c1"),
+        ("human", "skip", "c2"),
+    ):
+        vote = {
+            "voted_at": datetime.now(UTC),
+            "origin": "api",
+            "annotator_kind": annotator_kind,
+            "choice": choice,
+        }
         store.votes.cast(NewVote(comparison_id=c, annotator_id="x", idempotency_key=c, **vote))
-    assert "3 comparisons offered to 1 person each: 3 new" in rlhf("comparisons", "offer", "--all-unvoted")
-    assert "4 comparisons offered to 2 people each: 5 new" in rlhf("comparisons", "offer", "--day", today(), "--overlap", "2")
+    assert "3 comparisons offered to 1 person each: 3 new" in rlhf(
+        "comparisons", "offer", "--all-unvoted"
+    )
+    assert "4 comparisons offered to 2 people each: 5 new" in rlhf(
+        "comparisons", "offer", "--day", today(), "--overlap", "2"
+    )
     assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
     assert "4 judgements taken back" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
     assert store.assignments.work_left().n_open == 4
@@ -215,39 +287,58 @@ def test_comparisons_are_offered_to_one_person_by_their_address(rlhf, store):
     assert "2 comparisons offered to ann@example.org: 2 new judgements wanted" in rlhf(*offer)
     assert "0 new" in rlhf(*offer)
     rules = AnnotationRules(repeat_share=0, gold_share=0)
-    assert {one.comparison_id for one in store.assignments.deal(ann.user_id, 5, rules)} == {"c0", "c1"}
+    assert {one.comparison_id for one in store.assignments.deal(ann.user_id, 5, rules)} == {
+        "c0",
+        "c1",
+    }
     assert store.assignments.work_left().n_slots == 2
 
 
-@pytest.mark.parametrize("who", ["nobody", "an auditor", "somebody disabled", "a service", "two of them"])
+@pytest.mark.parametrize(
+    "who", ["nobody", "an auditor", "somebody disabled", "a service", "two of them"]
+)
 def test_who_is_not_to_be_asked_is_refused_by_name(rlhf, store, who):
     published(store, 1)
     roles = [Role.AUDITOR if who == "an auditor" else Role.ANNOTATOR]
     store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
     user = store.users.add(
-        email="ann@example.org", name="Ann", roles=roles, kind="service" if who == "a service" else "person", actor="test"
+        email="ann@example.org",
+        name="Ann",
+        roles=roles,
+        kind="service" if who == "a service" else "person",
+        actor="test",
     )
     if who == "somebody disabled":
         store.users.disable(user.user_id, actor="test")
     email = "bo@example.org" if who == "nobody" else "ann@example.org"
     more = ("--overlap", "2") if who == "two of them" else ()
-    with pytest.raises((ConfigurationError, NotFound), match="--overlap" if more else re.escape(email)):
+    with pytest.raises(
+        (ConfigurationError, NotFound), match="--overlap" if more else re.escape(email)
+    ):
         rlhf("comparisons", "offer", "--all-unvoted", "--annotator", email, *more)
     assert store.assignments.work_left().n_slots == 0
 
 
 def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
     file = tmp_path / "pairs.jsonl"
-    rows = [{"prompt": f"p{i}", "completion_a": "x", "completion_b": "x" if i == 0 else "y"} for i in range(3)]
+    rows = [
+        {"prompt": f"p{i}", "completion_a": "x", "completion_b": "x" if i == 0 else "y"}
+        for i in range(3)
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "2 comparisons offered to 1 person each: 2 new" in rlhf("import", "comparisons", file, "--offer")
+    assert "2 comparisons offered to 1 person each: 2 new" in rlhf(
+        "import", "comparisons", file, "--offer"
+    )
     assert "0 new judgements" in rlhf("import", "comparisons", file, "--offer")
 
 
 def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
     published(store, 10, p=[0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85])
     flags = ("--human-feedback-ratio", "0.3", "--confidence-threshold", "0.8")
-    line = f"10 comparisons of {today()}: 3 for people (3 unsure, 0 checks), 5 answered by the reward model, 2 open"
+    line = (
+        f"10 comparisons of {today()}: 3 for people (3 unsure, 0 checks), 5 answered by the "
+        "reward model, 2 open"
+    )
     assert rlhf("votes", "route", "--dry-run", *flags).startswith(line)
     assert store.votes.count() == 0
     said = rlhf("votes", "route", *flags)
@@ -259,7 +350,8 @@ def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
         rlhf("votes", "route", "--day", "2020-01-01")
 
 
-# --- the terminal -----------------------------------------------------------------------------------------------------------
+# --- the terminal
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -277,7 +369,9 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     store.assignments.offer(published(store, 8), overlap=1)
     out = tmp_path / "votes.jsonl"
     keys = ["1", "2 it is shorter", "3", "4", "5", "6", "9", "0"]
-    said = rlhf("vote", "--annotator", "ann@example.org", "--export", out, typed="\n".join(keys) + "\n")
+    said = rlhf(
+        "vote", "--annotator", "ann@example.org", "--export", out, typed="\n".join(keys) + "\n"
+    )
     assert "8 votes of ann@example.org" in said
     votes = cast_by(store, ann)
     assert [v.origin for v in votes] == ["cli"] * 8
@@ -285,7 +379,11 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     texts = store.comparisons.texts([v.comparison_id for v in votes])
     for vote, (left, right), key in zip(votes, shown, keys, strict=True):
         text = texts[vote.comparison_id]
-        assert (left, right) == ((text.completion_b, text.completion_a) if vote.is_swapped else (text.completion_a, text.completion_b))
+        assert (left, right) == (
+            (text.completion_b, text.completion_a)
+            if vote.is_swapped
+            else (text.completion_a, text.completion_b)
+        )
         chosen = {Choice.A: text.completion_a, Choice.B: text.completion_b}.get(vote.choice)
         assert chosen == (left if key[0] in "1234" else right if key[0] in "6789" else None)
     assert [v.strength for v in votes] == [4, 3, 2, 1, None, 1, 4, None]
@@ -320,7 +418,8 @@ def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
         "vote",
         "--annotator",
         "ann@example.org",
-        typed="c 80\nf\nd helpful=a correct=tie\nx\nd taste=a\nc 900\nd helpful=a correct=tie\n1\n5\n",
+        typed="c 80\nf\nd helpful=a correct=tie\nx\nd taste=a\nc 900\nd helpful=a "
+        "correct=tie\n1\n5\n",
     )
     first, second = cast_by(store, ann)
     assert (first.stated_confidence, first.details.flags) == (0.8, ("pii",))
@@ -329,7 +428,9 @@ def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
     assert (second.stated_confidence, second.details) == (None, None)
 
 
-def test_before_the_first_start_of_the_web_app_cards_are_dealt_by_a_seed_that_nobody_knows(rlhf, store, ann):
+def test_before_the_first_start_of_the_web_app_cards_are_dealt_by_a_seed_that_nobody_knows(
+    rlhf, store, ann
+):
     store.assignments.offer(published(store, 2), overlap=1)
     assert store.rules.latest() == (0, AnnotationRules())
     rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
@@ -354,7 +455,10 @@ def test_the_checks_are_those_of_the_page(rlhf, store, ann):
 
 def test_who_may_not_vote_does_not(rlhf, store):
     rlhf("users", "add", "aud@example.org", "--role", "auditor")
-    for email, named in (("nobody@example.org", "rlhf users add"), ("aud@example.org", "no role that votes")):
+    for email, named in (
+        ("nobody@example.org", "rlhf users add"),
+        ("aud@example.org", "no role that votes"),
+    ):
         with pytest.raises(ConfigurationError, match=named):
             rlhf("vote", "--annotator", email, typed="")
 
@@ -363,7 +467,8 @@ def test_where_nothing_is_left_it_says_so(rlhf, store, ann):
     assert "Nothing to judge" in rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
 
 
-# --- the audit chain --------------------------------------------------------------------------------------------------------
+# --- the audit chain
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_path):
@@ -375,14 +480,25 @@ def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_
     out = tmp_path / "audit.jsonl"
     assert rlhf("audit", "export", "--out", out).startswith("1 links in ")
     link = json.loads(out.read_text())
-    assert (link["seq"], link["action"], link["hash"]) == (1, "comparisons.publish", store.audit.head()[1])
+    assert (link["seq"], link["action"], link["hash"]) == (
+        1,
+        "comparisons.publish",
+        store.audit.head()[1],
+    )
 
 
 def test_the_first_row_that_was_changed_is_named(rlhf, store, home):
     store.assignments.offer(published(store, 5), overlap=1)
     for i in range(5):
-        vote = {"voted_at": datetime.now(UTC), "origin": "api", "annotator_kind": "human", "choice": "a"}
-        store.votes.cast(NewVote(comparison_id=f"c{i}", annotator_id="x", idempotency_key=f"k{i}", **vote))
+        vote = {
+            "voted_at": datetime.now(UTC),
+            "origin": "api",
+            "annotator_kind": "human",
+            "choice": "a",
+        }
+        store.votes.cast(
+            NewVote(comparison_id=f"c{i}", annotator_id="x", idempotency_key=f"k{i}", **vote)
+        )
     tamper(home, "UPDATE votes SET choice = 'b' WHERE seq = 3")
     with pytest.raises(StoreError, match=r"broken at seq 5.*seq 3"):
         rlhf("audit", "verify")
@@ -394,7 +510,11 @@ def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
     rlhf("audit", "anchor")
     seq, _ = store.audit.head()
     head = f"(SELECT hash FROM audit WHERE seq = {seq - 1})"
-    tamper(home, f"UPDATE heads SET audit_seq = {seq - 1}, audit_hash = {head}", f"DELETE FROM audit WHERE seq = {seq}")
+    tamper(
+        home,
+        f"UPDATE heads SET audit_seq = {seq - 1}, audit_hash = {head}",
+        f"DELETE FROM audit WHERE seq = {seq}",
+    )
     assert store.audit.verify() == seq - 1, "the chain alone cannot know"
     with pytest.raises(StoreError, match=f"ends before seq {seq}"):
         rlhf("audit", "verify")
@@ -403,7 +523,10 @@ def test_a_tail_that_was_cut_off_is_missed_by_the_anchor(rlhf, store, home):
 def tamper(home: Path, *statements: str) -> None:
     """As somebody with the file and no scruples."""
     with sqlite3.connect(home / "store.db") as connection:
-        triggers = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        triggers = [
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        ]
         for name in triggers:
             connection.execute(f'DROP TRIGGER "{name}"')
         for statement in statements:
@@ -411,19 +534,35 @@ def tamper(home: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line_is_found(rlhf, store, home, tmp_path):
+def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line_is_found(
+    rlhf, store, home, tmp_path
+):
     """Retention: what docs/operations.md says to run where there is no database."""
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
     script = re.search(r"```python\n(import hashlib, json\n.*?)```", text, re.DOTALL).group(1)
     published(store, 3)
     for name in ("Ann", "Zoë"):
-        rlhf("users", "add", f"{name.encode('ascii', 'ignore').decode().lower()}@example.org", "--name", name, "--role", "annotator")
+        rlhf(
+            "users",
+            "add",
+            f"{name.encode('ascii', 'ignore').decode().lower()}@example.org",
+            "--name",
+            name,
+            "--role",
+            "annotator",
+        )
     rlhf("audit", "anchor")
     rlhf("audit", "export", "--out", tmp_path / "audit.jsonl")
     (tmp_path / "audit_anchors.jsonl").write_bytes((home / "audit_anchors.jsonl").read_bytes())
 
     def run():
-        return subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     whole = run()
     assert (whole.returncode, whole.stdout) == (0, f"{store.audit.verify()} links hold\n")
@@ -432,7 +571,9 @@ def test_an_archive_is_verified_by_the_script_of_the_handbook_and_a_changed_line
     assert "the chain is not the one of" in run().stderr
     changed = lines[1].replace('"actor":', '"actor": "somebody", "was":', 1)
     assert changed != lines[1]
-    (tmp_path / "audit.jsonl").write_text("".join([lines[0], changed, *lines[2:]]), encoding="utf-8")
+    (tmp_path / "audit.jsonl").write_text(
+        "".join([lines[0], changed, *lines[2:]]), encoding="utf-8"
+    )
     assert "was changed" in run().stderr
 
 
@@ -441,10 +582,24 @@ def test_no_export_names_a_person(rlhf, store, tmp_path, what):
     """People of the web app are known to files by their ids alone."""
     prepare(Workspace(Settings(home=store.database.path.parent)))
     ids = published(store, 2)
-    ann = store.users.add(email="ann.secretly@example.org", name="Ann Verysecret", roles=[Role.ANNOTATOR], actor="test")
-    said = {"annotator_kind": "human", "choice": "a", "strength": 2, "reason": "clear", "voted_at": datetime.now(UTC), "origin": "page"}
+    ann = store.users.add(
+        email="ann.secretly@example.org",
+        name="Ann Verysecret",
+        roles=[Role.ANNOTATOR],
+        actor="test",
+    )
+    said = {
+        "annotator_kind": "human",
+        "choice": "a",
+        "strength": 2,
+        "reason": "clear",
+        "voted_at": datetime.now(UTC),
+        "origin": "page",
+    }
     for c in ids:
-        store.votes.cast(NewVote(comparison_id=c, annotator_id=ann.user_id, idempotency_key=c, **said))
+        store.votes.cast(
+            NewVote(comparison_id=c, annotator_id=ann.user_id, idempotency_key=c, **said)
+        )
     rlhf("export", what, "--out", tmp_path / "out.jsonl")
     text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
     assert ids[0] in text

@@ -34,8 +34,20 @@ def test_the_sources_are_listed_with_what_they_do(prompts):
 
 def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
     out = tmp_path / "p.jsonl"
-    shares = ["categories={coding: 2, safety: 1}", "difficulties={easy: 1, hard: 1}", "library=wide", "must_not=[regular expression]"]
-    said = prompts("generate", "--num-prompts", 60, "--out", out, *(part for share in shares for part in ("--set", share)))
+    shares = [
+        "categories={coding: 2, safety: 1}",
+        "difficulties={easy: 1, hard: 1}",
+        "library=wide",
+        "must_not=[regular expression]",
+    ]
+    said = prompts(
+        "generate",
+        "--num-prompts",
+        60,
+        "--out",
+        out,
+        *(part for share in shares for part in ("--set", share)),
+    )
     frame = read_jsonl(out)
     assert said.startswith("60 prompts in ")
     assert "rejected (" in said
@@ -51,7 +63,17 @@ def test_a_batch_file_lands_97_of_100_and_the_three_are_in_the_rejects_file(prom
     (tmp_path / "batch.jsonl").write_text("\n".join(rows))
     out, rejects = tmp_path / "p.jsonl", tmp_path / "rejected.jsonl"
     said = prompts(
-        "generate", "--source", "dataset", "--file", tmp_path / "batch.jsonl", "--num-prompts", 97, "--out", out, "--rejects", rejects
+        "generate",
+        "--source",
+        "dataset",
+        "--file",
+        tmp_path / "batch.jsonl",
+        "--num-prompts",
+        97,
+        "--out",
+        out,
+        "--rejects",
+        rejects,
     )
     assert "97 kept, 0 duplicates, 0 near-duplicates, 0 excluded, 3 rejected (3 by row)" in said
     assert len(read_jsonl(out)) == 97
@@ -62,8 +84,21 @@ def test_a_batch_file_lands_97_of_100_and_the_three_are_in_the_rejects_file(prom
 
 def test_too_few_good_rows_are_an_error_and_write_nothing(prompts, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"text": "fine"}\n{"text": ""}\n')
-    with pytest.raises(PromptError, match=r"has 1 unused new prompts, 2 were asked for.*line 2: the prompt is empty"):
-        prompts("generate", "--source", "dataset", "--file", tmp_path / "p.jsonl", "--num-prompts", 2, "--rejects", tmp_path / "r.jsonl")
+    with pytest.raises(
+        PromptError,
+        match=r"has 1 unused new prompts, 2 were asked for.*line 2: the prompt is empty",
+    ):
+        prompts(
+            "generate",
+            "--source",
+            "dataset",
+            "--file",
+            tmp_path / "p.jsonl",
+            "--num-prompts",
+            2,
+            "--rejects",
+            tmp_path / "r.jsonl",
+        )
     assert not (tmp_path / "r.jsonl").exists()
     assert not (tmp_path / "home" / "exports").exists()
 
@@ -75,7 +110,9 @@ def test_the_completion_backend_writes_where_it_is_told_to(prompts, tmp_path, mo
     assert all("instruction" in json.loads(variables) for variables in read_jsonl(out)["variables"])
 
 
-def test_why_the_backend_wrote_nothing_is_told_although_the_command_fails(prompts, tmp_path, monkeypatch):
+def test_why_the_backend_wrote_nothing_is_told_although_the_command_fails(
+    prompts, tmp_path, monkeypatch
+):
     class Closed:
         name, model_version = "closed", "closed-1"
 
@@ -84,7 +121,16 @@ def test_why_the_backend_wrote_nothing_is_told_although_the_command_fails(prompt
 
     monkeypatch.setattr(Champions, "backend", lambda self, settings: Closed())
     with pytest.raises(PromptError, match="nothing was written"):
-        prompts("generate", "--source", "freeform", "--written", "--num-prompts", 2, "--rejects", tmp_path / "r.jsonl")
+        prompts(
+            "generate",
+            "--source",
+            "freeform",
+            "--written",
+            "--num-prompts",
+            2,
+            "--rejects",
+            tmp_path / "r.jsonl",
+        )
     assert "10 not written: HTTP 503: closed for today" in prompts.said[-1]
 
 

@@ -1,4 +1,6 @@
-"""`rlhf storage restore` puts a backup back over a damaged home, and where the backed up home's files are gone."""
+"""`rlhf storage restore` puts a backup back over a damaged home, and where the backed up home's
+files are gone.
+"""
 
 import os
 import shutil
@@ -42,7 +44,12 @@ def backup(backed_up: Path) -> Path:
 
 
 def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"RLHF_HOME": str(home), "COLUMNS": "200", **environ}, catch_exceptions=False)
+    return CliRunner().invoke(
+        app,
+        arguments,
+        env={"RLHF_HOME": str(home), "COLUMNS": "200", **environ},
+        catch_exceptions=False,
+    )
 
 
 def n_comparisons(home: Path) -> int:
@@ -111,13 +118,17 @@ def test_other_commands_still_refuse_a_damaged_store(home: Path) -> None:
 def test_store_with_a_run_under_way_is_not_replaced(home: Path, backup: Path) -> None:
     with Workspace(Settings(home=home)).store as store:
         store.heartbeats.beat("run", pid=1, host="h", job="learning")
-    result = CliRunner().invoke(app, ["storage", "restore", str(backup), "--replace"], env={"RLHF_HOME": str(home)})
+    result = CliRunner().invoke(
+        app, ["storage", "restore", str(backup), "--replace"], env={"RLHF_HOME": str(home)}
+    )
     assert result.exit_code == 1
     assert "1 runs are under way (learning)" in str(result.exception)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--replace",)], ids=["empty", "replaced"])
-def test_home_without_models_is_restored_elsewhere(backed_up: Path, backup: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_home_without_models_is_restored_elsewhere(
+    backed_up: Path, backup: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     if arguments:
         prepare(Workspace(Settings(home=elsewhere)))
@@ -146,7 +157,10 @@ def configured(tmp_path: Path) -> Path:
 def test_home_is_restored_without_its_settings_file(configured: Path, name: str) -> None:
     result = rlhf(configured / name, "storage", "restore", str(configured / "backup"), "--replace")
     assert result.exit_code == 0, result.output
-    assert "rlhf.yaml, the settings of the backed up home, is not here: defaults apply" in result.output
+    assert (
+        "rlhf.yaml, the settings of the backed up home, is not here: defaults apply"
+        in result.output
+    )
     facts = HomeFacts.of(configured / name)
     assert facts is not None
     assert facts.config is None
@@ -157,4 +171,7 @@ def test_restored_home_keeps_the_settings_file_that_is_there(configured: Path) -
     (configured / "rlhf.yaml").write_text("keep_days: 7\n")
     result = rlhf(configured / "elsewhere", "storage", "restore", str(configured / "backup"))
     assert result.exit_code == 0, result.output
-    assert Settings.read({"RLHF_HOME": str(configured / "elsewhere")}, configured / "home").keep_days == 7
+    assert (
+        Settings.read({"RLHF_HOME": str(configured / "elsewhere")}, configured / "home").keep_days
+        == 7
+    )

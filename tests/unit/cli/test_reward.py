@@ -1,4 +1,6 @@
-"""The vote predictor by hand: from votes to a calibrated champion, and what it is asked, with the files of its predecessor."""
+"""The vote predictor by hand: from votes to a calibrated champion, and what it is asked, with the
+files of its predecessor.
+"""
 
 import json
 import re
@@ -11,12 +13,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import Calibrator, calibrate_version, calibration_metrics, calibrator_from_json, reliability_table
+from rlhf_pipeline.calibration import (
+    Calibrator,
+    calibrate_version,
+    calibration_metrics,
+    calibrator_from_json,
+    reliability_table,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli import probe as probing
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.errors import ConfigurationError, DatasetError, FrameError, ModelNotFound, NotEnoughData
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    DatasetError,
+    FrameError,
+    ModelNotFound,
+    NotEnoughData,
+)
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.records import CalibrationReport, Interval, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
@@ -24,7 +38,14 @@ from rlhf_pipeline.registry import openings
 from rlhf_pipeline.reward_model import load_reward_model
 from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
 
-QUICK = ("--set", "l2_grid=[0.1]", "--set", "context_penalty_grid=[3.0]", "--set", "n_resamples=100")
+QUICK = (
+    "--set",
+    "l2_grid=[0.1]",
+    "--set",
+    "context_penalty_grid=[3.0]",
+    "--set",
+    "n_resamples=100",
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +80,24 @@ def lines(path: Path) -> list[dict]:
 def asked(tmp_path: Path) -> Callable[..., Path]:
     def write(*rows: object) -> Path:
         path = tmp_path / "pairs.jsonl"
-        path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        path.write_text(
+            "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows),
+            encoding="utf-8",
+        )
         return path
 
     return write
 
 
-PAIR = {"prompt": "What is it?", "completion_a": "Thank you for asking. It is red.", "completion_b": "no"}
+PAIR = {
+    "prompt": "What is it?",
+    "completion_a": "Thank you for asking. It is red.",
+    "completion_b": "no",
+}
 
 
-# --- votes prepare ---------------------------------------------------------------------------------------------------------
+# --- votes prepare
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path: Path) -> None:
@@ -76,19 +105,25 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
     rows = lines(tmp_path / "a.jsonl")
     assert said.startswith(f"{len(rows)} pairs (calib ")
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
-    labels = {split: [row["soft_label"] for row in rows if row["split"] == split] for split in ("train", "calib", "test")}
+    labels = {
+        split: [row["soft_label"] for row in rows if row["split"] == split]
+        for split in ("train", "calib", "test")
+    }
     assert labels["test"]
     assert set(labels["test"]) == {None}  # what is learnt from rests on no vote of the test split
     taught = labels["train"] + labels["calib"]
     assert all(0 < label < 1 for label in taught)
-    assert np.mean([label > 0.5 for label in taught]) > 0.9  # the annotator model mostly agrees with the majority
+    # the annotator model mostly agrees with the majority
+    assert np.mean([label > 0.5 for label in taught]) > 0.9
     pairs = read_pairs(tmp_path / "a.jsonl")
     assert list(pairs.columns) == list(PREFERENCE_PAIRS.columns)
     voted.rlhf("votes", "prepare", "--out", str(tmp_path / "b.jsonl"))
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
 
 
-def test_training_data_can_do_without_soft_labels_and_without_later_votes(voted: LearntHome, tmp_path: Path) -> None:
+def test_training_data_can_do_without_soft_labels_and_without_later_votes(
+    voted: LearntHome, tmp_path: Path
+) -> None:
     out = tmp_path / "some.jsonl"
     voted.rlhf("votes", "prepare", "--no-soft-labels", "--up-to-seq", "90", "--out", str(out))
     rows = lines(out)
@@ -101,10 +136,14 @@ def test_training_data_can_do_without_soft_labels_and_without_later_votes(voted:
 
 def test_votes_that_make_no_pair_are_said_to(tmp_path: Path) -> None:
     empty = voted_home(tmp_path)
-    with pytest.raises(NotEnoughData, match=r"0 votes on 0 comparisons make no pair.*Collect more votes"):
+    with pytest.raises(
+        NotEnoughData, match=r"0 votes on 0 comparisons make no pair.*Collect more votes"
+    ):
         empty.rlhf("votes", "prepare", "--up-to-seq", "0")
     assert not files(empty).training_data.exists()
-    assert empty.rlhf("votes", "annotators", "--up-to-seq", "0").output.startswith("No vote judges a comparison")
+    assert empty.rlhf("votes", "annotators", "--up-to-seq", "0").output.startswith(
+        "No vote judges a comparison"
+    )
     assert json.loads(empty.rlhf("votes", "annotators", "--up-to-seq", "0", "--json").output) == []
 
 
@@ -116,7 +155,10 @@ def test_annotators_are_told_with_intervals_the_least_reliable_first(voted: Lear
     assert (figures["n_timed"] == figures["n_votes"]).all()
     assert figures["confidence_gap_low"].iloc[0] > 0
     first = figures.iloc[0]
-    told = f"{first['reliability']:.2f} [{first['reliability_low']:.2f}, {first['reliability_high']:.2f}]"
+    told = (
+        f"{first['reliability']:.2f} [{first['reliability_low']:.2f}, "
+        f"{first['reliability_high']:.2f}]"
+    )
     assert table.index("ann4") < table.index(told) < table.index("ann0")
     assert "Krippendorff's alpha 0." in table
     assert "ann1" not in voted.rlhf("votes", "annotators", "--limit", "1").output
@@ -127,12 +169,20 @@ def test_annotators_are_told_of_some_days_and_by_two_and_two(voted: LearntHome) 
     assert len(pairs) == 10
     assert all(pair["kappa_low"] <= pair["kappa"] <= pair["kappa_high"] for pair in pairs)
     assert "10 pairs of annotators" in voted.rlhf("votes", "annotators", "--pairs").output
-    same_day = json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-02", "--until", "2026-01-02", "--json").output)
+    same_day = json.loads(
+        voted.rlhf(
+            "votes", "annotators", "--since", "2026-01-02", "--until", "2026-01-02", "--json"
+        ).output
+    )
     assert sum(one["n_votes"] for one in same_day) == 720
-    assert json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-03", "--json").output) == []
+    assert (
+        json.loads(voted.rlhf("votes", "annotators", "--since", "2026-01-03", "--json").output)
+        == []
+    )
 
 
-# --- reward train ----------------------------------------------------------------------------------------------------------
+# --- reward train
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> None:
@@ -144,7 +194,9 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     assert version.metrics["test_accuracy"] > 0.6
     assert version.metrics["noise_ceiling"] < 0.9
     assert version.data_seq == read_pairs(files(learnt).training_data)["max_seq"].max()
-    assert load_reward_model(files(learnt).checkpoint, encoder=champions(learnt).encoder()).score(["x"], ["thanks"]).shape == (1,)
+    assert load_reward_model(files(learnt).checkpoint, encoder=champions(learnt).encoder()).score(
+        ["x"], ["thanks"]
+    ).shape == (1,)
     (run,) = [run for run in registry.runs(10) if run.name == "rlhf reward train"]
     assert run.status == "FINISHED"
     assert run.tags["registered.reward_model"] == version.label
@@ -154,7 +206,10 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
 
 def test_every_look_at_the_test_split_is_told(learnt: LearntHome) -> None:
     found = json.loads(learnt.rlhf("reward", "openings", "--json").output)
-    assert [row["purpose"] for row in found] == ["report of a fitted reward model", "calibration report"]
+    assert [row["purpose"] for row in found] == [
+        "report of a fitted reward model",
+        "calibration report",
+    ]
     assert len(found) == len(openings(champions(learnt).registry))
     table = learnt.rlhf("reward", "openings").output
     assert "2 openings of the test split" in table
@@ -166,7 +221,9 @@ def test_without_an_opening_the_table_says_so(voted: LearntHome) -> None:
     assert json.loads(voted.rlhf("reward", "openings", "--json").output) == []
 
 
-def test_retraining_starts_from_the_champion_and_names_its_parent(mine: LearntHome, tmp_path: Path) -> None:
+def test_retraining_starts_from_the_champion_and_names_its_parent(
+    mine: LearntHome, tmp_path: Path
+) -> None:
     cold, warm = tmp_path / "cold", tmp_path / "warm"
     mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
     said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
@@ -175,9 +232,14 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(mine: LearntHo
     assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
     encoder = champions(mine).encoder()
     texts = comparisons(20)["completion_a"].tolist()
-    scores = [load_reward_model(folder, encoder=encoder).score(texts, texts) for folder in (cold, warm)]
-    np.testing.assert_allclose(*scores, atol=1e-3)  # the problem is convex: only the way there differs
-    said = mine.rlhf("reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")).output
+    scores = [
+        load_reward_model(folder, encoder=encoder).score(texts, texts) for folder in (cold, warm)
+    ]
+    # the problem is convex: only the way there differs
+    np.testing.assert_allclose(*scores, atol=1e-3)
+    said = mine.rlhf(
+        "reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")
+    ).output
     assert "from demo.reward_model@2 on" in said
 
 
@@ -192,9 +254,13 @@ def test_soft_labels_of_the_annotator_model_are_learnt(mine: LearntHome) -> None
 
 
 def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHome) -> None:
-    """One person alone judged since, and most of it the same way twice: overlaps say nothing, repeats do."""
+    """One person alone judged since, and most of it the same way twice: overlaps say nothing,
+    repeats do.
+    """
     shown = comparisons(340).iloc[240:]
-    kind = ["a" if text.startswith(("Thank", "Certainly")) else "b" for text in shown["completion_a"]]
+    kind = [
+        "a" if text.startswith(("Thank", "Certainly")) else "b" for text in shown["completion_a"]
+    ]
     with mine.store as store:
         change = store.votes.max_seq() + 1
         store.comparisons.publish(shown, published_at=NOON)
@@ -203,13 +269,19 @@ def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHom
             store.votes.cast_many(
                 [
                     NewVote(
-                        comparison_id=str(comparison_id), annotator_id="solo", annotator_kind="human", origin="api",
-                        choice=turned[choice] if again and n % 10 == 0 else choice, voted_at=NOON + timedelta(days=1 + again, seconds=n),
+                        comparison_id=str(comparison_id),
+                        annotator_id="solo",
+                        annotator_kind="human",
+                        origin="api",
+                        choice=turned[choice] if again and n % 10 == 0 else choice,
+                        voted_at=NOON + timedelta(days=1 + again, seconds=n),
                         idempotency_key=f"{comparison_id}/solo/{again}",
                     )
-                    for n, (comparison_id, choice) in enumerate(zip(shown["comparison_id"], kind, strict=True))
+                    for n, (comparison_id, choice) in enumerate(
+                        zip(shown["comparison_id"], kind, strict=True)
+                    )
                 ]
-            )  # fmt: skip
+            )
     mine.rlhf("votes", "prepare", "--no-soft-labels")
     mine.rlhf("reward", "train", *QUICK, "--change-seq", str(change))
     version = champions(mine).registry.get("reward_model", "candidate")
@@ -221,17 +293,48 @@ def test_the_ceiling_since_a_change_knows_who_judged_again_since(mine: LearntHom
     assert "noise_ceiling_since_change" in listed
 
 
-def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
-    short = ("--set", "steps=3", "--set", "max_tokens=32", "--set", "frozen_head=true", "--set", "n_resamples=100")
-    rows = [row | {"label_seq": 9000} if row["soft_label"] is not None else row for row in lines(files(mine).training_data)]
-    files(mine).training_data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
+    mine: LearntHome, asked: Callable[..., Path], tmp_path: Path
+) -> None:
+    short = (
+        "--set",
+        "steps=3",
+        "--set",
+        "max_tokens=32",
+        "--set",
+        "frozen_head=true",
+        "--set",
+        "n_resamples=100",
+    )
+    rows = [
+        row | {"label_seq": 9000} if row["soft_label"] is not None else row
+        for row in lines(files(mine).training_data)
+    ]
+    files(mine).training_data.write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+    )
     mine.rlhf("reward", "train", "--kind", "transformer", "--set", "label=annotators", *short)
     version = champions(mine).registry.get("reward_model", "candidate")
     assert version is not None
-    assert (version.params["label"], version.data_seq) == ("annotators", 9000)  # what it learnt from has seen later votes than the pairs
-    assert (version.params["kind"], version.params["steps"], version.params["frozen_head"]) == ("transformer", 3, True)
-    assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()  # what a killed one would leave
-    mine.rlhf("reward", "predict", "--input", str(asked(PAIR)), "--model", version.label, "--out", str(tmp_path / "out.jsonl"))
+    # what it learnt from has seen later votes than the pairs
+    assert (version.params["label"], version.data_seq) == ("annotators", 9000)
+    assert (version.params["kind"], version.params["steps"], version.params["frozen_head"]) == (
+        "transformer",
+        3,
+        True,
+    )
+    # what a killed one would leave
+    assert not files(mine).checkpoint.with_name("vote_predictor_checkpoint.training").exists()
+    mine.rlhf(
+        "reward",
+        "predict",
+        "--input",
+        str(asked(PAIR)),
+        "--model",
+        version.label,
+        "--out",
+        str(tmp_path / "out.jsonl"),
+    )
     (row,) = lines(tmp_path / "out.jsonl")
     assert (row["reward_model"], row["calibrator"]) == (version.label, "none")
     assert 0 < row["p_raw"] == row["p_calibrated"] < 1
@@ -240,28 +343,56 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(mine: Learn
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (("train", "--kind", "oracle"), ConfigurationError, r"No reward model of kind 'oracle'\. Known: embedding"),
-        (("train", "--set", "l3_grid=[1]"), ConfigurationError, r"'l3_grid=\[1\]' changes no parameter.*l2_grid"),
+        (
+            ("train", "--kind", "oracle"),
+            ConfigurationError,
+            r"No reward model of kind 'oracle'\. Known: embedding",
+        ),
+        (
+            ("train", "--set", "l3_grid=[1]"),
+            ConfigurationError,
+            r"'l3_grid=\[1\]' changes no parameter.*l2_grid",
+        ),
         (("train", "--set", "folds=1"), ConfigurationError, "folds: Input should be greater"),
         (("train", "--set", "folds"), ConfigurationError, "Write NAME=VALUE"),
-        (("train", "--set", "kind=transformer"), ConfigurationError, r"'kind=transformer': say it with --kind, which knows embedding"),
-        (("train", "--kind", "transformer", "--set", "kind=embedding"), ConfigurationError, "say it with --kind"),
+        (
+            ("train", "--set", "kind=transformer"),
+            ConfigurationError,
+            r"'kind=transformer': say it with --kind, which knows embedding",
+        ),
+        (
+            ("train", "--kind", "transformer", "--set", "kind=embedding"),
+            ConfigurationError,
+            "say it with --kind",
+        ),
         (("train", "--label", "truth"), ConfigurationError, "label: Input should be"),
         (("train", "--retrain"), ModelNotFound, "no champion to retrain yet"),
-        (("train", "--data", "nowhere.jsonl"), NotEnoughData, r"no training data at nowhere\.jsonl\. Run `rlhf votes prepare`"),
-        (("calibrate",), ModelNotFound, r"no reward model to calibrate yet\. Train one: rlhf reward train"),
+        (
+            ("train", "--data", "nowhere.jsonl"),
+            NotEnoughData,
+            r"no training data at nowhere\.jsonl\. Run `rlhf votes prepare`",
+        ),
+        (
+            ("calibrate",),
+            ModelNotFound,
+            r"no reward model to calibrate yet\. Train one: rlhf reward train",
+        ),
         (("calibrate", "--model", "demo.policy@1"), ModelNotFound, "There are: none"),
         (("predict",), ConfigurationError, "either --interactive, or --input"),
         (("probe",), NotEnoughData, r"No comparison was predicted before its votes yet.*champion"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_its_cure(voted: LearntHome, arguments: tuple[str, ...], error: type, said: str) -> None:
+def test_what_cannot_be_done_is_said_with_its_cure(
+    voted: LearntHome, arguments: tuple[str, ...], error: type, said: str
+) -> None:
     voted.rlhf("votes", "prepare")
     with pytest.raises(error, match=said):
         voted.rlhf("reward", *arguments)
 
 
-def test_training_data_that_is_none_is_named_by_line(voted: LearntHome, asked: Callable[..., Path]) -> None:
+def test_training_data_that_is_none_is_named_by_line(
+    voted: LearntHome, asked: Callable[..., Path]
+) -> None:
     for rows, error, said in (
         (['{"prompt": '], DatasetError, "line 1: no JSON"),
         (["[1]"], DatasetError, "line 1: a list, no object"),
@@ -272,7 +403,8 @@ def test_training_data_that_is_none_is_named_by_line(voted: LearntHome, asked: C
             voted.rlhf("reward", "train", "--data", str(asked(*rows)))
 
 
-# --- reward calibrate --------------------------------------------------------------------------------------------------------
+# --- reward calibrate
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome) -> None:
@@ -280,13 +412,24 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
     judge = champions(mine).judge()
     assert judge is not None
     assert judge.calibrator_version.endswith("@1")
-    said = mine.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "methods=[temperature]", "--set", "n_resamples=100").output
+    said = mine.rlhf(
+        "reward",
+        "calibrate",
+        "--set",
+        "min_pairs=10",
+        "--set",
+        "methods=[temperature]",
+        "--set",
+        "n_resamples=100",
+    ).output
     assert "beside a noise ceiling of 0." in said
     pictures = {path.name for path in (mine.settings.home / "mlflow" / "artifacts").rglob("*.png")}
     assert {"reliability_diagram.png", "reliability_by_group.png"} <= pictures
     log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
     assert [entry["calibrator_version"] for entry in log] == [1, 2]
-    assert [CalibrationReport.model_validate(entry) for entry in log] == mine.store.calibrations.log()
+    assert [
+        CalibrationReport.model_validate(entry) for entry in log
+    ] == mine.store.calibrations.log()
     again = champions(mine).judge()
     assert again is not None
     assert again.calibrator_version.endswith("@2")
@@ -299,7 +442,9 @@ def _calibrations(home: LearntHome) -> list[dict[str, float]]:
 
 
 def test_a_champion_that_is_calibrated_again_stays_champion(mine: LearntHome) -> None:
-    said = mine.rlhf("reward", "calibrate", "--set", "min_pairs=10", "--set", "n_resamples=100").output
+    said = mine.rlhf(
+        "reward", "calibrate", "--set", "min_pairs=10", "--set", "n_resamples=100"
+    ).output
     assert "demo.reward_model@1 is champion already and predicts through" in said
     assert "is not champion" not in said
     assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0]
@@ -315,7 +460,9 @@ def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that
     def too_sure(*args: Any, **options: Any) -> tuple[Calibrator, CalibrationReport]:
         _, report = calibrate_version(*args, **options)
         calibrator = calibrator_from_json({"method": "temperature", "temperature": 0.05})
-        return calibrator, report.model_copy(update={"method": "temperature", "params": calibrator.to_json()})
+        return calibrator, report.model_copy(
+            update={"method": "temperature", "params": calibrator.to_json()}
+        )
 
     first = champions(mine).judge()
     assert first is not None
@@ -323,21 +470,33 @@ def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that
     with monkeypatch.context() as patched:
         patched.setattr("rlhf_pipeline.cli.reward.calibrate_version", too_sure)
         said = mine.rlhf("reward", "calibrate", *quick).output
-    assert f"is champion already and keeps its calibrator {first.calibrator_version}: log loss " in said
+    assert (
+        f"is champion already and keeps its calibrator {first.calibrator_version}: log loss "
+        in said
+    )
     assert "through temperature, worse than 0." in said
     said = mine.rlhf("reward", "calibrate", "--no-promote", *quick).output
-    assert f"is champion already and keeps its calibrator {first.calibrator_version}: not asked for" in said
+    assert (
+        f"is champion already and keeps its calibrator {first.calibrator_version}: not asked for"
+        in said
+    )
     now = champions(mine).judge()
     assert now is not None
     assert now.calibrator_version == first.calibrator_version
     log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
-    assert [(entry["calibrator_version"], entry["may_serve"]) for entry in log] == [(1, True), (2, False), (3, False)]
+    assert [(entry["calibrator_version"], entry["may_serve"]) for entry in log] == [
+        (1, True),
+        (2, False),
+        (3, False),
+    ]
     assert [metrics["is_champion"] for metrics in _calibrations(mine)] == [1.0, 1.0, 1.0]
 
 
 def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHome) -> None:
     mine.rlhf("reward", "train", *QUICK)
-    said = mine.rlhf("reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100").output
+    said = mine.rlhf(
+        "reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100"
+    ).output
     assert "demo.reward_model@2 is not champion" in said
     assert "rlhf models promote demo.reward_model@2" in said
     judge = champions(mine).judge()
@@ -347,25 +506,40 @@ def test_a_candidate_becomes_champion_only_where_it_is_asked_for(mine: LearntHom
 
 
 def test_too_few_pairs_to_calibrate_are_counted(learnt: LearntHome) -> None:
-    with pytest.raises(NotEnoughData, match=r"24 preference pairs in the calib split \(500 needed\)"):
+    with pytest.raises(
+        NotEnoughData, match=r"24 preference pairs in the calib split \(500 needed\)"
+    ):
         learnt.rlhf("reward", "calibrate", "--set", "min_pairs=500")
 
 
-# --- reward predict ----------------------------------------------------------------------------------------------------------
+# --- reward predict
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_predictions_say_what_they_rest_on(learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path) -> None:
+def test_predictions_say_what_they_rest_on(
+    learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path
+) -> None:
     out = tmp_path / "out.jsonl"
-    turned = PAIR | {"completion_a": PAIR["completion_b"], "completion_b": PAIR["completion_a"], "id": 7}
+    turned = PAIR | {
+        "completion_a": PAIR["completion_b"],
+        "completion_b": PAIR["completion_a"],
+        "id": 7,
+    }
     for _ in range(2):
-        said = learnt.rlhf("reward", "predict", "--input", str(asked(PAIR, turned)), "--out", str(out)).output
+        said = learnt.rlhf(
+            "reward", "predict", "--input", str(asked(PAIR, turned)), "--out", str(out)
+        ).output
     rows = lines(out)
     assert len(rows) == 4  # appended
     assert said.startswith("2 predictions of demo.reward_model@1, ")
     one, other = rows[:2]
     version = champions(learnt).registry.get("reward_model", "champion")
     assert version is not None
-    assert (one["reward_model"], one["data_hash"], one["data_seq"]) == (version.label, version.data_hash, version.data_seq)
+    assert (one["reward_model"], one["data_hash"], one["data_seq"]) == (
+        version.label,
+        version.data_hash,
+        version.data_seq,
+    )
     assert one["calibrator"].endswith("@1")
     assert one["p_calibrated"] > 0.5
     for name in ("p_raw", "p_calibrated"):
@@ -382,7 +556,9 @@ def test_somebody_asks_pair_by_pair(learnt: LearntHome, tmp_path: Path) -> None:
     assert "a is preferred with" in said
     (row,) = lines(out)
     assert row["prompt"] == "What is it?\nTell me."
-    cut = learnt.rlhf("reward", "predict", "--interactive", "--out", str(out), input="What?\na only\n").output
+    cut = learnt.rlhf(
+        "reward", "predict", "--interactive", "--out", str(out), input="What?\na only\n"
+    ).output
     assert "0 predictions" in cut
 
 
@@ -397,21 +573,33 @@ def test_a_pair_that_is_none_is_named_before_anything_is_predicted(
     learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path, row: dict, said: str
 ) -> None:
     with pytest.raises(DatasetError, match=said):
-        learnt.rlhf("reward", "predict", "--input", str(asked(PAIR, row)), "--out", str(tmp_path / "out.jsonl"))
+        learnt.rlhf(
+            "reward",
+            "predict",
+            "--input",
+            str(asked(PAIR, row)),
+            "--out",
+            str(tmp_path / "out.jsonl"),
+        )
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_without_a_champion_nothing_is_predicted(voted: LearntHome, asked: Callable[..., Path]) -> None:
+def test_without_a_champion_nothing_is_predicted(
+    voted: LearntHome, asked: Callable[..., Path]
+) -> None:
     with pytest.raises(ModelNotFound, match=r"no champion reward model yet.*rlhf reward train"):
         voted.rlhf("reward", "predict", "--input", str(asked(PAIR)))
 
 
-# --- reward probe ------------------------------------------------------------------------------------------------------------
+# --- reward probe
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
-    """Comparisons that the champion predicted, and votes that came later; ten of them nobody judged."""
+    """Comparisons that the champion predicted, and votes that came later; ten of them nobody
+    judged.
+    """
     home = learnt.copied(tmp_path_factory.mktemp("watched") / "home")
     judge = champions(home).judge()
     assert judge is not None
@@ -419,44 +607,64 @@ def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lea
     for name in ("comparison_id", "prompt_id"):
         shown[name] = "new" + shown[name]
     predicted = predict(
-        shown, judge.reward_model, judge.calibrator, reward_model_label=judge.label, calibrator_version=judge.calibrator_version,
-        data_hash=judge.version.data_hash or "", predicted_at=NOON,
-    )  # fmt: skip
+        shown,
+        judge.reward_model,
+        judge.calibrator,
+        reward_model_label=judge.label,
+        calibrator_version=judge.calibrator_version,
+        data_hash=judge.version.data_hash or "",
+        predicted_at=NOON,
+    )
     rng = np.random.default_rng(3)
     with home.store as store:
         store.comparisons.publish(shown, predicted, published_at=NOON)
         store.votes.cast_many(
             [
                 NewVote(
-                    comparison_id=str(row.comparison_id), annotator_id=f"ann{person}", annotator_kind="human", origin="api", voted_at=NOON,
-                    choice="a" if (row.p_calibrated > 0.5) == (rng.random() < 0.75) else "b", idempotency_key=f"{row.comparison_id}/{person}",
+                    comparison_id=str(row.comparison_id),
+                    annotator_id=f"ann{person}",
+                    annotator_kind="human",
+                    origin="api",
+                    voted_at=NOON,
+                    choice="a" if (row.p_calibrated > 0.5) == (rng.random() < 0.75) else "b",
+                    idempotency_key=f"{row.comparison_id}/{person}",
                 )
                 for row in predicted.head(70).itertuples()
                 for person in range(2)
             ]
-        )  # fmt: skip
+        )
     return home
 
 
-def test_the_model_is_held_against_later_votes_with_counts_and_intervals(watched: LearntHome) -> None:
+def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
+    watched: LearntHome,
+) -> None:
     table = watched.rlhf("reward", "probe").output
     told = json.loads(watched.rlhf("reward", "probe", "--json").output)
     bins = told["bins"]
     assert sum(found["n"] for found in bins) == 140
-    assert all(found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] for found in bins)
+    assert all(
+        found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] for found in bins
+    )
     right = sum(found["n"] * found["accuracy"] for found in bins) / 140
     assert right == pytest.approx(0.75, abs=0.1)
     assert list(told) == ["model", "accuracy", "noise_ceiling", "ece", "bins"]
-    assert (told["model"], told["accuracy"]["value"]) == ("demo.reward_model@1", pytest.approx(right))
+    assert (told["model"], told["accuracy"]["value"]) == (
+        "demo.reward_model@1",
+        pytest.approx(right),
+    )
     for name in ("accuracy", "noise_ceiling", "ece"):
         found = told[name]
         assert found["low"] < found["high"]
-        assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in " ".join(table.split())
+        assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in " ".join(
+            table.split()
+        )
     assert "demo.reward_model@1 against 140 votes cast after its predictions" in table
     assert "beside a noise ceiling of 0." in table
     assert files(watched).reliability_diagram.read_bytes().startswith(b"\x89PNG")
     log = lines(files(watched).reflection_log)
-    assert len(log) == 150  # one for each vote, and the ten that nobody judged: no prediction is an orphan of its log
+    # one for each vote, and the ten that nobody judged: no prediction is an orphan of its log
+    assert len(log) == 150
     assert sum(row["vote_id"] is None for row in log) == 10
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
 
@@ -468,7 +676,9 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(watched
         (Interval(value=0.8, low=0.7, high=0.9, n=9), "noise ceiling 0.800 [0.700, 0.900]"),
     ],
 )
-def test_json_and_picture_say_the_ceiling_or_that_nobody_knows_it(ceiling: Interval | None, words: str) -> None:
+def test_json_and_picture_say_the_ceiling_or_that_nobody_knows_it(
+    ceiling: Interval | None, words: str
+) -> None:
     p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
     bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
     legend = probing.drawn(bins, metrics, ceiling, title="t").axes[0].get_legend()
@@ -483,12 +693,18 @@ def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome)
     middle = f"{(found['low'] + found['high']) / 2:.4f}"
     rows = json.loads(watched.rlhf("reward", "probe", "--bin", middle, "--json").output)
     assert len(rows) == found["n"]
-    assert all(found["low"] <= max(row["p_calibrated"], 1 - row["p_calibrated"]) < found["high"] for row in rows)
+    assert all(
+        found["low"] <= max(row["p_calibrated"], 1 - row["p_calibrated"]) < found["high"]
+        for row in rows
+    )
     wrong = [row["wrong"] for row in rows]
     assert wrong == sorted(wrong, reverse=True)
     assert 1 - np.mean(wrong) == pytest.approx(found["accuracy"])
     table = watched.rlhf("reward", "probe", "--bin", middle).output
-    assert f"{found['n']} votes at a confidence of {found['low']:.2f} to {found['high']:.2f}, {sum(wrong)} predicted wrong" in table
+    assert (
+        f"{found['n']} votes at a confidence of {found['low']:.2f} to {found['high']:.2f}, "
+        f"{sum(wrong)} predicted wrong" in table
+    )
     empty = next(
         value
         for value in (0.51, 0.56, 0.61, 0.66, 0.71, 0.76, 0.81, 0.86, 0.91, 0.99)
@@ -498,6 +714,11 @@ def test_the_pairs_of_a_bin_are_listed_the_wrong_ones_first(watched: LearntHome)
         watched.rlhf("reward", "probe", "--bin", str(empty))
 
 
-def test_a_model_that_predicted_nothing_is_answered_with_those_that_did(watched: LearntHome) -> None:
-    with pytest.raises(ConfigurationError, match=r"predicted nothing here\. There are predictions of demo\.reward_model@1 \(150\)"):
+def test_a_model_that_predicted_nothing_is_answered_with_those_that_did(
+    watched: LearntHome,
+) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"predicted nothing here\. There are predictions of demo\.reward_model@1 \(150\)",
+    ):
         watched.rlhf("reward", "probe", "--model", "demo.reward_model@9")

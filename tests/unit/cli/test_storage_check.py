@@ -27,7 +27,13 @@ from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import silent
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval, ModelVersion, NewVote
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    CalibrationReport,
+    Interval,
+    ModelVersion,
+    NewVote,
+)
 from rlhf_pipeline.store import Store, integrity
 from rlhf_pipeline.store.migrations import downgrade
 
@@ -38,18 +44,39 @@ N = 20
 
 def comparisons(day: str) -> pd.DataFrame:
     constant = {
-        "day": day, "completion_a": "yes", "completion_b": "no", "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@1",
-        "category": "factual", "repeat_of": None, "seed": 7,
-    }  # fmt: skip
-    ids = {"comparison_id": "c", "prompt_id": "p", "prompt": "Why ", "completion_a_id": "x", "completion_b_id": "y"}
-    rows = [constant | {name: f"{mark}{day}-{i}" for name, mark in ids.items()} | {"position": i} for i in range(N)]
+        "day": day,
+        "completion_a": "yes",
+        "completion_b": "no",
+        "model_version_a": "demo.policy@1",
+        "model_version_b": "demo.policy@1",
+        "category": "factual",
+        "repeat_of": None,
+        "seed": 7,
+    }
+    ids = {
+        "comparison_id": "c",
+        "prompt_id": "p",
+        "prompt": "Why ",
+        "completion_a_id": "x",
+        "completion_b_id": "y",
+    }
+    rows = [
+        constant | {name: f"{mark}{day}-{i}" for name, mark in ids.items()} | {"position": i}
+        for i in range(N)
+    ]
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
 def votes(shown: pd.DataFrame) -> list[NewVote]:
     return [
         NewVote(
-            comparison_id=c, annotator_id="ann", annotator_kind="human", choice="a", voted_at=NOON, origin="cli", idempotency_key=f"k-{c}"
+            comparison_id=c,
+            annotator_id="ann",
+            annotator_kind="human",
+            choice="a",
+            voted_at=NOON,
+            origin="cli",
+            idempotency_key=f"k-{c}",
         )
         for c in shown["comparison_id"]
     ]
@@ -58,7 +85,9 @@ def votes(shown: pd.DataFrame) -> list[NewVote]:
 def add_day(workspace: Workspace, day: str) -> None:
     shown = comparisons(day)
     workspace.store.comparisons.publish(shown, published_at=NOON)
-    workspace.store.votes.cast_many([vote.model_copy(update={"voted_at": pd.Timestamp(day, tz="UTC")}) for vote in votes(shown)])
+    workspace.store.votes.cast_many(
+        [vote.model_copy(update={"voted_at": pd.Timestamp(day, tz="UTC")}) for vote in votes(shown)]
+    )
     workspace.files.write_frame("comparisons", shown, day)
     workspace.files.write_frame("votes", workspace.store.votes.snapshot([day]), day)
 
@@ -74,16 +103,32 @@ def register(workspace: Workspace, folder: Path) -> ModelVersion:
 
 def report() -> CalibrationReport:
     number = Interval(value=0.1, low=0.0, high=0.2, n=9)
-    metrics = CalibrationMetrics(n=9, accuracy=number, ece_equal_width=number, ece_equal_mass=number, brier=number, log_loss=number)
+    metrics = CalibrationMetrics(
+        n=9,
+        accuracy=number,
+        ece_equal_width=number,
+        ece_equal_mass=number,
+        brier=number,
+        log_loss=number,
+    )
     return CalibrationReport(
-        reward_model="demo.reward_model@1", method="temperature", params={}, raw=metrics, calibrated=metrics, candidates={"none": 0.7},
-        data_hash="d", n_fit=9, fitted_at=NOON,
-    )  # fmt: skip
+        reward_model="demo.reward_model@1",
+        method="temperature",
+        params={},
+        raw=metrics,
+        calibrated=metrics,
+        candidates={"none": 0.7},
+        data_hash="d",
+        n_fit=9,
+        fitted_at=NOON,
+    )
 
 
 @pytest.fixture(scope="session")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with two days of votes, a promoted policy, a report, a record and a reference window."""
+    """A home with two days of votes, a promoted policy, a report, a record and a reference
+    window.
+    """
     folder = tmp_path_factory.mktemp("checked")
     workspace = Workspace(Settings(home=folder / "home"))
     prepare(workspace)
@@ -112,24 +157,37 @@ def home(used: Path, tmp_path: Path) -> Path:
 LOCATIONS = (("runs", "artifact_uri"), ("experiments", "artifact_location"))
 
 
-def point_mlflow(home: Path, old: Path, new: Path, locations: tuple[tuple[str, str], ...] = LOCATIONS) -> None:
+def point_mlflow(
+    home: Path, old: Path, new: Path, locations: tuple[tuple[str, str], ...] = LOCATIONS
+) -> None:
     """MLflow keeps whole paths."""
     with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as database, database:
         for table, column in locations:
-            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(old), str(new)))
+            database.execute(
+                f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(old), str(new))
+            )
 
 
 def tree(home: Path) -> dict[str, str]:
-    return {str(p.relative_to(home)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else "" for p in home.rglob("*")}
+    return {
+        str(p.relative_to(home)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
+        for p in home.rglob("*")
+    }
 
 
 def faults(home: Path) -> str:
-    return " ".join(f"{one.what}: {one.found}" for one in findings(Settings.read({"RLHF_HOME": str(home)}, home)) if not one.is_sound)
+    return " ".join(
+        f"{one.what}: {one.found}"
+        for one in findings(Settings.read({"RLHF_HOME": str(home)}, home))
+        if not one.is_sound
+    )
 
 
 def store_of(home: Path) -> tuple[Settings, Store]:
     settings = Settings.read({"RLHF_HOME": str(home)}, home)
-    return settings, Store.open_read_only(settings.store_url, organization=settings.organization, project=settings.project)
+    return settings, Store.open_read_only(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
 
 
 def file_lines(home: Path, made: dict[str, list[str]] | None = None) -> list[Finding]:
@@ -149,7 +207,12 @@ def hashes_line(home: Path) -> str:
 
 
 def check(home: Path) -> Result:
-    return CliRunner().invoke(app, ["storage", "check"], env={"RLHF_HOME": str(home), "COLUMNS": "200"}, catch_exceptions=False)
+    return CliRunner().invoke(
+        app,
+        ["storage", "check"],
+        env={"RLHF_HOME": str(home), "COLUMNS": "200"},
+        catch_exceptions=False,
+    )
 
 
 def flip(path: Path, byte: int) -> None:
@@ -218,7 +281,9 @@ def test_votes_that_only_a_frame_holds_are_not_to_be_materialised_again(home: Pa
 
 def test_new_store_in_an_old_home_contradicts_its_files(home: Path) -> None:
     (home / "store.db").unlink()
-    with Store.open(f"sqlite:///{home / 'store.db'}", organization="default", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{home / 'store.db'}", organization="default", project="demo"
+    ) as store:
         store.migrate()
     said = faults(home)
     assert f"holds {N} votes, {N} of them unknown to the store" in said
@@ -250,7 +315,9 @@ def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
     with store:
         (chain,) = [one for one in store_findings(settings, store) if one.what == "audit chain"]
     assert "The audit chain of default/demo is broken" in chain.found
-    assert f"votes/{DAY}.parquet holds {N} votes, 1 of them unknown to the store" in file_faults(home)
+    assert f"votes/{DAY}.parquet holds {N} votes, 1 of them unknown to the store" in file_faults(
+        home
+    )
 
 
 def test_changed_text_of_a_published_comparison_is_found(home: Path) -> None:
@@ -259,9 +326,14 @@ def test_changed_text_of_a_published_comparison_is_found(home: Path) -> None:
             "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'comparisons'"
         ).fetchall():
             connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("UPDATE comparisons SET completion_a = 'yet' WHERE comparison_id = ?", (f"c{DAY}-3",))
+        connection.execute(
+            "UPDATE comparisons SET completion_a = 'yet' WHERE comparison_id = ?", (f"c{DAY}-3",)
+        )
         connection.commit()
-    assert f"comparisons/{DAY}.parquet holds {N} comparisons, 1 of them unknown to the store" in file_faults(home)
+    assert (
+        f"comparisons/{DAY}.parquet holds {N} comparisons, 1 of them unknown to the store"
+        in file_faults(home)
+    )
 
 
 def test_damaged_page_of_the_store_is_found(home: Path) -> None:
@@ -287,7 +359,9 @@ def test_damaged_mlflow_database_is_a_fault(home: Path, damage: str) -> None:
     file = home / "mlflow" / "mlflow.db"
     page = bytearray(file.read_bytes())
     page[4096 * 3 : 4096 * 3 + 8] = b"\xff" * 8
-    file.write_bytes({"emptied": b"", "another file": b"no database" * 1000, "damaged page": bytes(page)}[damage])
+    file.write_bytes(
+        {"emptied": b"", "another file": b"no database" * 1000, "damaged page": bytes(page)}[damage]
+    )
     said = faults(home)
     assert said.startswith("MLflow: ")
     assert f"{file} {'holds no tables' if damage == 'emptied' else 'is damaged: '}" in said
@@ -326,20 +400,50 @@ def test_copied_home_whose_paths_did_not_follow_yet_is_sound(used: Path, tmp_pat
 
 
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "flipped page": (f"frames/votes/{DAY}.parquet", lambda path: flip(path, 60), "was changed since it was written"),
-    "flipped footer": (f"frames/votes/{DAY}.parquet", lambda path: flip(path, -200), "was changed since it was written"),
-    "cut frame": (f"frames/votes/{DAY}.parquet", lambda path: path.write_bytes(path.read_bytes()[:500]), "was changed"),
-    "empty frame": (f"frames/votes/{DAY}.parquet", lambda path: path.write_bytes(b""), "was changed"),
+    "flipped page": (
+        f"frames/votes/{DAY}.parquet",
+        lambda path: flip(path, 60),
+        "was changed since it was written",
+    ),
+    "flipped footer": (
+        f"frames/votes/{DAY}.parquet",
+        lambda path: flip(path, -200),
+        "was changed since it was written",
+    ),
+    "cut frame": (
+        f"frames/votes/{DAY}.parquet",
+        lambda path: path.write_bytes(path.read_bytes()[:500]),
+        "was changed",
+    ),
+    "empty frame": (
+        f"frames/votes/{DAY}.parquet",
+        lambda path: path.write_bytes(b""),
+        "was changed",
+    ),
     "missing frame": (f"frames/votes/{DAY}.parquet", Path.unlink, "is missing"),
-    "folder": (f"frames/votes/{DAY}.parquet", lambda path: (path.unlink(), path.mkdir()), "Move it away"),
-    "report": (f"frames/reports/drift_{DAY}.html", lambda path: path.write_text("<p>drift</p>"), "was changed"),
+    "folder": (
+        f"frames/votes/{DAY}.parquet",
+        lambda path: (path.unlink(), path.mkdir()),
+        "Move it away",
+    ),
+    "report": (
+        f"frames/reports/drift_{DAY}.html",
+        lambda path: path.write_text("<p>drift</p>"),
+        "was changed",
+    ),
     "record": ("frames/candidate_model.json", lambda path: path.write_text("{}"), "was changed"),
-    "window": ("models/reference/demo.policy-1/embeddings.npy", lambda path: flip(path, -3), "was changed"),
+    "window": (
+        "models/reference/demo.policy-1/embeddings.npy",
+        lambda path: flip(path, -3),
+        "was changed",
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "damage", "said"), DAMAGE.values(), ids=DAMAGE)
-def test_damaged_file_is_named(home: Path, name: str, damage: Callable[[Path], object], said: str) -> None:
+def test_damaged_file_is_named(
+    home: Path, name: str, damage: Callable[[Path], object], said: str
+) -> None:
     assert file_faults(home) == ""
     damage(home / name)
     found = file_faults(home)
@@ -354,7 +458,11 @@ def test_halved_frame_that_was_never_recorded_contradicts_the_store(home: Path, 
     path = home / "frames" / stage / f"{DAY}.parquet"
     whole = pq.read_table(path)
     pq.write_table(whole.take([*range(0, N, 2), N - 1]), path)
-    assert f"{path} holds {N // 2 + 1} {stage}, 0 of them unknown to the store, and lacks {N // 2 - 1} of the store's" in file_faults(home)
+    assert (
+        f"{path} holds {N // 2 + 1} {stage}, 0 of them unknown to the store, and lacks "
+        f"{N // 2 - 1} "
+        "of the store's" in file_faults(home)
+    )
 
 
 def test_files_of_an_older_version_are_counted_and_no_fault(home: Path) -> None:
@@ -391,7 +499,10 @@ def test_frames_folder_on_another_disk_is_sound(home: Path, tmp_path: Path) -> N
 def test_day_that_lost_its_file_is_named(home: Path) -> None:
     forget_hashes(home)
     (home / "frames" / "votes" / f"{DAY}.parquet").unlink()
-    assert file_faults(home, {"votes": [DAY, NEXT_DAY], "votes_inbox": [DAY]}) == f"votes has lost {DAY}: materialise again."
+    assert (
+        file_faults(home, {"votes": [DAY, NEXT_DAY], "votes_inbox": [DAY]})
+        == f"votes has lost {DAY}: materialise again."
+    )
 
 
 def test_write_that_did_not_end_is_counted_and_no_fault(home: Path) -> None:
@@ -409,7 +520,9 @@ def test_changed_calibrator_is_found(home: Path) -> None:
         connection.commit()
     _, store = store_of(home)
     with store:
-        assert integrity.changed_calibrators(store.database) == ["The calibration 1 of demo.reward_model@1 was changed in the store."]
+        assert integrity.changed_calibrators(store.database) == [
+            "The calibration 1 of demo.reward_model@1 was changed in the store."
+        ]
 
 
 def test_changed_taste_change_is_found(home: Path) -> None:

@@ -1,4 +1,6 @@
-"""Stored text reaches a terminal escaped: no control sequence, no bidi override and no markup is obeyed."""
+"""Stored text reaches a terminal escaped: no control sequence, no bidi override and no markup is
+obeyed.
+"""
 
 import io
 import json
@@ -17,7 +19,9 @@ from rlhf_pipeline.terminal import escape_controls
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m[red]x[/red]\u202ecba\u2066\r\x08\x7f:smile:"
 OBEYED = set("\x1b\x07\x9b\u202e\u2066\x08\x7f\r")
-SHOWN = r"\u001b[2J\u001b]0;title\u0007\u009b31m[red]x[/red]\u202ecba\u2066\u000d\u0008\u007f:smile:"
+SHOWN = (
+    r"\u001b[2J\u001b]0;title\u0007\u009b31m[red]x[/red]\u202ecba\u2066\u000d\u0008\u007f:smile:"
+)
 
 
 def test_controls_are_escaped_and_ordinary_text_is_not():
@@ -43,10 +47,26 @@ def test_lines_and_tables_show_hostile_text(capsys: pytest.CaptureFixture[str]):
 
 
 def test_users_list_shows_hostile_names(tmp_path: Path):
-    with Store.open(f"sqlite:///{tmp_path}/store.db", organization="default", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path}/store.db", organization="default", project="demo"
+    ) as store:
         store.migrate()
-        store.users.add(email="ann@example.org", name="[red]Ann\x1b[2J\u202e", roles=[Role.ANNOTATOR], actor="test")
-    printed = CliRunner().invoke(app, ["users", "list"], env={"RLHF_HOME": str(tmp_path), "COLUMNS": "300"}, catch_exceptions=False).output
+        store.users.add(
+            email="ann@example.org",
+            name="[red]Ann\x1b[2J\u202e",
+            roles=[Role.ANNOTATOR],
+            actor="test",
+        )
+    printed = (
+        CliRunner()
+        .invoke(
+            app,
+            ["users", "list"],
+            env={"RLHF_HOME": str(tmp_path), "COLUMNS": "300"},
+            catch_exceptions=False,
+        )
+        .output
+    )
     assert not OBEYED & set(printed)
     assert r"[red]Ann\u001b[2J\u202e" in printed
 
@@ -57,7 +77,9 @@ def test_cards_in_the_terminal_show_hostile_text():
     assert out.getvalue() == f"{SHOWN}\n"
 
 
-def test_errors_show_hostile_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_errors_show_hostile_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("RLHF_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["rlhf", "users", "disable", f"{HOSTILE}@example.org"])
     with pytest.raises(SystemExit):

@@ -15,30 +15,55 @@ DAY = "2026-01-02"
 
 def make_prompts(n: int) -> pd.DataFrame:
     return check_frame(
-        pd.DataFrame({
-            "day": DAY, "prompt_id": [f"p{i:03}" for i in range(n)], "text": [f"Prompt {i}" for i in range(n)], "category": "factual",
-            "difficulty": "easy", "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
-        }),
+        pd.DataFrame(
+            {
+                "day": DAY,
+                "prompt_id": [f"p{i:03}" for i in range(n)],
+                "text": [f"Prompt {i}" for i in range(n)],
+                "category": "factual",
+                "difficulty": "easy",
+                "source": "templates",
+                "template_id": None,
+                "variables": "{}",
+                "reference": None,
+                "seed": 1,
+            }
+        ),
         PROMPTS,
-    )  # fmt: skip
+    )
 
 
-def make_completions(texts: dict[str, list[str]], temperatures: list[float] | None = None, errors: list[str] | None = None) -> pd.DataFrame:
+def make_completions(
+    texts: dict[str, list[str]],
+    temperatures: list[float] | None = None,
+    errors: list[str] | None = None,
+) -> pd.DataFrame:
     rows = [(p, i, text) for p, several in texts.items() for i, text in enumerate(several)]
     frame = pd.DataFrame(rows, columns=["prompt_id", "sample_index", "text"])
     return check_frame(
         frame.assign(
-            day=DAY, completion_id=[f"c-{p}-{i}" for p, i, _ in rows], backend="template", model_version="demo.policy@1",
-            temperature=[(temperatures or [1.0] * 9)[i] for _, i, _ in rows], top_p=1.0, seed=1, n_prompt_tokens=1, n_tokens=1,
-            latency_ms=0.0, finish_reason="stop", error=[(errors or [])[i] if errors else None for _, i, _ in rows],
+            day=DAY,
+            completion_id=[f"c-{p}-{i}" for p, i, _ in rows],
+            backend="template",
+            model_version="demo.policy@1",
+            temperature=[(temperatures or [1.0] * 9)[i] for _, i, _ in rows],
+            top_p=1.0,
+            seed=1,
+            n_prompt_tokens=1,
+            n_tokens=1,
+            latency_ms=0.0,
+            finish_reason="stop",
+            error=[(errors or [])[i] if errors else None for _, i, _ in rows],
         ),
         COMPLETIONS,
-    )  # fmt: skip
+    )
 
 
 def four_each(n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     prompts = make_prompts(n)
-    return prompts, make_completions({p: [f"{p} {k}" for k in "wxyz"] for p in prompts["prompt_id"]})
+    return prompts, make_completions(
+        {p: [f"{p} {k}" for k in "wxyz"] for p in prompts["prompt_id"]}
+    )
 
 
 def fresh(frame: pd.DataFrame) -> pd.DataFrame:
@@ -59,13 +84,17 @@ def test_a_day_of_comparisons_follows_the_schema_and_carries_the_texts() -> None
 
 def test_two_pairs_of_four_use_all_four() -> None:
     frame = fresh(pair_completions(*four_each(30), PairingParams(pairs_per_prompt=2), day=DAY))
-    used = frame.groupby("prompt_id")[["completion_a_id", "completion_b_id"]].apply(lambda g: len(set(g.to_numpy().ravel())))
+    used = frame.groupby("prompt_id")[["completion_a_id", "completion_b_id"]].apply(
+        lambda g: len(set(g.to_numpy().ravel()))
+    )
     assert used.eq(4).all()
 
 
 def test_identical_texts_are_never_paired_nor_two_texts_twice() -> None:
     completions = make_completions({"p000": ["same", "same ", "other", "other"]})
-    frame = pair_completions(make_prompts(1), completions, PairingParams(pairs_per_prompt=6, repeat_share=0), day=DAY)
+    frame = pair_completions(
+        make_prompts(1), completions, PairingParams(pairs_per_prompt=6, repeat_share=0), day=DAY
+    )
     assert len(frame) == 1
     assert {frame["completion_a"][0].strip(), frame["completion_b"][0].strip()} == {"same", "other"}
 
@@ -79,7 +108,11 @@ def test_a_prompt_without_two_different_texts_gives_nothing() -> None:
 def test_failed_and_blank_completions_are_never_paired() -> None:
     blank = make_completions({"p000": ["", "  ", "one", "two"]})
     failed = make_completions({"p000": ["one", "two"]}, errors=["no", "no"])
-    assert set(pair_completions(make_prompts(1), blank, PairingParams(repeat_share=0), day=DAY)["completion_a"]) <= {"one", "two"}
+    assert set(
+        pair_completions(make_prompts(1), blank, PairingParams(repeat_share=0), day=DAY)[
+            "completion_a"
+        ]
+    ) <= {"one", "two"}
     assert pair_completions(make_prompts(1), failed, PairingParams(), day=DAY).empty
 
 
@@ -97,11 +130,18 @@ def test_different_parameters_can_be_demanded() -> None:
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(random) -> None:  # type: ignore[no-untyped-def]
     prompts, completions = four_each(8)
-    expected = pair_completions(prompts, completions, PairingParams(pairs_per_prompt=3, repeat_share=0.3), day=DAY)
+    expected = pair_completions(
+        prompts, completions, PairingParams(pairs_per_prompt=3, repeat_share=0.3), day=DAY
+    )
     p, c = list(range(len(prompts))), list(range(len(completions)))
     random.shuffle(p)
     random.shuffle(c)
-    shuffled = pair_completions(prompts.iloc[p], completions.iloc[c], PairingParams(pairs_per_prompt=3, repeat_share=0.3), day=DAY)
+    shuffled = pair_completions(
+        prompts.iloc[p],
+        completions.iloc[c],
+        PairingParams(pairs_per_prompt=3, repeat_share=0.3),
+        day=DAY,
+    )
     pd.testing.assert_frame_equal(shuffled, expected)
 
 
@@ -125,23 +165,39 @@ def test_positions_do_not_follow_the_prompts() -> None:
 
 
 def test_a_repeat_is_its_pair_with_sides_swapped_in_the_second_half_of_the_day() -> None:
-    frame = pair_completions(*four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY).set_index("comparison_id")
+    frame = pair_completions(
+        *four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY
+    ).set_index("comparison_id")
     again = frame[frame["repeat_of"].notna()]
     assert len(again) == 10
     first = frame.loc[again["repeat_of"]]
-    for a, b in (("completion_a_id", "completion_b_id"), ("completion_a", "completion_b"), ("model_version_a", "model_version_b")):
+    for a, b in (
+        ("completion_a_id", "completion_b_id"),
+        ("completion_a", "completion_b"),
+        ("model_version_a", "model_version_b"),
+    ):
         assert again[a].tolist() == first[b].tolist()
         assert again[b].tolist() == first[a].tolist()
     assert (again["position"].to_numpy() - first["position"].to_numpy() >= 40).all()
 
 
 def test_earlier_days_are_repeated_first_and_only_once() -> None:
-    earlier = pair_completions(*four_each(6), PairingParams(pairs_per_prompt=1, repeat_share=0.34), day="2026-01-01")
+    earlier = pair_completions(
+        *four_each(6), PairingParams(pairs_per_prompt=1, repeat_share=0.34), day="2026-01-01"
+    )
     repeated_already = set(earlier["repeat_of"].dropna())
-    frame = pair_completions(*four_each(50), PairingParams(pairs_per_prompt=1, repeat_share=0.2), day=DAY, earlier=earlier)
+    frame = pair_completions(
+        *four_each(50),
+        PairingParams(pairs_per_prompt=1, repeat_share=0.2),
+        day=DAY,
+        earlier=earlier,
+    )
     repeated = set(frame["repeat_of"].dropna())
     assert len(repeated) == 10
-    assert repeated & set(earlier["comparison_id"]) == set(fresh(earlier)["comparison_id"]) - repeated_already
+    assert (
+        repeated & set(earlier["comparison_id"])
+        == set(fresh(earlier)["comparison_id"]) - repeated_already
+    )
     assert len(repeated & set(frame["comparison_id"])) == 10 - 4
     assert frame["day"].eq(DAY).all()
 
@@ -149,16 +205,26 @@ def test_earlier_days_are_repeated_first_and_only_once() -> None:
 def test_later_days_and_the_day_itself_are_not_earlier() -> None:
     prompts, completions = four_each(10)
     same = pair_completions(prompts, completions, PairingParams(repeat_share=0.5), day=DAY)
-    pd.testing.assert_frame_equal(pair_completions(prompts, completions, PairingParams(repeat_share=0.5), day=DAY, earlier=same), same)
+    pd.testing.assert_frame_equal(
+        pair_completions(
+            prompts, completions, PairingParams(repeat_share=0.5), day=DAY, earlier=same
+        ),
+        same,
+    )
 
 
 def test_a_completion_of_an_unknown_prompt_is_named() -> None:
     with pytest.raises(FrameError, match="c-p001-0"):
-        pair_completions(make_prompts(1), make_completions({"p001": ["a", "b"]}), PairingParams(), day=DAY)
+        pair_completions(
+            make_prompts(1), make_completions({"p001": ["a", "b"]}), PairingParams(), day=DAY
+        )
 
 
 def test_an_empty_day_is_an_empty_frame() -> None:
-    pd.testing.assert_frame_equal(pair_completions(PROMPTS.empty(), COMPLETIONS.empty(), PairingParams(), day=DAY), COMPARISONS.empty())
+    pd.testing.assert_frame_equal(
+        pair_completions(PROMPTS.empty(), COMPLETIONS.empty(), PairingParams(), day=DAY),
+        COMPARISONS.empty(),
+    )
 
 
 def test_the_callers_frames_are_left_as_they_were() -> None:

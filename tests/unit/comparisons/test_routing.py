@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_pipeline.comparisons.routing import ROUTES, RoutingParams, counts, machine_votes, n_places, route, send
+from rlhf_pipeline.comparisons.routing import (
+    ROUTES,
+    RoutingParams,
+    counts,
+    machine_votes,
+    n_places,
+    route,
+    send,
+)
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice
@@ -20,22 +28,45 @@ EXAMPLE = RoutingParams(human_feedback_ratio=0.3, confidence_threshold=0.8)
 def comparisons(n: int, **more: object) -> pd.DataFrame:
     rows = [
         {
-            "day": "2026-01-01", "comparison_id": f"c{i:03d}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"a{i}",
-            "completion_b_id": f"b{i}", "completion_a": "one", "completion_b": "two", "model_version_a": "m@1", "model_version_b": "m@1",
-            "category": "factual", "repeat_of": None, "position": i, "seed": 0, **more,
+            "day": "2026-01-01",
+            "comparison_id": f"c{i:03d}",
+            "prompt_id": f"p{i}",
+            "prompt": f"ask {i}",
+            "completion_a_id": f"a{i}",
+            "completion_b_id": f"b{i}",
+            "completion_a": "one",
+            "completion_b": "two",
+            "model_version_a": "m@1",
+            "model_version_b": "m@1",
+            "category": "factual",
+            "repeat_of": None,
+            "position": i,
+            "seed": 0,
+            **more,
         }
         for i in range(n)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), COMPARISONS)
 
 
-def predictions(*p: float, reward_model: str = "demo.reward_model@1", at: datetime = DAWN) -> pd.DataFrame:
+def predictions(
+    *p: float, reward_model: str = "demo.reward_model@1", at: datetime = DAWN
+) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
-            "day": "2026-01-01", "comparison_id": [f"c{i:03d}" for i in range(len(p))], "reward_model": reward_model, "calibrator": "1",
-            "data_hash": "d", "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": p, "predicted_at": at,
+            "day": "2026-01-01",
+            "comparison_id": [f"c{i:03d}" for i in range(len(p))],
+            "reward_model": reward_model,
+            "calibrator": "1",
+            "data_hash": "d",
+            "features_hash": "f",
+            "score_a": 0.0,
+            "score_b": 0.0,
+            "p_raw": 0.5,
+            "p_calibrated": p,
+            "predicted_at": at,
         }
-    )  # fmt: skip
+    )
     return check_frame(frame, PREDICTIONS)
 
 
@@ -46,7 +77,8 @@ def routed(frame: pd.DataFrame, to: str) -> list[str]:
 def test_with_ratio_03_and_threshold_08_the_least_confident_third_goes_to_people_exactly():
     p = [0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85]
     frame = route(comparisons(10), predictions(*p), EXAMPLE)
-    # Confidences below 0.8: c001 .5, c004 .55, c008 .6, c003 .7, c006 .75. Three places: ceil(0.3 x 10).
+    # Confidences below 0.8: c001 .5, c004 .55, c008 .6, c003 .7, c006 .75. Three places: ceil(0.3 x
+    # 10).
     assert routed(frame, "people") == ["c001", "c004", "c008"]
     assert routed(frame, "open") == ["c003", "c006"]
     assert routed(frame, "machine") == ["c000", "c002", "c005", "c007", "c009"]
@@ -59,14 +91,24 @@ def test_places_that_the_unsure_leave_are_drawn_among_the_confident():
         "n": 20, "n_people": 6, "n_unsure": 2, "n_checks": 4, "n_machine": 14, "n_open": 0,
     }  # fmt: skip
     assert {"c018", "c019"} <= set(routed(frame, "people"))
-    other = route(comparisons(20), predictions(*([0.95] * 18 + [0.55, 0.6])), EXAMPLE.model_copy(update={"routing_seed": 1}))
+    other = route(
+        comparisons(20),
+        predictions(*([0.95] * 18 + [0.55, 0.6])),
+        EXAMPLE.model_copy(update={"routing_seed": 1}),
+    )
     assert routed(other, "people") != routed(frame, "people")
 
 
 def test_the_draw_among_the_confident_favours_nobody():
     """Over 160 seeds each of 40 confident comparisons is checked about equally often."""
     frame, predicted = comparisons(40), predictions(*[0.95] * 40)
-    drawn = [routed(route(frame, predicted, RoutingParams(human_feedback_ratio=0.25, routing_seed=seed)), "people") for seed in range(160)]
+    drawn = [
+        routed(
+            route(frame, predicted, RoutingParams(human_feedback_ratio=0.25, routing_seed=seed)),
+            "people",
+        )
+        for seed in range(160)
+    ]
     times = pd.Series(np.concatenate(drawn)).value_counts()
     assert len(times) == 40
     assert times.between(18, 62).all()  # 40 expected, deviation 5.5
@@ -82,7 +124,9 @@ def test_a_comparison_without_a_prediction_comes_first_and_is_never_the_machines
 
 def test_the_first_prediction_counts_whatever_a_later_model_says():
     later = predictions(0.99, reward_model="demo.reward_model@2", at=DAWN + timedelta(days=1))
-    frame = route(comparisons(1), pd.concat([later, predictions(0.55)]), RoutingParams(human_feedback_ratio=0))
+    frame = route(
+        comparisons(1), pd.concat([later, predictions(0.55)]), RoutingParams(human_feedback_ratio=0)
+    )
     assert frame["reward_model"].tolist() == ["demo.reward_model@1"]
     assert frame["route"].tolist() == ["open"]
 
@@ -91,12 +135,20 @@ def test_everybody_by_default_and_nobody_at_zero():
     predicted = predictions(0.9, 0.6, 0.5)
     assert routed(route(comparisons(3), predicted), "people") == ["c000", "c001", "c002"]
     frame = route(comparisons(3), predicted, RoutingParams(human_feedback_ratio=0))
-    assert (routed(frame, "people"), routed(frame, "machine"), routed(frame, "open")) == ([], ["c000"], ["c001", "c002"])
+    assert (routed(frame, "people"), routed(frame, "machine"), routed(frame, "open")) == (
+        [],
+        ["c000"],
+        ["c001", "c002"],
+    )
 
 
 def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
     both = pd.concat(
-        [comparisons(1), comparisons(1, comparison_id="r", repeat_of="c000"), comparisons(1, comparison_id="f", flag="identical")]
+        [
+            comparisons(1),
+            comparisons(1, comparison_id="r", repeat_of="c000"),
+            comparisons(1, comparison_id="f", flag="identical"),
+        ]
     )
     assert route(both, predictions(0.9))["comparison_id"].tolist() == ["c000"]
 
@@ -118,7 +170,9 @@ def test_a_prediction_of_another_comparison_is_refused():
     seed=st.integers(0, 3),
 )
 def test_the_rule_holds_whatever_the_numbers(p, ratio, threshold, seed):
-    params = RoutingParams(human_feedback_ratio=ratio / 100, confidence_threshold=threshold / 100, routing_seed=seed)
+    params = RoutingParams(
+        human_feedback_ratio=ratio / 100, confidence_threshold=threshold / 100, routing_seed=seed
+    )
     frame = route(comparisons(len(p)), predictions(*p), params)
     people, machine, left = (frame[frame["route"] == to] for to in ("people", "machine", "open"))
     assert len(frame) == len(p)
@@ -130,11 +184,18 @@ def test_the_rule_holds_whatever_the_numbers(p, ratio, threshold, seed):
         assert people["confidence"].max() <= left["confidence"].min() if len(people) else True
     else:
         assert set(unsure["comparison_id"]) <= set(people["comparison_id"])
-    shuffled = route(comparisons(len(p)).sample(frac=1, random_state=seed), predictions(*p).sample(frac=1, random_state=seed), params)
+    shuffled = route(
+        comparisons(len(p)).sample(frac=1, random_state=seed),
+        predictions(*p).sample(frac=1, random_state=seed),
+        params,
+    )
     pd.testing.assert_frame_equal(shuffled, frame)
 
 
-@pytest.mark.parametrize(("ratio", "n", "places"), [(0.1, 30, 3), (0.07, 100, 7), (0.29, 100, 29), (1e-05, 10, 1), (0.3, 0, 0)])
+@pytest.mark.parametrize(
+    ("ratio", "n", "places"),
+    [(0.1, 30, 3), (0.07, 100, 7), (0.29, 100, 29), (1e-05, 10, 1), (0.3, 0, 0)],
+)
 def test_the_share_is_of_the_ratio_as_it_is_written(ratio, n, places):
     assert n_places(ratio, n) == places
 
@@ -145,20 +206,34 @@ def test_the_machine_votes_for_the_likelier_side_at_the_moment_of_its_prediction
     assert {c: v.choice for c, v in votes.items()} == {"c000": Choice.A, "c001": Choice.B}
     assert votes["c001"].stated_confidence == pytest.approx(0.9)
     assert votes["c001"].annotator_kind == AnnotatorKind.MACHINE
-    assert (votes["c001"].voted_at, votes["c001"].annotator_id, votes["c001"].strength) == (DAWN, "demo.reward_model@1", None)
+    assert (votes["c001"].voted_at, votes["c001"].annotator_id, votes["c001"].strength) == (
+        DAWN,
+        "demo.reward_model@1",
+        None,
+    )
 
 
 def test_at_a_threshold_of_a_half_an_even_prediction_is_a_tie():
-    frame = route(comparisons(1), predictions(0.5), RoutingParams(human_feedback_ratio=0, confidence_threshold=0.5))
+    frame = route(
+        comparisons(1),
+        predictions(0.5),
+        RoutingParams(human_feedback_ratio=0, confidence_threshold=0.5),
+    )
     assert [vote.choice for vote in machine_votes(frame)] == [Choice.TIE]
 
 
 def test_people_are_offered_theirs_the_machine_casts_its_own_and_again_changes_nothing(tmp_path):
     made, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo") as store:
+    with Store.open(
+        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
+    ) as store:
         store.migrate()
         store.comparisons.publish(made, predicted, published_at=DAWN)
-        frame = route(store.comparisons.for_days(["2026-01-01"]), store.predictions.of(made["comparison_id"].tolist()), EXAMPLE)
+        frame = route(
+            store.comparisons.for_days(["2026-01-01"]),
+            store.predictions.of(made["comparison_id"].tolist()),
+            EXAMPLE,
+        )
         first = send(frame, store.assignments, store.votes, overlap=2)
         again = send(frame, store.assignments, store.votes, overlap=2)
         assert (first.n_people, first.n_slots, first.n_machine_votes, first.n_open) == (3, 6, 7, 0)

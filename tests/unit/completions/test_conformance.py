@@ -37,21 +37,36 @@ KEY = SecretStr("sk-canary-5f1d")
 
 
 def request(prompt: str = "Why?", **more: object) -> CompletionRequest:
-    defaults = {"prompt_id": "p", "temperature": 1.0, "top_p": 0.9, "sample_index": 0, "seed": 7, "max_tokens": 12}
+    defaults = {
+        "prompt_id": "p",
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "sample_index": 0,
+        "seed": 7,
+        "max_tokens": 12,
+    }
     return CompletionRequest(prompt=prompt, **(defaults | more))  # type: ignore[arg-type]
 
 
-REQUESTS = [request(prompt, seed=seed, sample_index=seed) for prompt in ("Why?", "Name three rivers of Europe.") for seed in range(4)]
+REQUESTS = [
+    request(prompt, seed=seed, sample_index=seed)
+    for prompt in ("Why?", "Name three rivers of Europe.")
+    for seed in range(4)
+]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
-def make(request: pytest.FixtureRequest, tiny_policy: Path) -> Iterator[Callable[[], CompletionBackend]]:
+def make(
+    request: pytest.FixtureRequest, tiny_policy: Path
+) -> Iterator[Callable[[], CompletionBackend]]:
     """A maker of fresh backends of one kind that work offline. A new backend needs a line here."""
     with StubProvider(api_key=KEY) as stub:
         makers: dict[str, Callable[[], CompletionBackend]] = {
             "template": BACKENDS["template"],
             "local": lambda: BACKENDS["local"](tiny_policy, "demo.policy@1"),
-            "openai_compatible": lambda: BACKENDS["openai_compatible"]("stub-model", stub.base_url, KEY),
+            "openai_compatible": lambda: BACKENDS["openai_compatible"](
+                "stub-model", stub.base_url, KEY
+            ),
             "anthropic": lambda: BACKENDS["anthropic"]("stub-model", stub.base_url, KEY),
         }
         yield makers[request.param]
@@ -64,12 +79,16 @@ def backend(make: Callable[[], CompletionBackend]) -> CompletionBackend:
 
 def test_every_module_of_the_folder_is_in_the_mapping() -> None:
     modules = {m.name for m in pkgutil.iter_modules(completions.__path__)} - NO_BACKEND
-    listed = {inspect.getmodule(backend).__name__.rsplit(".", 1)[-1] for backend in BACKENDS.values()}  # type: ignore[union-attr]
+    listed = {
+        inspect.getmodule(backend).__name__.rsplit(".", 1)[-1] for backend in BACKENDS.values()
+    }  # type: ignore[union-attr]
     assert modules == listed
 
 
 def test_the_names_are_those_of_the_mapping() -> None:
-    assert {name: backend.name for name, backend in BACKENDS.items()} == {name: name for name in BACKENDS}  # type: ignore[attr-defined]
+    assert {name: backend.name for name, backend in BACKENDS.items()} == {
+        name: name for name in BACKENDS
+    }  # type: ignore[attr-defined]
 
 
 def test_a_backend_names_its_model(backend: CompletionBackend) -> None:
@@ -101,11 +120,15 @@ def test_order_follows_the_requests(backend: CompletionBackend) -> None:
 
 
 def test_a_fresh_backend_repeats_itself(make: Callable[[], CompletionBackend]) -> None:
-    assert [r.text for r in make().complete(REQUESTS)] == [r.text for r in make().complete(REQUESTS)]
+    assert [r.text for r in make().complete(REQUESTS)] == [
+        r.text for r in make().complete(REQUESTS)
+    ]
 
 
 def test_temperature_0_does_not_look_at_the_seed(backend: CompletionBackend) -> None:
-    texts = {r.text for r in backend.complete([request(temperature=0.0, seed=seed) for seed in range(3)])}
+    texts = {
+        r.text for r in backend.complete([request(temperature=0.0, seed=seed) for seed in range(3)])
+    }
     assert len(texts) == 1
 
 
@@ -121,12 +144,24 @@ def test_no_secret_stands_in_the_representation(backend: CompletionBackend) -> N
 @pytest.mark.parametrize(
     "broken",
     [
-        pytest.param(lambda folder: BACKENDS["local"](folder / "gone", "demo.policy@1"), id="local"),
-        pytest.param(lambda folder: BACKENDS["openai_compatible"]("m", "http://127.0.0.1:9/v1", max_retries=0), id="openai_compatible"),
-        pytest.param(lambda folder: BACKENDS["anthropic"]("m", "http://127.0.0.1:9/v1", max_retries=0), id="anthropic"),
+        pytest.param(
+            lambda folder: BACKENDS["local"](folder / "gone", "demo.policy@1"), id="local"
+        ),
+        pytest.param(
+            lambda folder: BACKENDS["openai_compatible"](
+                "m", "http://127.0.0.1:9/v1", max_retries=0
+            ),
+            id="openai_compatible",
+        ),
+        pytest.param(
+            lambda folder: BACKENDS["anthropic"]("m", "http://127.0.0.1:9/v1", max_retries=0),
+            id="anthropic",
+        ),
     ],
 )
-def test_what_cannot_be_reached_is_unavailable(broken: Callable[[Path], CompletionBackend], tmp_path: Path) -> None:
+def test_what_cannot_be_reached_is_unavailable(
+    broken: Callable[[Path], CompletionBackend], tmp_path: Path
+) -> None:
     backend = broken(tmp_path)
     with pytest.raises(BackendUnavailable):
         list(backend.complete(REQUESTS))

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.completions import CompletionParams, CompletionRequest, CompletionResult, TemplateBackend, complete_prompts
+from rlhf_pipeline.completions import (
+    CompletionParams,
+    CompletionRequest,
+    CompletionResult,
+    TemplateBackend,
+    complete_prompts,
+)
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS
 
@@ -15,7 +21,9 @@ class Scripted:
 
     name, model_version = "scripted", "scripted-1"
 
-    def __init__(self, *, failing: Sequence[str] = (), unavailable_at: int | None = None, lost: int = 0) -> None:
+    def __init__(
+        self, *, failing: Sequence[str] = (), unavailable_at: int | None = None, lost: int = 0
+    ) -> None:
         self.failing, self.unavailable_at, self.lost = failing, unavailable_at, lost
         self.batches: list[int] = []
         self.seen: list[CompletionRequest] = []
@@ -27,7 +35,11 @@ class Scripted:
                 raise BackendUnavailable("down")
             self.seen.append(request)
             failed = request.prompt_id in self.failing
-            yield CompletionResult.failed("no") if failed else CompletionResult(text=f"{request.prompt} {request.seed}", n_tokens=2)
+            yield (
+                CompletionResult.failed("no")
+                if failed
+                else CompletionResult(text=f"{request.prompt} {request.seed}", n_tokens=2)
+            )
 
 
 def test_k_completions_have_distinct_seeds_and_ids(prompts: pd.DataFrame) -> None:
@@ -41,8 +53,16 @@ def test_k_completions_have_distinct_seeds_and_ids(prompts: pd.DataFrame) -> Non
 
 
 def test_the_grid_is_cycled_and_stored_with_every_completion(prompts: pd.DataFrame) -> None:
-    frame = complete_prompts(prompts[:1], Scripted(), CompletionParams(k=5, temperatures=[0.2, 1.0], top_ps=[1.0, 0.5]))
-    assert list(zip(frame["temperature"], frame["top_p"], strict=True)) == [(0.2, 1.0), (0.2, 0.5), (1.0, 1.0), (1.0, 0.5), (0.2, 1.0)]
+    frame = complete_prompts(
+        prompts[:1], Scripted(), CompletionParams(k=5, temperatures=[0.2, 1.0], top_ps=[1.0, 0.5])
+    )
+    assert list(zip(frame["temperature"], frame["top_p"], strict=True)) == [
+        (0.2, 1.0),
+        (0.2, 0.5),
+        (1.0, 1.0),
+        (1.0, 0.5),
+        (0.2, 1.0),
+    ]
 
 
 def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataFrame) -> None:
@@ -51,7 +71,9 @@ def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataF
     other = complete_prompts(prompts.iloc[::-1], backend, CompletionParams(batch_size=7))
     assert backend.batches == [7, 7, 6]
     by_id = ["completion_id"]
-    pd.testing.assert_frame_equal(one.sort_values(by_id, ignore_index=True), other.sort_values(by_id, ignore_index=True))
+    pd.testing.assert_frame_equal(
+        one.sort_values(by_id, ignore_index=True), other.sort_values(by_id, ignore_index=True)
+    )
 
 
 def test_another_seed_day_or_model_gives_other_ids(prompts: pd.DataFrame) -> None:
@@ -81,7 +103,9 @@ def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, cache) -> 
 def test_a_failed_request_is_a_row_and_is_asked_for_again(prompts: pd.DataFrame, cache) -> None:  # type: ignore[no-untyped-def]
     frame = complete_prompts(prompts, Scripted(failing=["p1"]), CompletionParams(), cache=cache)
     failed = frame[frame["prompt_id"] == "p1"]
-    assert (failed["text"].eq("") & failed["error"].eq("no") & failed["finish_reason"].eq("error")).all()
+    assert (
+        failed["text"].eq("") & failed["error"].eq("no") & failed["finish_reason"].eq("error")
+    ).all()
     assert frame[frame["prompt_id"] != "p1"]["error"].isna().all()
     backend = Scripted()
     assert complete_prompts(prompts, backend, CompletionParams(), cache=cache)["error"].isna().all()
@@ -95,7 +119,9 @@ def test_if_every_request_fails_the_stage_fails_with_the_reason(prompts: pd.Data
 
 def test_what_was_ready_before_the_backend_went_away_is_kept(prompts: pd.DataFrame, cache) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(BackendUnavailable):
-        complete_prompts(prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), cache=cache)
+        complete_prompts(
+            prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), cache=cache
+        )
     assert len(cache.entries) == 10
 
 
@@ -116,18 +142,27 @@ def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> No
 
 
 def test_no_prompts_give_the_empty_frame() -> None:
-    pd.testing.assert_frame_equal(complete_prompts(PROMPTS.empty(), Scripted(), CompletionParams()), COMPLETIONS.empty())
+    pd.testing.assert_frame_equal(
+        complete_prompts(PROMPTS.empty(), Scripted(), CompletionParams()), COMPLETIONS.empty()
+    )
 
 
 @pytest.mark.parametrize("bad", [{"temperatures": [0.5, 3]}, {"top_ps": [0.0]}])
-def test_parameters_out_of_range_are_refused(prompts: pd.DataFrame, bad: dict[str, list[float]]) -> None:
+def test_parameters_out_of_range_are_refused(
+    prompts: pd.DataFrame, bad: dict[str, list[float]]
+) -> None:
     with pytest.raises(ConfigurationError, match="cannot be sampled with"):
         complete_prompts(prompts, Scripted(), CompletionParams(**bad))  # type: ignore[arg-type]
 
 
 def test_progress_counts_to_the_end(prompts: pd.DataFrame) -> None:
     told: list[tuple[int, int, str]] = []
-    complete_prompts(prompts, Scripted(failing=["p4"]), CompletionParams(batch_size=8), progress=lambda *a: told.append(a))  # type: ignore[arg-type]
+    complete_prompts(
+        prompts,
+        Scripted(failing=["p4"]),
+        CompletionParams(batch_size=8),
+        progress=lambda *a: told.append(a),
+    )  # type: ignore[arg-type]
     assert told == [(8, 20, ""), (16, 20, ""), (20, 20, "4 failed")]
 
 

@@ -1,4 +1,6 @@
-"""What a provider's refusal means, how long it asks to wait, and how fast it may be asked: pure functions of what was said."""
+"""What a provider's refusal means, how long it asks to wait, and how fast it may be asked: pure
+functions of what was said.
+"""
 
 import random
 from datetime import UTC, datetime
@@ -15,7 +17,9 @@ from rlhf_pipeline.completions.secrecy import TOLD, told
 from rlhf_pipeline.errors import ConfigurationError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-REQUEST = CompletionRequest(prompt_id="p", prompt="Grüße?", temperature=0.7, top_p=1, sample_index=0, seed=1, max_tokens=100)
+REQUEST = CompletionRequest(
+    prompt_id="p", prompt="Grüße?", temperature=0.7, top_p=1, sample_index=0, seed=1, max_tokens=100
+)
 
 
 class Clock:
@@ -29,15 +33,31 @@ class Clock:
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (429, None, "rate_limited"), (429, "insufficient_quota", "no_credit"), (402, None, "no_credit"), (529, None, "overloaded"),
-        (400, "overloaded_error", "overloaded"), (409, None, "conflict"), (408, None, "server_error"), (500, None, "server_error"),
-        (503, None, "server_error"), (401, None, "wrong_key"), (403, None, "wrong_key"), (404, None, "unknown_model"),
-        (400, None, "bad_request"), (413, None, "bad_request"), (422, None, "bad_request"), (302, None, "bad_request"),
+        (429, None, "rate_limited"),
+        (429, "insufficient_quota", "no_credit"),
+        (402, None, "no_credit"),
+        (529, None, "overloaded"),
+        (400, "overloaded_error", "overloaded"),
+        (409, None, "conflict"),
+        (408, None, "server_error"),
+        (500, None, "server_error"),
+        (503, None, "server_error"),
+        (401, None, "wrong_key"),
+        (403, None, "wrong_key"),
+        (404, None, "unknown_model"),
+        (400, None, "bad_request"),
+        (413, None, "bad_request"),
+        (422, None, "bad_request"),
+        (302, None, "bad_request"),
     ],
-)  # fmt: skip
+)
 def test_every_status_is_told_apart(status: int, code: str | None, kind: str) -> None:
     reply = refused(status, "no", code, {}, NOW)
-    assert (reply.kind, reply.outcome, reply.closes) == (kind, KINDS[kind].outcome, KINDS[kind].closes)
+    assert (reply.kind, reply.outcome, reply.closes) == (
+        kind,
+        KINDS[kind].outcome,
+        KINDS[kind].closes,
+    )
     assert reply.billing == "none"
     assert str(status) in str(reply.error)
 
@@ -55,14 +75,22 @@ def test_every_status_is_told_apart(status: int, code: str | None, kind: str) ->
         ({"retry-after": "Thu, 01 Jan 2026 12:00:03 GMT"}, 4.0),
         ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 1.0),
         # Their clock is an hour ahead of ours: what counts is how far apart their two moments are.
-        ({"retry-after": "Thu, 01 Jan 2026 13:00:03 GMT", "date": "Thu, 01 Jan 2026 13:00:00 GMT"}, 4.0),
+        (
+            {
+                "retry-after": "Thu, 01 Jan 2026 13:00:03 GMT",
+                "date": "Thu, 01 Jan 2026 13:00:00 GMT",
+            },
+            4.0,
+        ),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "in a while"}, None),
     ],
 )
-def test_how_long_to_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+def test_how_long_to_wait_is_read_in_every_form(
+    headers: dict[str, str], seconds: float | None
+) -> None:
     assert waiting_time(headers, NOW) == seconds
 
 
@@ -74,10 +102,18 @@ def test_how_long_to_wait_is_read_in_every_form(headers: dict[str, str], seconds
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "20ms"}, 0.02),
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "whenever"}, None),
-        ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:30Z"}, 30.0),
+        (
+            {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": "2026-01-01T12:00:30Z",
+            },
+            30.0,
+        ),
     ],
 )
-def test_a_provider_that_says_nothing_remains_is_left_alone(headers: dict[str, str], seconds: float | None) -> None:
+def test_a_provider_that_says_nothing_remains_is_left_alone(
+    headers: dict[str, str], seconds: float | None
+) -> None:
     assert exhausted_for(headers, NOW) == (None if seconds is None else pytest.approx(seconds))
 
 
@@ -134,14 +170,20 @@ def test_a_budget_without_prices_is_refused() -> None:
         CallParams(budget_per_run=1).budget  # noqa: B018
     with pytest.raises(ConfigurationError, match="prices"):
         CallParams(budget_per_day=1, prompt_price=1).budget  # noqa: B018
-    assert CallParams(budget_per_run=0.5, prompt_price=1, completion_price=1).budget.run == 500_000_000
+    assert (
+        CallParams(budget_per_run=0.5, prompt_price=1, completion_price=1).budget.run == 500_000_000
+    )
     assert not CallParams().budget.is_set
     with pytest.raises(ValidationError):
         CallParams(concurrency=0)
 
 
 def test_no_key_is_a_parameter() -> None:
-    secrets = [name for name, field in CallParams.model_fields.items() if "key" in name or field.annotation is SecretStr]
+    secrets = [
+        name
+        for name, field in CallParams.model_fields.items()
+        if "key" in name or field.annotation is SecretStr
+    ]
     assert secrets == []
 
 
@@ -202,18 +244,27 @@ def test_calls_a_minute_are_kept() -> None:
 
 def test_tokens_a_minute_are_kept_and_settled_by_what_was_used() -> None:
     clock = Clock()
-    limiter = Limiter(CallParams(concurrency=1000, tokens_per_minute=6000), clock)  # 100 a second, 200 at once
+    # 100 a second, 200 at once
+    limiter = Limiter(CallParams(concurrency=1000, tokens_per_minute=6000), clock)
     ticket = limiter.begin(200)
     assert limiter.wait_s(100) == pytest.approx(1.0)
     limiter.end(ticket, n_used=100, is_refused=False, is_success=True)
     assert limiter.wait_s(100) == 0, "half of what was reserved came back"
     limiter.begin(100)
-    assert limiter.wait_s(5000) == pytest.approx(2.0), "more than there can be at once is taken when it is full"
+    assert limiter.wait_s(5000) == pytest.approx(2.0), (
+        "more than there can be at once is taken when it is full"
+    )
 
 
 def test_every_kind_and_parameter_is_in_the_documents() -> None:
     page = (Path(__file__).parents[3] / "docs" / "completions.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
     for name, field in CallParams.model_fields.items():
-        shown = "" if field.default is None else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
-        assert f"| `{name}` | {shown} | {field.description} |" in page, "copy the line above into docs/completions.md"
+        shown = (
+            ""
+            if field.default is None
+            else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+        )
+        assert f"| `{name}` | {shown} | {field.description} |" in page, (
+            "copy the line above into docs/completions.md"
+        )

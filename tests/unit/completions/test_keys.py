@@ -60,7 +60,9 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
             provider_key(given)
         assert KEY not in str(error.value)
         assert error.value.__cause__ is None
-        assert error.value.__suppress_context__ or error.value.__context__ is None, "a traceback would show what was read"
+        assert error.value.__suppress_context__ or error.value.__context__ is None, (
+            "a traceback would show what was read"
+        )
 
 
 def test_nothing_is_sealed_without_a_key_and_a_sealing_key() -> None:

@@ -1,4 +1,6 @@
-"""What is read off a batch's files: each reply by its request, a whole file or none, and when a missing result is lost."""
+"""What is read off a batch's files: each reply by its request, a whole file or none, and when a
+missing result is lost.
+"""
 
 import asyncio
 import json
@@ -36,8 +38,13 @@ class Files:
 
 
 def line(name: str, text: str = "fine", **more: Any) -> str:
-    body = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-    return json.dumps({"custom_id": name, "response": {"status_code": 200, "body": body}, "error": None} | more)
+    body = {
+        "choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+    }
+    return json.dumps(
+        {"custom_id": name, "response": {"status_code": 200, "body": body}, "error": None} | more
+    )
 
 
 def failed(name: str) -> str:
@@ -48,7 +55,11 @@ WHOLE = "\n".join(map(line, NAMES)).encode()
 
 
 def batches(output: bytes | None = None, errors: bytes | None = None) -> OpenAIBatches:
-    files = {name: content for name, content in (("output", output), ("errors", errors)) if content is not None}
+    files = {
+        name: content
+        for name, content in (("output", output), ("errors", errors))
+        if content is not None
+    }
     backend = OpenAICompatibleBackend("stub-model", "http://127.0.0.1:9")
     return OpenAIBatches(SimpleNamespace(files=Files(files)), dict, backend._of_batch, "here")  # type: ignore[arg-type]
 
@@ -57,16 +68,27 @@ def batch(*, age_s: float = 60, status: str | None = "completed", **more: Any) -
     """A batch submitted `age_s` ago, as read off what the provider says of it."""
     now = time.time()
     said: dict[str, Any] = {
-        "id": "batch_1", "input_file_id": "input", "output_file_id": "output", "status": status, "created_at": int(now - age_s),
-        "metadata": {"rlhf_run": "run", "rlhf_submitted_at": f"{now - age_s:.0f}", "rlhf_n_requests": "4"}, "request_counts": ALL_MADE,
-    }  # fmt: skip
+        "id": "batch_1",
+        "input_file_id": "input",
+        "output_file_id": "output",
+        "status": status,
+        "created_at": int(now - age_s),
+        "metadata": {
+            "rlhf_run": "run",
+            "rlhf_submitted_at": f"{now - age_s:.0f}",
+            "rlhf_n_requests": "4",
+        },
+        "request_counts": ALL_MADE,
+    }
     told = Told.construct(**said | more)
     counts = said["request_counts"] if "request_counts" not in more else more["request_counts"]
     told.request_counts = None if counts is None else SimpleNamespace(**counts)  # type: ignore[assignment]
     return batches()._batch(told, "run")
 
 
-def read(output: bytes | None, errors: bytes | None = None, *, is_last: bool = False, **said: Any) -> dict[str, Reply]:
+def read(
+    output: bytes | None, errors: bytes | None = None, *, is_last: bool = False, **said: Any
+) -> dict[str, Reply]:
     found = batch(**({"error_file_id": "errors"} if errors is not None else {}) | said)
     return asyncio.run(batches(output, errors).replies(found, NAMES, is_last=is_last))
 
@@ -82,7 +104,9 @@ def test_each_line_is_the_reply_to_its_request() -> None:
 
 def test_line_separators_of_other_alphabets_stay_in_the_text() -> None:
     text = "a\u2028b\u2029c\x85d"
-    content = "\n".join(line(name, text).replace(json.dumps(text), f'"{text}"') for name in NAMES).encode()
+    content = "\n".join(
+        line(name, text).replace(json.dumps(text), f'"{text}"') for name in NAMES
+    ).encode()
     assert {reply.text for reply in read(content).values()} == {text}
 
 
@@ -116,7 +140,9 @@ def test_a_result_without_a_readable_line_is_read_again_until_it_is_old(content:
 
 
 @pytest.mark.parametrize("status", ["completed", "expired"])
-@pytest.mark.parametrize("end", [WHOLE.rindex(b"{") - 40, WHOLE.index(b"\n")], ids=["within a line", "after a line"])
+@pytest.mark.parametrize(
+    "end", [WHOLE.rindex(b"{") - 40, WHOLE.index(b"\n")], ids=["within a line", "after a line"]
+)
 def test_a_result_that_is_cut_off_is_read_again_however_old_it_is(end: int, status: str) -> None:
     for age_s in (60, 4 * DAY):
         with pytest.raises(Unreadable):
@@ -156,10 +182,17 @@ def test_a_missing_result_is_waited_for_and_lost_once_it_is_old() -> None:
     assert set(kinds(read(None, age_s=4 * DAY))) == {"cancelled"}
 
 
-@pytest.mark.parametrize(("inside", "kind"), [(b"\xff", "invalid_utf8"), (b"x" * 1_000_000, "oversized")], ids=["no text", "a megabyte"])
+@pytest.mark.parametrize(
+    ("inside", "kind"),
+    [(b"\xff", "invalid_utf8"), (b"x" * 1_000_000, "oversized")],
+    ids=["no text", "a megabyte"],
+)
 def test_a_line_is_held_to_the_limits_of_a_single_call(inside: bytes, kind: str) -> None:
     begins = b'"content": "'
-    assert kinds(read(WHOLE.replace(begins, begins + inside, 1), is_last=True)) == [kind] + ["succeeded"] * 3
+    assert (
+        kinds(read(WHOLE.replace(begins, begins + inside, 1), is_last=True))
+        == [kind] + ["succeeded"] * 3
+    )
 
 
 @pytest.mark.parametrize("status", ["queued", "COMPLETED", None])
@@ -172,15 +205,26 @@ def test_a_batch_in_an_unknown_state_with_an_end_and_a_result_is_over() -> None:
     assert not batch(status="running", output_file_id=None, age_s=4 * DAY).is_over
 
 
-@pytest.mark.parametrize(("status", "counts"), [("completed", ALL_MADE), ("expired", ALL_MADE), ("completed", None)])
+@pytest.mark.parametrize(
+    ("status", "counts"), [("completed", ALL_MADE), ("expired", ALL_MADE), ("completed", None)]
+)
 def test_a_batch_whose_result_has_no_place_yet_is_under_way(status: str, counts: object) -> None:
     assert not batch(status=status, request_counts=counts, output_file_id=None).is_over
 
 
 def test_a_batch_that_never_names_its_result_is_over_in_the_end_and_may_be_billed() -> None:
     counts = {"total": 4, "completed": 2, "failed": 0}
-    assert batch(status="expired", request_counts=counts, output_file_id=None, age_s=4 * DAY).is_over
-    lost = read(None, status="expired", request_counts=counts, output_file_id=None, age_s=4 * DAY, is_last=True)
+    assert batch(
+        status="expired", request_counts=counts, output_file_id=None, age_s=4 * DAY
+    ).is_over
+    lost = read(
+        None,
+        status="expired",
+        request_counts=counts,
+        output_file_id=None,
+        age_s=4 * DAY,
+        is_last=True,
+    )
     assert set(kinds(lost)) == {"garbled"}
 
 
@@ -202,7 +246,8 @@ LOST_AT = [
     (-3.1 * DAY, -3.1 * DAY, None, True),
     (-3.1 * DAY, None, None, True),
     (-2.9 * DAY, None, None, False),
-    # Their clock is ten days ahead of ours, or behind it: only how long the batch took is taken from it.
+    # Their clock is ten days ahead of ours, or behind it: only how long the batch took is taken
+    # from it.
     (-2 * HOUR, 10 * DAY, 10 * DAY + HOUR, False),
     (-27 * HOUR, 10 * DAY, 10 * DAY + HOUR, True),
     (-2 * HOUR, -10 * DAY, -10 * DAY + HOUR, False),
@@ -224,10 +269,13 @@ def test_a_result_may_be_lost_a_day_after_its_batch_ended(unit: int) -> None:
     def is_old(submitted: float | None, created: float | None, ended: float | None) -> bool:
         now = time.time()
         told = Told.construct(
-            id="b", status="completed", input_file_id="f", metadata={} if submitted is None else {"rlhf_submitted_at": f"{now + submitted:.0f}"},
+            id="b",
+            status="completed",
+            input_file_id="f",
+            metadata={} if submitted is None else {"rlhf_submitted_at": f"{now + submitted:.0f}"},
             created_at=None if created is None else int((now + created) * unit),
             completed_at=None if ended is None else int((now + ended) * unit),
-        )  # fmt: skip
+        )
         return batches()._batch(told, "run").is_old
 
     assert [case[:3] for case in LOST_AT if is_old(*case[:3]) is not case[3]] == []

@@ -1,4 +1,6 @@
-"""What of a key and an address is taken out of what is said, and what is left: a message that says nothing any more helps nobody."""
+"""What of a key and an address is taken out of what is said, and what is left: a message that says
+nothing any more helps nobody.
+"""
 
 import html
 import json
@@ -14,10 +16,15 @@ from rlhf_pipeline.errors import ConfigurationError
 @pytest.mark.parametrize(
     "url",
     [
-        "https://me:canary/ss@host/v1", "https://me:canary#ss@host/v1", "https://me:canary?ss@host/v1", "https://me:12/canary@host/v1",
-        "https://canary/x:y@host/v1", "https://me:p@canary/ss@host/v1", "https://me:canary[@host/v1",
+        "https://me:canary/ss@host/v1",
+        "https://me:canary#ss@host/v1",
+        "https://me:canary?ss@host/v1",
+        "https://me:12/canary@host/v1",
+        "https://canary/x:y@host/v1",
+        "https://me:p@canary/ss@host/v1",
+        "https://me:canary[@host/v1",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", [OpenAICompatibleBackend, AnthropicBackend])
 def test_an_address_that_would_be_taken_apart_within_its_password_is_refused_without_a_word_of_it(
     kind: type[OpenAICompatibleBackend] | type[AnthropicBackend], url: str
@@ -28,7 +35,13 @@ def test_an_address_that_would_be_taken_apart_within_its_password_is_refused_wit
 
 
 @pytest.mark.parametrize(
-    "url", ["https://me:can%2Fary%40@host/v1", "http://[::1]:8000/v1", "http://127.0.0.1:8000/v1?api-version=1", "https://a:p@ss@host/v1"]
+    "url",
+    [
+        "https://me:can%2Fary%40@host/v1",
+        "http://[::1]:8000/v1",
+        "http://127.0.0.1:8000/v1?api-version=1",
+        "https://a:p@ss@host/v1",
+    ],
 )
 def test_any_other_address_is_taken_as_it_is(url: str) -> None:
     assert one_address(url) == url
@@ -37,7 +50,10 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("https://host/v1?api-version=2024-02-01&key=canary-9", "API version 2024-02-01 is not supported: api-version=2024-02-01"),
+        (
+            "https://host/v1?api-version=2024-02-01&key=canary-9",
+            "API version 2024-02-01 is not supported: api-version=2024-02-01",
+        ),
         ("https://host/v1?API_Version=2024-10-21-preview", "use 2024-10-21-preview"),
         ("https://host/v1?v=1", "see /docs?dev=10 and ?v=1"),
         ("https://host/v1?key=abc", "key=abc of abc"),
@@ -57,13 +73,19 @@ def test_a_key_of_a_few_letters_spoils_no_message(key: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said", "shown"),
     [
-        ("https://host/v1?key=secret", "?key=secret, 'secret', key%3Dsecret&x, secret", "?***, '***', key%3D***&x, ***"),
+        (
+            "https://host/v1?key=secret",
+            "?key=secret, 'secret', key%3Dsecret&x, secret",
+            "?***, '***', key%3D***&x, ***",
+        ),
         ("https://host/v1?key=secret", repr("the\nsecret"), "'the\\n***'"),
         ("https://host/v1?key=a-key-of-many-letters", "xa-key-of-many-lettersx", "x***x"),
         ("https://me:pass-word@host/v1", "mypass-words", "my***s"),
     ],
 )
-def test_a_secret_is_found_wherever_it_stands_by_itself_and_a_long_one_or_a_password_anywhere(url: str, said: str, shown: str) -> None:
+def test_a_secret_is_found_wherever_it_stands_by_itself_and_a_long_one_or_a_password_anywhere(
+    url: str, said: str, shown: str
+) -> None:
     assert told(said, *secrets_of(url)) == shown
 
 

@@ -22,14 +22,19 @@ class Odd:
             if r.prompt == "bad":
                 yield CompletionResult.failed("refused by the provider")
             else:
-                yield CompletionResult(text="" if r.prompt == "empty" else f"{r.prompt} {r.seed}", n_tokens=2)
+                yield CompletionResult(
+                    text="" if r.prompt == "empty" else f"{r.prompt} {r.seed}", n_tokens=2
+                )
 
 
 def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
     texts = BackendTexts(Odd())
     found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
     assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
-    assert texts.failures_ == {"refused by the provider": 1, "The completion is empty (finish reason stop).": 1}
+    assert texts.failures_ == {
+        "refused by the provider": 1,
+        "The completion is empty (finish reason stop).": 1,
+    }
     assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == found
     assert texts.generate_texts(["one"], seed=4) != found[:1]
 
@@ -49,7 +54,12 @@ def test_two_completions_of_a_prompt_differ_or_there_are_none():
 def test_a_backend_writes_prompts():
     """The null backend writes nothing good, but prompts there are, and what is none is told."""
     report = Report()
-    frame = generate(PromptParams(n=6, source="freeform"), day="2026-01-01", text_generator=BackendTexts(TemplateBackend()), report=report)
+    frame = generate(
+        PromptParams(n=6, source="freeform"),
+        day="2026-01-01",
+        text_generator=BackendTexts(TemplateBackend()),
+        report=report,
+    )
     assert len(frame) == 6
 
 
@@ -71,43 +81,72 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
         [(by, spent)] = store.generation.totals("asset", "model")
         assert (by, spent.n_calls, backend.n) == (("prompts", "odd-1"), 3, 3)
         store.completions_cache.prune(keep_characters=0)
-        assert texts.generate_texts(["one", "two", "three"], seed=3) == made, "what was taken out of the cache is made again"
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == made, (
+            "what was taken out of the cache is made again"
+        )
 
 
 def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
     calls = settings_calls(Settings(prompt_price=1, completion_price=1))
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider() as stub:
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        StubProvider() as stub,
+    ):
         store.migrate()
-        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation, calls=calls)
+        texts = BackendTexts(
+            OpenAICompatibleBackend("stub-model", stub.base_url),
+            ledger=store.generation,
+            calls=calls,
+        )
         made = texts.generate_texts(["one", "two", "three"], seed=3)
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made
         assert stub.n_calls == 3
         [(by, spent)] = store.generation.totals("asset")
         counted = stub.counters
     assert by == ("prompts",)
-    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (3, counted.n_prompt_tokens, counted.n_tokens)
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
+        3,
+        counted.n_prompt_tokens,
+        counted.n_tokens,
+    )
     assert spent.cost == (counted.n_prompt_tokens + counted.n_tokens) * 1000
 
 
 def test_what_a_provider_writes_keeps_to_the_days_budget_of_the_settings(tmp_path: Path) -> None:
     calls = settings_calls(Settings(prompt_price=1, completion_price=1, budget_per_day=0.0005))
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider() as stub:
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        StubProvider() as stub,
+    ):
         store.migrate()
-        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation, calls=calls)
+        texts = BackendTexts(
+            OpenAICompatibleBackend("stub-model", stub.base_url),
+            ledger=store.generation,
+            calls=calls,
+        )
         made = texts.generate_texts([f"Number {i}" for i in range(20)], seed=3)
         assert 0 < stub.n_calls < 20
     assert sum(text == "" for text in made) == 20 - stub.n_calls
     assert all("the budget of this day" in reason for reason in texts.failures_)
     with pytest.raises(ConfigurationError, match="needs prices"):
         BackendTexts(
-            OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1"), ledger=store.generation, calls=settings_calls(Settings(budget_per_day=1))
+            OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1"),
+            ledger=store.generation,
+            calls=settings_calls(Settings(budget_per_day=1)),
         ).generate_texts(["one"], seed=1)
 
 
-def test_texts_that_failed_with_their_provider_are_asked_for_again_once_it_is_mended(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store, StubProvider(model="other") as stub:
+def test_texts_that_failed_with_their_provider_are_asked_for_again_once_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
+        StubProvider(model="other") as stub,
+    ):
         store.migrate()
-        texts = BackendTexts(OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation)
+        texts = BackendTexts(
+            OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation
+        )
         with pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
             texts.generate_texts(["one", "two"], seed=3)
         stub.mend()

@@ -6,7 +6,13 @@ import json
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.datasets.argilla import RECORD_ROWS, RecordedComparisons, RecordedVotes, is_argilla, record_rows
+from rlhf_pipeline.datasets.argilla import (
+    RECORD_ROWS,
+    RecordedComparisons,
+    RecordedVotes,
+    is_argilla,
+    record_rows,
+)
 from rlhf_pipeline.datasets.formats.argilla import Argilla
 from rlhf_pipeline.datasets.mapping import Mapping
 from rlhf_pipeline.datasets.preference import comparison_rows
@@ -19,10 +25,22 @@ MOMENT = pd.Timestamp("2026-01-01T10:00:00.000001Z")
 
 def comparisons(n=1):
     usual = {
-        "day": "2026-01-01", "prompt_id": "p", "prompt": "why?", "completion_a_id": "x", "completion_b_id": "y", "completion_a": "so — 🎉",
-        "completion_b": "", "model_version_a": "m@1", "model_version_b": "m@1", "category": "factual", "position": 0, "seed": 7,
-    }  # fmt: skip
-    rows = [dict.fromkeys(COMPARISONS.columns) | usual | {"comparison_id": f"c{i}"} for i in range(n)]
+        "day": "2026-01-01",
+        "prompt_id": "p",
+        "prompt": "why?",
+        "completion_a_id": "x",
+        "completion_b_id": "y",
+        "completion_a": "so — 🎉",
+        "completion_b": "",
+        "model_version_a": "m@1",
+        "model_version_b": "m@1",
+        "category": "factual",
+        "position": 0,
+        "seed": 7,
+    }
+    rows = [
+        dict.fromkeys(COMPARISONS.columns) | usual | {"comparison_id": f"c{i}"} for i in range(n)
+    ]
     return comparison_rows(check_frame(pd.DataFrame(rows), COMPARISONS), "demo")
 
 
@@ -31,12 +49,22 @@ def votes(*cast):
     rows = [
         dict.fromkeys(VOTES_AS_CAST.columns)
         | {
-            "day": "2026-01-01", "seq": i + 1, "vote_id": f"v{i}", "comparison_id": c, "annotator_id": who, "annotator_kind": "human",
-            "choice": choice, "voted_at": MOMENT, "received_at": MOMENT, "origin": "page", "is_superseded": False, "is_counting": True,
+            "day": "2026-01-01",
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "comparison_id": c,
+            "annotator_id": who,
+            "annotator_kind": "human",
+            "choice": choice,
+            "voted_at": MOMENT,
+            "received_at": MOMENT,
+            "origin": "page",
+            "is_superseded": False,
+            "is_counting": True,
         }
         | more
         for i, (c, who, choice, more) in enumerate(cast)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), VOTES_AS_CAST) if rows else VOTES_AS_CAST.empty()
 
 
@@ -51,7 +79,11 @@ def rows_of(tmp_path, found, kind, names=None):
     path.write_text(json.dumps(found))
     opened = open_rows(path)
     assert is_argilla(opened)
-    flat = RecordedComparisons(opened) if kind == "comparisons" else RecordedVotes(opened, names or Mapping())
+    flat = (
+        RecordedComparisons(opened)
+        if kind == "comparisons"
+        else RecordedVotes(opened, names or Mapping())
+    )
     return flat, list(flat)
 
 
@@ -63,7 +95,10 @@ def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
     assert list(record) == ["id", "fields", "suggestions", "responses", "vectors", "metadata"]
     assert (record["id"], record["vectors"]) == ("c0", {})
     assert record["fields"] == {"prompt": "why?", "response_a": "so — 🎉", "response_b": ""}
-    assert record["responses"]["preference"] == [{"value": "a", "user_id": "u1"}, {"value": "tie", "user_id": "u2"}]
+    assert record["responses"]["preference"] == [
+        {"value": "a", "user_id": "u1"},
+        {"value": "tie", "user_id": "u2"},
+    ]
     assert record["responses"]["strength"] == [{"value": 3, "user_id": "u1"}]
     assert record["suggestions"] == {"preference": {"value": "b", "score": 0.9, "agent": "m@1"}}
     assert record["metadata"]["schema"] == "preference-v1/comparison"
@@ -71,20 +106,30 @@ def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
 
 def test_only_last_words_that_judge_are_written():
     cast = votes(
-        ("c0", "u1", "a", {"is_superseded": True, "is_counting": False}), ("c0", "u1", "b", {}), ("c0", "u2", "a", {"is_counting": False}),
+        ("c0", "u1", "a", {"is_superseded": True, "is_counting": False}),
+        ("c0", "u1", "b", {}),
+        ("c0", "u2", "a", {"is_counting": False}),
         ("c0", "u3", "skip", {}),
-    )  # fmt: skip
+    )
     (record,) = records(record_rows(comparisons(), cast))
     assert record["responses"]["preference"] == [{"value": "b", "user_id": "u1"}]
 
 
 def test_a_comparison_nobody_judged_is_a_record_without_answers():
     found = records(record_rows(comparisons(2), votes()))
-    assert [(r["id"], r["responses"], r["suggestions"]) for r in found] == [("c0", {}, {}), ("c1", {}, {})]
+    assert [(r["id"], r["responses"], r["suggestions"]) for r in found] == [
+        ("c0", {}, {}),
+        ("c1", {}, {}),
+    ]
 
 
 def test_records_of_the_frame_come_back_as_the_frame():
-    frame = record_rows(comparisons(3), votes(("c1", "u1", "a", {"strength": 2}), ("c2", "m@1", "b", {"annotator_kind": "machine"})))
+    frame = record_rows(
+        comparisons(3),
+        votes(
+            ("c1", "u1", "a", {"strength": 2}), ("c2", "m@1", "b", {"annotator_kind": "machine"})
+        ),
+    )
     file = io.BytesIO()
     Argilla().write([frame], RECORD_ROWS, file)
     pd.testing.assert_frame_equal(Argilla().read(io.BytesIO(file.getvalue()), RECORD_ROWS), frame)
@@ -92,24 +137,57 @@ def test_records_of_the_frame_come_back_as_the_frame():
 
 def test_somebody_elses_records_become_rows_of_comparisons_and_votes(tmp_path):
     record = {
-        "id": "r1", "fields": {"prompt": "why?", "response_a": "one", "response_b": "two"}, "metadata": {"category": "factual"},
-        "suggestions": {"preference": {"value": "a", "score": 0.8, "agent": "judge-7b"}, "reason": {"value": "x", "score": None, "agent": None}},
-        "responses": {"preference": [{"value": "b", "user_id": "1f"}, {"value": "a", "user_id": "2f"}], "reason": [{"value": "ok", "user_id": "2f"}]},
-        "vectors": {}, "_server_id": "9",
-    }  # fmt: skip
+        "id": "r1",
+        "fields": {"prompt": "why?", "response_a": "one", "response_b": "two"},
+        "metadata": {"category": "factual"},
+        "suggestions": {
+            "preference": {"value": "a", "score": 0.8, "agent": "judge-7b"},
+            "reason": {"value": "x", "score": None, "agent": None},
+        },
+        "responses": {
+            "preference": [{"value": "b", "user_id": "1f"}, {"value": "a", "user_id": "2f"}],
+            "reason": [{"value": "ok", "user_id": "2f"}],
+        },
+        "vectors": {},
+        "_server_id": "9",
+    }
     flat, (comparison,) = rows_of(tmp_path, [record], "comparisons")
-    assert comparison.cells == {"source_pair_id": "r1", "category": "factual", "prompt": "why?", "response_a": "one", "response_b": "two"}
+    assert comparison.cells == {
+        "source_pair_id": "r1",
+        "category": "factual",
+        "prompt": "why?",
+        "response_a": "one",
+        "response_b": "two",
+    }
     flat, cast = rows_of(tmp_path, [record], "votes")
     assert [row.cells for row in cast] == [
         {"source_pair_id": "r1", "annotator_id": "1f", "preference": "b"},
         {"source_pair_id": "r1", "annotator_id": "2f", "preference": "a", "reason": "ok"},
-        {"source_pair_id": "r1", "annotator_id": "judge-7b", "annotator_kind": "machine", "preference": "a", "stated_confidence": 0.8},
+        {
+            "source_pair_id": "r1",
+            "annotator_id": "judge-7b",
+            "annotator_kind": "machine",
+            "preference": "a",
+            "stated_confidence": 0.8,
+        },
     ]
-    assert set(flat.columns) == {"source_pair_id", "annotator_id", "preference", "reason", "annotator_kind", "stated_confidence"}
+    assert set(flat.columns) == {
+        "source_pair_id",
+        "annotator_id",
+        "preference",
+        "reason",
+        "annotator_kind",
+        "stated_confidence",
+    }
 
 
 def test_the_question_that_is_the_choice_may_have_another_name(tmp_path):
-    record = {"id": "r", "fields": {}, "responses": {}, "suggestions": {"better": {"value": "a", "score": None, "agent": "j"}}}
+    record = {
+        "id": "r",
+        "fields": {},
+        "responses": {},
+        "suggestions": {"better": {"value": "a", "score": None, "agent": "j"}},
+    }
     _, cast = rows_of(tmp_path, [record], "votes", Mapping(columns={"choice": "better"}))
     assert [row.cells["better"] for row in cast] == ["a"]
     assert rows_of(tmp_path, [record], "votes")[1] == []
@@ -127,7 +205,13 @@ def test_the_question_that_is_the_choice_may_have_another_name(tmp_path):
     ],
 )
 def test_what_is_no_record_is_said_of_its_row(tmp_path, more, reason):
-    usual = {"id": "r", "fields": {"prompt": "?"}, "responses": {}, "suggestions": {}, "metadata": {}}
+    usual = {
+        "id": "r",
+        "fields": {"prompt": "?"},
+        "responses": {},
+        "suggestions": {},
+        "metadata": {},
+    }
     _, rows = rows_of(tmp_path, [usual, usual | more], "comparisons")
     assert rows[0].fault is None
     if reason is None:
@@ -137,7 +221,13 @@ def test_what_is_no_record_is_said_of_its_row(tmp_path, more, reason):
 
 
 @pytest.mark.parametrize(
-    ("content", "named"), [(b"{}", "JSON dict"), (b'[{"id": 1}]', "record 1"), (b"[1]", "record 1"), (b"[\xff]", "UTF-8")]
+    ("content", "named"),
+    [
+        (b"{}", "JSON dict"),
+        (b'[{"id": 1}]', "record 1"),
+        (b"[1]", "record 1"),
+        (b"[\xff]", "UTF-8"),
+    ],
 )
 def test_a_file_that_holds_no_records_is_refused(content, named):
     with pytest.raises(FrameError, match=named):

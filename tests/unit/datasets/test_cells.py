@@ -5,7 +5,16 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from rlhf_pipeline.datasets.cells import Clock, Rejected, choice, identifier, number, optional_identifier, text, whole
+from rlhf_pipeline.datasets.cells import (
+    Clock,
+    Rejected,
+    choice,
+    identifier,
+    number,
+    optional_identifier,
+    text,
+    whole,
+)
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
 
@@ -16,11 +25,22 @@ MOMENT = datetime(2016, 1, 31, 13, 23, 6, tzinfo=UTC)
 @pytest.mark.parametrize(
     "value",
     [
-        "2016-01-31T13:23:06Z", "2016-01-31 13:23:06", "2016-01-31T13:23:06+00:00", "2016-01-31T14:23:06+01:00", " 2016-01-31T13:23:06 ",
-        "20160131T132306", 1454246586, "1454246586", 1454246586.0, 1454246586000, "1454246586000", MOMENT,
-        MOMENT.replace(tzinfo=None), MOMENT.astimezone(timezone(timedelta(hours=5))),
+        "2016-01-31T13:23:06Z",
+        "2016-01-31 13:23:06",
+        "2016-01-31T13:23:06+00:00",
+        "2016-01-31T14:23:06+01:00",
+        " 2016-01-31T13:23:06 ",
+        "20160131T132306",
+        1454246586,
+        "1454246586",
+        1454246586.0,
+        1454246586000,
+        "1454246586000",
+        MOMENT,
+        MOMENT.replace(tzinfo=None),
+        MOMENT.astimezone(timezone(timedelta(hours=5))),
     ],
-)  # fmt: skip
+)
 def test_one_moment_however_it_is_written(value):
     assert Clock(now=NOW).moment(value, "voted_at") == MOMENT
 
@@ -28,7 +48,9 @@ def test_one_moment_however_it_is_written(value):
 def test_a_moment_without_a_zone_is_in_the_zone_that_was_named():
     clock = Clock("Europe/Berlin", now=NOW)
     assert clock.moment("2016-01-31 14:23:06", "voted_at") == MOMENT
-    assert clock.moment("2016-07-31 14:23:06", "voted_at") == datetime(2016, 7, 31, 12, 23, 6, tzinfo=UTC)
+    assert clock.moment("2016-07-31 14:23:06", "voted_at") == datetime(
+        2016, 7, 31, 12, 23, 6, tzinfo=UTC
+    )
     assert clock.moment("2016-01-31T13:23:06Z", "voted_at") == MOMENT
     assert (clock.n_without_zone, clock.n_with_zone) == (2, 1)
 
@@ -71,12 +93,19 @@ def test_an_unknown_zone_is_named():
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (None, "is missing"), (math.nan, "is missing"), ("", "is empty"), (" \n", "is empty"), (math.inf, "is inf, not a text"),
-        (["x"], "is a list, not a text"), (True, "is a bool"),
-        ("x" * 1_000_001, "has 1,000,001 bytes, the limit is 1,000,000"), ("a\0b", "NUL"), ("caf\udce9", r"not UTF-8 \(byte 0xE9 after 3 characters"),
+        (None, "is missing"),
+        (math.nan, "is missing"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+        (math.inf, "is inf, not a text"),
+        (["x"], "is a list, not a text"),
+        (True, "is a bool"),
+        ("x" * 1_000_001, "has 1,000,001 bytes, the limit is 1,000,000"),
+        ("a\0b", "NUL"),
+        ("caf\udce9", r"not UTF-8 \(byte 0xE9 after 3 characters"),
         ("\ud83d", "half a character"),
     ],
-)  # fmt: skip
+)
 def test_a_text_no_database_should_hold_is_refused(value, why):
     with pytest.raises(Rejected, match=why):
         text(value, "prompt")
@@ -98,7 +127,10 @@ def test_what_is_no_number_in_bounds_is_refused(value):
 
 
 def test_whole_numbers_are_whole():
-    assert [whole(value, "strength", low=0, high=4) for value in (2, 2.0, "2", " 2 ", "2.0", None, math.nan, "")] == [2] * 5 + [None] * 3
+    assert [
+        whole(value, "strength", low=0, high=4)
+        for value in (2, 2.0, "2", " 2 ", "2.0", None, math.nan, "")
+    ] == [2] * 5 + [None] * 3
     assert whole(str(2**60 + 1), "seed", low=0, high=2**62) == 2**60 + 1
     with pytest.raises(Rejected, match="not a whole number"):
         whole(1.5, "strength", low=0, high=4)

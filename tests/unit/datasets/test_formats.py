@@ -18,7 +18,16 @@ from rlhf_pipeline.datasets.formats.csv import Csv, plain, protected
 from rlhf_pipeline.datasets.formats.jsonl import Jsonl
 from rlhf_pipeline.datasets.formats.parquet import Parquet
 from rlhf_pipeline.errors import ConfigurationError, FrameError
-from rlhf_pipeline.frames import FrameSchema, check_frame, flag, integer, json_text, number, text, time
+from rlhf_pipeline.frames import (
+    FrameSchema,
+    check_frame,
+    flag,
+    integer,
+    json_text,
+    number,
+    text,
+    time,
+)
 
 SCHEMA = FrameSchema(
     "sample",
@@ -35,11 +44,54 @@ SCHEMA = FrameSchema(
     },
 )
 HOSTILE = [
-    "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1+1", "\u00a0=1", "＝1", "＋1", "－1", "＠1", "'", "''", "'=1", "'plain",
-    "=HYPERLINK(\"http://evil\";\"x\")", "=cmd|' /C calc'!A0", "", " ", "NA", "null", "None", "NaN", "true", "1e5", "007", "a,b;c\td", 'say "hi"',
-    "two\nlines", "two\r\nlines", "old\rmac", "\n", "\r\n", "trailing\n", "\u2028", "\u2029x", "\x85", "\x0b\x0c\x1c", "nul\x00inside", "\ufeffbom",
-    "für dich ✓ 日本語 🎉", "\\n", "\\", '"', '""',
-]  # fmt: skip
+    "=1+1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    " =1+1",
+    "\u00a0=1",
+    "＝1",
+    "＋1",
+    "－1",
+    "＠1",
+    "'",
+    "''",
+    "'=1",
+    "'plain",
+    '=HYPERLINK("http://evil";"x")',
+    "=cmd|' /C calc'!A0",
+    "",
+    " ",
+    "NA",
+    "null",
+    "None",
+    "NaN",
+    "true",
+    "1e5",
+    "007",
+    "a,b;c\td",
+    'say "hi"',
+    "two\nlines",
+    "two\r\nlines",
+    "old\rmac",
+    "\n",
+    "\r\n",
+    "trailing\n",
+    "\u2028",
+    "\u2029x",
+    "\x85",
+    "\x0b\x0c\x1c",
+    "nul\x00inside",
+    "\ufeffbom",
+    "für dich ✓ 日本語 🎉",
+    "\\n",
+    "\\",
+    '"',
+    '""',
+]
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 MOMENTS = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (hypothesis adds the zone)
 FRACTIONS = st.floats(allow_nan=False, allow_infinity=False)
@@ -73,11 +125,18 @@ def form(request):
 
 ROWS = st.lists(
     st.tuples(
-        TEXTS, st.none() | TEXTS, st.just('{"a": 1}'), WHOLE, st.none() | WHOLE, st.none() | FRACTIONS, st.booleans(), st.none() | st.booleans(),
+        TEXTS,
+        st.none() | TEXTS,
+        st.just('{"a": 1}'),
+        WHOLE,
+        st.none() | WHOLE,
+        st.none() | FRACTIONS,
+        st.booleans(),
+        st.none() | st.booleans(),
         st.none() | MOMENTS,
     ),
     max_size=6,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -86,7 +145,9 @@ ROWS = st.lists(
 def test_any_frame_comes_back_equal_in_whatever_parts_it_was_written(name, rows, cut):
     frame = frame_of(*rows)
     parts = [part.reset_index(drop=True) for part in (frame[:cut], frame[cut:])]
-    pd.testing.assert_frame_equal(read(FORMATS[name](), written(FORMATS[name](), *parts)), frame, check_exact=True)
+    pd.testing.assert_frame_equal(
+        read(FORMATS[name](), written(FORMATS[name](), *parts)), frame, check_exact=True
+    )
 
 
 def test_texts_that_break_other_files_come_back_to_the_character(form):
@@ -128,7 +189,8 @@ def test_one_frame_is_held_at_a_time(form):
     def batches():
         for i in range(3):
             gc.collect()
-            assert sum(ref() is not None for ref in alive) <= 1  # the one just written may still have a name in the writer
+            # the one just written may still have a name in the writer
+            assert sum(ref() is not None for ref in alive) <= 1
             batch = frame_of(plain_row(str(i)))
             alive.append(weakref.ref(batch))
             yield batch
@@ -167,7 +229,9 @@ def test_protecting_is_undone_whatever_the_text(text):
 
 
 def test_a_csv_is_read_by_others_as_it_is_described():
-    content = written(Csv(), frame_of(plain_row("=1+1", ""), plain_row('a "b", c\nd', None))).decode()
+    content = written(
+        Csv(), frame_of(plain_row("=1+1", ""), plain_row('a "b", c\nd', None))
+    ).decode()
     rows = list(csv.DictReader(io.StringIO(content, newline="")))
     assert [row["text"] for row in rows] == ["'=1+1", 'a "b", c\nd']
     assert [row["note"] for row in rows] == ["'", ""]
@@ -207,7 +271,9 @@ def test_a_line_of_jsonl_is_one_object_whoever_splits_the_lines():
     assert json.loads(lines[1])["note"] is None
 
 
-@pytest.mark.parametrize(("line", "message"), [("[1]", "Line 2 is a JSON list"), ("{", "Line 2 is no JSON")])
+@pytest.mark.parametrize(
+    ("line", "message"), [("[1]", "Line 2 is a JSON list"), ("{", "Line 2 is no JSON")]
+)
 def test_a_line_that_is_no_object_is_named(line, message):
     content = written(Jsonl(), frame_of(plain_row())) + line.encode()
     with pytest.raises(FrameError, match=message):
@@ -229,7 +295,11 @@ def test_a_format_is_found_by_name_before_suffix_and_is_jsonl_without_either(tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [(("x.xlsx",), r"\.xlsx.*\.jsonl.*\.csv.*\.parquet.*--format"), ((None, "xml"), "xml.*jsonl, csv")]
+    ("arguments", "named"),
+    [
+        (("x.xlsx",), r"\.xlsx.*\.jsonl.*\.csv.*\.parquet.*--format"),
+        ((None, "xml"), "xml.*jsonl, csv"),
+    ],
 )
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path, arguments, named):
     path, *name = arguments

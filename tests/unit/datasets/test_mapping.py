@@ -1,4 +1,6 @@
-"""Columns of a file under our names: built in, by YAML, by flag; what does not fit is said with what there is."""
+"""Columns of a file under our names: built in, by YAML, by flag; what does not fit is said with
+what there is.
+"""
 
 import pytest
 
@@ -11,8 +13,12 @@ def test_known_names_need_no_mapping():
     columns = ["pair_id", "prompt", "response_a", "response_b", "domain", "topic"]
     bound = bind(KNOWN["comparisons"], Mapping(), columns, what="f", required=[("prompt",)])
     assert bound.columns == {
-        "prompt": "prompt", "completion_a": "response_a", "completion_b": "response_b", "source_pair_id": "pair_id", "category": "domain",
-    }  # fmt: skip
+        "prompt": "prompt",
+        "completion_a": "response_a",
+        "completion_b": "response_b",
+        "source_pair_id": "pair_id",
+        "category": "domain",
+    }
     assert bound.unused == ["topic"]
     assert bound.of({"prompt": "p", "response_a": "x"})["completion_b"] is None
 
@@ -23,7 +29,13 @@ def test_a_flag_wins_over_the_file_and_the_file_over_known_names(tmp_path):
     mapping = Mapping.read(path, ["prompt=q2"])
     assert mapping.columns == {"prompt": "q2", "category": "kind"}
     assert mapping.choices == {"1": Choice.A, "left": Choice.B}
-    bound = bind(KNOWN["comparisons"], mapping, ["prompt", "q1", "q2", "kind", "domain"], what="f", required=[])
+    bound = bind(
+        KNOWN["comparisons"],
+        mapping,
+        ["prompt", "q1", "q2", "kind", "domain"],
+        what="f",
+        required=[],
+    )
     assert (bound.columns["prompt"], bound.columns["category"]) == ("q2", "kind")
 
 
@@ -53,10 +65,14 @@ def test_a_flag_has_two_sides(flag):
 
 def test_a_missing_column_is_named_with_those_there_are():
     with pytest.raises(
-        DatasetError, match=r"f.csv: no column for choice. The file has: x, y. Known names: choice, label, preferred. .*--map choice=COLUMN"
+        DatasetError,
+        match=r"f.csv: no column for choice. The file has: x, y. Known names: choice, label, "
+        r"preferred. .*--map choice=COLUMN",
     ):
         bind(KNOWN["votes"], Mapping(), ["x", "y"], what="f.csv", required=[("choice",)])
     with pytest.raises(DatasetError, match=r"does not have: choice=z. It has: x"):
         bind(KNOWN["votes"], Mapping(columns={"choice": "z"}), ["x"], what="f.csv", required=[])
-    with pytest.raises(DatasetError, match=r"\['verdict'\] are no columns of ours. They are: comparison_id"):
+    with pytest.raises(
+        DatasetError, match=r"\['verdict'\] are no columns of ours. They are: comparison_id"
+    ):
         bind(KNOWN["votes"], Mapping(columns={"verdict": "x"}), ["x"], what="f.csv", required=[])

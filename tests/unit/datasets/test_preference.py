@@ -1,4 +1,6 @@
-"""The preference format: what leaves as comparison, vote and tuple, and the JSON schema that says so."""
+"""The preference format: what leaves as comparison, vote and tuple, and the JSON schema that says
+so.
+"""
 
 import io
 import json
@@ -11,7 +13,14 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.datasets.formats import FORMATS
-from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, is_own, json_schema, tuple_rows, vote_rows
+from rlhf_pipeline.datasets.preference import (
+    KINDS,
+    comparison_rows,
+    is_own,
+    json_schema,
+    tuple_rows,
+    vote_rows,
+)
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, check_frame
 from rlhf_pipeline.votes.splits import split_of
@@ -23,45 +32,98 @@ def comparisons(**columns):
     """Own c0, its repeat c1, imported c2 with a split, c3 with a group, c4 flagged."""
     n = 5
     values = {
-        "day": "2026-01-01", "comparison_id": [f"c{i}" for i in range(n)], "prompt_id": [f"p{i}" for i in range(n)], "prompt": "why — ü?",
-        "completion_a_id": "x", "completion_b_id": "y", "completion_a": "=1+1", "completion_b": "", "model_version_a": "m@1",
-        "model_version_b": "imported", "category": "factual", "repeat_of": [None, "c0", None, None, None], "position": range(n), "seed": 0,
-        "source": [None, None, "set", "set", "set"], "source_pair_id": [None, None, "s2", "s3", "s4"],
-        "split_group": [None, None, None, "debate", None], "split": [None, None, "test", None, None], "gold": [None, None, "a", "tie", None],
+        "day": "2026-01-01",
+        "comparison_id": [f"c{i}" for i in range(n)],
+        "prompt_id": [f"p{i}" for i in range(n)],
+        "prompt": "why — ü?",
+        "completion_a_id": "x",
+        "completion_b_id": "y",
+        "completion_a": "=1+1",
+        "completion_b": "",
+        "model_version_a": "m@1",
+        "model_version_b": "imported",
+        "category": "factual",
+        "repeat_of": [None, "c0", None, None, None],
+        "position": range(n),
+        "seed": 0,
+        "source": [None, None, "set", "set", "set"],
+        "source_pair_id": [None, None, "s2", "s3", "s4"],
+        "split_group": [None, None, None, "debate", None],
+        "split": [None, None, "test", None, None],
+        "gold": [None, None, "a", "tie", None],
         "flag": [None, None, None, None, "repeated"],
-    }  # fmt: skip
+    }
     return check_frame(pd.DataFrame({**values, **columns}), COMPARISONS)
 
 
 def votes(*rows):
     """Rows of comparison, choice and what differs from a vote that counts."""
     usual = {
-        "day": "2026-01-02", "annotator_id": "ann_0123456789abcdef", "annotator_kind": "human", "strength": None, "voted_at": "2026-01-02T03:04:05Z",
-        "received_at": "2026-01-02T03:04:06Z", "source_pair_id": None, "reason": None, "stated_confidence": None, "duration_s": None,
-        "task_id": None, "origin": "page", "is_superseded": False, "is_counting": True,
-    }  # fmt: skip
+        "day": "2026-01-02",
+        "annotator_id": "ann_0123456789abcdef",
+        "annotator_kind": "human",
+        "strength": None,
+        "voted_at": "2026-01-02T03:04:05Z",
+        "received_at": "2026-01-02T03:04:06Z",
+        "source_pair_id": None,
+        "reason": None,
+        "stated_confidence": None,
+        "duration_s": None,
+        "task_id": None,
+        "origin": "page",
+        "is_superseded": False,
+        "is_counting": True,
+    }
     made = [
-        {**usual, "seq": seq, "vote_id": f"v{seq}", "comparison_id": comparison, "choice": choice, **more}
+        {
+            **usual,
+            "seq": seq,
+            "vote_id": f"v{seq}",
+            "comparison_id": comparison,
+            "choice": choice,
+            **more,
+        }
         for seq, (comparison, choice, more) in enumerate(rows, start=1)
     ]
-    return check_frame(pd.DataFrame(made, columns=list(VOTES_AS_CAST.columns), dtype=object), VOTES_AS_CAST)
+    return check_frame(
+        pd.DataFrame(made, columns=list(VOTES_AS_CAST.columns), dtype=object), VOTES_AS_CAST
+    )
 
 
 SOME_VOTES = (
-    ("c0", "a", {"strength": 4, "reason": "because\n=1", "duration_s": 0.1 + 0.2, "stated_confidence": 1.0, "task_id": "t"}),
+    (
+        "c0",
+        "a",
+        {
+            "strength": 4,
+            "reason": "because\n=1",
+            "duration_s": 0.1 + 0.2,
+            "stated_confidence": 1.0,
+            "task_id": "t",
+        },
+    ),
     ("c2", "tie", {"voted_at": None, "source_pair_id": "s2"}),
     ("c3", "b", {"annotator_kind": "simulated", "annotator_id": "sim-1", "source_pair_id": "s3"}),
 )
 EVERY_KIND = {
     "comparison": comparison_rows(comparisons(), "demo"),
-    "vote": vote_rows(votes(*SOME_VOTES, ("c0", "skip", {}), ("c1", "both_bad", {"is_superseded": True})), superseded=True),
+    "vote": vote_rows(
+        votes(*SOME_VOTES, ("c0", "skip", {}), ("c1", "both_bad", {"is_superseded": True})),
+        superseded=True,
+    ),
     "tuple": tuple_rows(votes(*SOME_VOTES), comparisons(), "demo"),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_json_schema_says_of_each_column_what_the_frame_schema_says(kind):
-    types = {"text": "string", "int": "integer", "float": "number", "bool": "boolean", "time": "string"}
+    types = {
+        "text": "string",
+        "int": "integer",
+        "float": "number",
+        "bool": "boolean",
+        "time": "string",
+    }
     said = json_schema()["$defs"][kind]
     assert list(said["properties"]) == said["required"] == list(KINDS[kind].columns)
     assert said["additionalProperties"] is False
@@ -73,7 +135,9 @@ def test_the_json_schema_says_of_each_column_what_the_frame_schema_says(kind):
         elif column.values:
             assert field["enum"] == [*column.values, *([None] if column.nullable else [])], name
         else:
-            assert field["type"] == ([types[column.kind], "null"] if column.nullable else types[column.kind]), name
+            assert field["type"] == (
+                [types[column.kind], "null"] if column.nullable else types[column.kind]
+            ), name
             assert (field.get("minimum"), field.get("maximum")) == (column.low, column.high), name
 
 
@@ -98,10 +162,20 @@ def test_each_row_of_an_export_is_valid(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "change",
-    [{"schema": "preference-v2/vote"}, {"extra": 1}, {"voted_at": "yesterday"}, {"choice": "left"}, {"preferred": "both_bad"}, {"strength": 5},
-     {"comparison_id": None}, {"split": "validation"}, {"choice": "tie", "strength": 3}, {"preferred": "tie", "strength": 3}],
+    [
+        {"schema": "preference-v2/vote"},
+        {"extra": 1},
+        {"voted_at": "yesterday"},
+        {"choice": "left"},
+        {"preferred": "both_bad"},
+        {"strength": 5},
+        {"comparison_id": None},
+        {"split": "validation"},
+        {"choice": "tie", "strength": 3},
+        {"preferred": "tie", "strength": 3},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_row_that_is_not_of_the_format_is_invalid(kind, change):
     file = io.BytesIO()
     FORMATS["jsonl"]().write([EVERY_KIND[kind]], KINDS[kind], file)
@@ -115,7 +189,10 @@ def test_a_row_that_lacks_a_field_is_invalid(kind):
     file = io.BytesIO()
     FORMATS["jsonl"]().write([EVERY_KIND[kind]], KINDS[kind], file)
     row = json.loads(file.getvalue().splitlines()[0])
-    assert not any(VALIDATOR.is_valid({name: value for name, value in row.items() if name != left_out}) for left_out in row)
+    assert not any(
+        VALIDATOR.is_valid({name: value for name, value in row.items() if name != left_out})
+        for left_out in row
+    )
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -123,20 +200,28 @@ def test_a_row_that_lacks_a_field_is_invalid(kind):
 def test_every_kind_comes_back_equal_from_every_format(kind, name):
     file = io.BytesIO()
     FORMATS[name]().write([EVERY_KIND[kind]], KINDS[kind], file)
-    pd.testing.assert_frame_equal(FORMATS[name]().read(io.BytesIO(file.getvalue()), KINDS[kind]), EVERY_KIND[kind], check_exact=True)
+    pd.testing.assert_frame_equal(
+        FORMATS[name]().read(io.BytesIO(file.getvalue()), KINDS[kind]),
+        EVERY_KIND[kind],
+        check_exact=True,
+    )
 
 
 def test_a_file_of_another_version_is_refused_by_reading_it():
     file = io.BytesIO()
     FORMATS["jsonl"]().write([EVERY_KIND["vote"]], KINDS["vote"], file)
     with pytest.raises(FrameError, match=r"preference-v1/vote.schema.*preference-v2"):
-        FORMATS["jsonl"]().read(io.BytesIO(file.getvalue().replace(b"preference-v1", b"preference-v2")), KINDS["vote"])
+        FORMATS["jsonl"]().read(
+            io.BytesIO(file.getvalue().replace(b"preference-v1", b"preference-v2")), KINDS["vote"]
+        )
 
 
 def test_a_later_version_of_the_format_is_not_taken_for_somebody_elses_file():
     assert [is_own(schema.name) for schema in KINDS.values()] == [True] * 3
     assert not any(is_own(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1"))
-    with pytest.raises(FrameError, match=r"preference-v2/vote.*known are preference-v1/comparison.*Install"):
+    with pytest.raises(
+        FrameError, match=r"preference-v2/vote.*known are preference-v1/comparison.*Install"
+    ):
         is_own("preference-v2/vote")
 
 
@@ -153,7 +238,11 @@ def test_votes_name_their_comparison_at_its_source_too():
 
 
 def test_withdrawn_votes_leave_only_if_asked_for():
-    cast = votes(("c0", "a", {"is_superseded": True, "is_counting": False}), ("c0", "b", {}), ("c2", "skip", {}))
+    cast = votes(
+        ("c0", "a", {"is_superseded": True, "is_counting": False}),
+        ("c0", "b", {}),
+        ("c2", "skip", {}),
+    )
     assert vote_rows(cast)["choice"].tolist() == ["b", "skip"]
     assert vote_rows(cast, superseded=True)["is_superseded"].tolist() == [True, False, False]
 
@@ -170,7 +259,13 @@ def test_a_tuple_is_one_vote_with_what_it_was_about():
 
 @pytest.mark.parametrize(
     "vote",
-    [("c0", "skip", {}), ("c0", "both_bad", {}), ("c0", "a", {"is_counting": False}), ("c1", "a", {}), ("c4", "a", {})],
+    [
+        ("c0", "skip", {}),
+        ("c0", "both_bad", {}),
+        ("c0", "a", {"is_counting": False}),
+        ("c1", "a", {}),
+        ("c4", "a", {}),
+    ],
     ids=["skip", "both_bad", "earlier pass", "repeat", "flagged"],
 )
 def test_a_vote_that_teaches_nothing_is_no_tuple(vote):
@@ -183,7 +278,9 @@ def test_a_vote_on_a_comparison_that_is_not_handed_in_is_refused():
 
 
 def test_tuples_are_in_the_order_of_the_votes_whatever_the_order_of_the_comparisons():
-    cast = votes(("c3", "a", {}), ("c0", "a", {}), ("c2", "b", {}), ("c0", "tie", {"annotator_id": "ann_b"}))
+    cast = votes(
+        ("c3", "a", {}), ("c0", "a", {}), ("c2", "b", {}), ("c0", "tie", {"annotator_id": "ann_b"})
+    )
     one = tuple_rows(cast, comparisons(), "demo")
     two = tuple_rows(cast, comparisons()[::-1], "demo")
     pd.testing.assert_frame_equal(one, two)
@@ -191,9 +288,15 @@ def test_tuples_are_in_the_order_of_the_votes_whatever_the_order_of_the_comparis
 
 
 def test_no_vote_is_no_row():
-    for rows in (vote_rows(votes()), tuple_rows(votes(), comparisons(), "demo"), comparison_rows(COMPARISONS.empty(), "demo")):
+    for rows in (
+        vote_rows(votes()),
+        tuple_rows(votes(), comparisons(), "demo"),
+        comparison_rows(COMPARISONS.empty(), "demo"),
+    ):
         assert rows.empty
-    assert all(one != two for one, two in pairwise(sorted(schema.name for schema in KINDS.values())))
+    assert all(
+        one != two for one, two in pairwise(sorted(schema.name for schema in KINDS.values()))
+    )
 
 
 def test_each_column_is_in_the_table_of_the_documents():
@@ -201,5 +304,8 @@ def test_each_column_is_in_the_table_of_the_documents():
     for kind, schema in KINDS.items():
         for name, column in schema.columns.items():
             missing = "yes" if column.nullable else ""
-            row = rf"\| `{name}` \| [a-z, ]*\b{kind}\b[a-z, ]* \| {missing} \| {re.escape(column.description)}( \(.*\))? \|"
+            row = (
+                rf"\| `{name}` \| [a-z, ]*\b{kind}\b[a-z, ]* \| {missing} \| "
+                rf"{re.escape(column.description)}( \(.*\))? \|"
+            )
             assert re.search(row, page), f"{kind}.{name}: {column.description}"

@@ -1,4 +1,6 @@
-"""Files as they come: every row with its line, what is broken said by line, what is no file of rows refused whole."""
+"""Files as they come: every row with its line, what is broken said by line, what is no file of rows
+refused whole.
+"""
 
 import json
 
@@ -40,12 +42,18 @@ def test_the_same_rows_come_out_of_every_kind_of_file(tmp_path):
 def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
     path = write(tmp_path / "f.csv", 'a,b\n"one\ntwo",1\n\n3,4\n5\n')
     assert [line for line, _ in rows(path)] == [2, 5]
-    assert faults(path) == [(6, "1 cells, the header has 2. Quote cells that hold ',' or a line break")]
+    assert faults(path) == [
+        (6, "1 cells, the header has 2. Quote cells that hold ',' or a line break")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, kind):
-    content = {"csv": "a,b\n1,2\n", "jsonl": '{"a": "1", "b": "2"}\n', "json": '[{"a": "1", "b": "2"}]'}[kind]
+    content = {
+        "csv": "a,b\n1,2\n",
+        "jsonl": '{"a": "1", "b": "2"}\n',
+        "json": '[{"a": "1", "b": "2"}]',
+    }[kind]
     path = write(tmp_path / f"f.{kind}", b"\xef\xbb\xbf" + content.encode())
     assert open_rows(path).columns == ["a", "b"]
     assert rows(path)[0][1] == {"a": "1", "b": "2"}
@@ -57,12 +65,17 @@ def test_utf_16_is_named_with_its_cure(tmp_path):
 
 
 def test_in_a_file_of_two_encodings_only_the_odd_lines_are_refused(tmp_path):
-    path = write(tmp_path / "f.jsonl", '{"a": "für"}\n'.encode() + '{"a": "für"}\n'.encode("latin-1") + b'{"a": "end"}\n')
+    path = write(
+        tmp_path / "f.jsonl",
+        '{"a": "für"}\n'.encode() + '{"a": "für"}\n'.encode("latin-1") + b'{"a": "end"}\n',
+    )
     assert [cells["a"] for _, cells in rows(path)] == ["für", "end"]
     assert faults(path) == [(2, "not UTF-8 (byte 9 of the line). Save the file as UTF-8")]
 
 
-@pytest.mark.parametrize(("header", "option"), [("a;b;c", "';'"), ("a|b|c", "'|'"), ("a\tb\tc", r"\$'\\t'")])
+@pytest.mark.parametrize(
+    ("header", "option"), [("a;b;c", "';'"), ("a|b|c", "'|'"), ("a\tb\tc", r"\$'\\t'")]
+)
 def test_a_wrong_delimiter_is_said_before_any_row_is_read(tmp_path, header, option):
     path = write(tmp_path / "f.csv", f"{header}\n1;2;3\n")
     with pytest.raises(DatasetError, match=f"the header is one cell. Add --delimiter {option}"):
@@ -81,18 +94,27 @@ def test_another_delimiter_can_be_named(tmp_path):
 def test_a_parquet_file_cut_in_half_is_no_parquet_file(tmp_path):
     pq.write_table(pa.table({"a": [str(i) for i in range(1000)]}), tmp_path / "whole.parquet")
     whole = (tmp_path / "whole.parquet").read_bytes()
-    with pytest.raises(DatasetError, match=r"half\.parquet is truncated or not a Parquet file.*Copy it again"):
+    with pytest.raises(
+        DatasetError, match=r"half\.parquet is truncated or not a Parquet file.*Copy it again"
+    ):
         open_rows(write(tmp_path / "half.parquet", whole[: len(whole) // 2]))
 
 
 @pytest.mark.parametrize(
     "column",
-    [pa.array([2**30], pa.date32()), pa.array([2**62], pa.timestamp("us")), pa.array([1], pa.timestamp("us", "Mars/Olympus"))],
+    [
+        pa.array([2**30], pa.date32()),
+        pa.array([2**62], pa.timestamp("us")),
+        pa.array([1], pa.timestamp("us", "Mars/Olympus")),
+    ],
     ids=["date", "moment", "zone"],
 )
 def test_date_beyond_the_calendar_in_a_parquet_file_is_named(tmp_path, column):
     pq.write_table(pa.table({"voted_at": column}), tmp_path / "f.parquet")
-    with pytest.raises(DatasetError, match=r"f\.parquet holds a date or time zone that cannot be read, after row 0 of 1"):
+    with pytest.raises(
+        DatasetError,
+        match=r"f\.parquet holds a date or time zone that cannot be read, after row 0 of 1",
+    ):
         list(open_rows(tmp_path / "f.parquet"))
 
 
@@ -100,14 +122,22 @@ def test_damaged_footer_of_a_parquet_file_is_named(tmp_path):
     pq.write_table(pa.table({"a": ["x"] * 10}), tmp_path / "f.parquet")
     whole = (tmp_path / "f.parquet").read_bytes()
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    with pytest.raises(DatasetError, match=r"f\.parquet is truncated or not a Parquet file.*Copy it again"):
-        open_rows(write(tmp_path / "f.parquet", whole[:footer] + b"\xff" * 32 + whole[footer + 32 :]))
+    with pytest.raises(
+        DatasetError, match=r"f\.parquet is truncated or not a Parquet file.*Copy it again"
+    ):
+        open_rows(
+            write(tmp_path / "f.parquet", whole[:footer] + b"\xff" * 32 + whole[footer + 32 :])
+        )
 
 
 def test_a_damaged_parquet_file_is_read_up_to_the_damage(tmp_path):
     path = tmp_path / "f.parquet"
     pq.write_table(
-        pa.table({"a": [f"{i * i} text" for i in range(20_000)]}), path, row_group_size=5_000, use_dictionary=False, compression="zstd"
+        pa.table({"a": [f"{i * i} text" for i in range(20_000)]}),
+        path,
+        row_group_size=5_000,
+        use_dictionary=False,
+        compression="zstd",
     )
     offset = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
     whole = bytearray(path.read_bytes())
@@ -131,7 +161,13 @@ def test_stray_quotes_cost_their_row_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "why"), [('{"a": ', "no JSON"), ("[1]", "a list, not an object"), ('"a"', "a str, not an object"), ("[" * 100_000, "no JSON")]
+    ("line", "why"),
+    [
+        ('{"a": ', "no JSON"),
+        ("[1]", "a list, not an object"),
+        ('"a"', "a str, not an object"),
+        ("[" * 100_000, "no JSON"),
+    ],
 )
 def test_a_line_that_is_no_object_is_refused_alone(tmp_path, line, why):
     path = write(tmp_path / "f.jsonl", f'{{"a": "1"}}\n\n{line}\n{{"a": "2"}}\n')
@@ -198,14 +234,22 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
 
 def test_a_row_group_of_large_cells_is_read_few_rows_at_a_time(tmp_path):
     path = tmp_path / "f.parquet"
-    pq.write_table(pa.table({"a": [f"{i}" + "x" * 3_000_000 for i in range(8)]}), path, use_dictionary=False, compression="none")
+    pq.write_table(
+        pa.table({"a": [f"{i}" + "x" * 3_000_000 for i in range(8)]}),
+        path,
+        use_dictionary=False,
+        compression="none",
+    )
     file = open_rows(path)
     next(iter(file))
     assert len([row.line for row in open_rows(path)]) == 8
 
 
 def test_nanoseconds_are_cut_to_microseconds(tmp_path):
-    pq.write_table(pa.table({"t": pa.array([1_454_246_586_123_456_789], pa.timestamp("ns", tz="UTC"))}), tmp_path / "f.parquet")
+    pq.write_table(
+        pa.table({"t": pa.array([1_454_246_586_123_456_789], pa.timestamp("ns", tz="UTC"))}),
+        tmp_path / "f.parquet",
+    )
     ((_, cells),) = rows(tmp_path / "f.parquet")
     assert cells["t"].isoformat() == "2016-01-31T13:23:06.123456+00:00"
 
@@ -229,8 +273,13 @@ def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said
 
 
 def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):
-    pq.write_table(pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "b", "a"]), tmp_path / "f.parquet")
-    with pytest.raises(DatasetError, match=r"columns \['a'\] come twice in the schema\. Rename one of them"):
+    pq.write_table(
+        pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "b", "a"]),
+        tmp_path / "f.parquet",
+    )
+    with pytest.raises(
+        DatasetError, match=r"columns \['a'\] come twice in the schema\. Rename one of them"
+    ):
         open_rows(tmp_path / "f.parquet")
     nested = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     pq.write_table(pa.table({"a": nested}), tmp_path / "f.parquet")

@@ -22,11 +22,18 @@ START = datetime(2016, 1, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("run_bytes", "fan_in"), [(10**6, 64), (300, 64), (300, 3)], ids=["one run", "many runs", "more runs than may be open"]
+    ("run_bytes", "fan_in"),
+    [(10**6, 64), (300, 64), (300, 3)],
+    ids=["one run", "many runs", "more runs than may be open"],
 )
-def test_records_come_back_by_moment_the_undated_last_and_equal_ones_by_line(tmp_path, run_bytes, fan_in):
+def test_records_come_back_by_moment_the_undated_last_and_equal_ones_by_line(
+    tmp_path, run_bytes, fan_in
+):
     draw = random.Random(1)
-    moments = [START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None for _ in range(300)]
+    moments = [
+        START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None
+        for _ in range(300)
+    ]
     staging = Staging(tmp_path, run_bytes=run_bytes, fan_in=fan_in)
     for line, moment in enumerate(moments):
         staging.add(moment, line, {"line": line, "text": "tab\tand\nbreak ü"})
@@ -45,7 +52,9 @@ class FullDisk(io.StringIO):
 def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
     staging = Staging(tmp_path, run_bytes=10)
     monkeypatch.setattr(Path, "open", lambda *_, **__: FullDisk())
-    with pytest.raises(ArtefactError, match=r"No space left on device. Free some space and run again"):
+    with pytest.raises(
+        ArtefactError, match=r"No space left on device. Free some space and run again"
+    ):
         staging.add(START, 1, {"line": 1})
 
 
@@ -63,8 +72,14 @@ def test_rejects_stand_beside_the_input_by_line(tmp_path):
     with Rejects(tmp_path / "votes.csv", tmp_path / "home") as rejects:
         rejects.add(3, "choice is missing", {"choice": None, "text": "x" * 5_000})
         rejects.add(9, "choice is missing", {})
-    lines = [json.loads(line) for line in (tmp_path / "votes.csv.rejected.jsonl").read_text().splitlines()]
-    assert [(line["line"], line["reason"]) for line in lines] == [(3, "choice is missing"), (9, "choice is missing")]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "votes.csv.rejected.jsonl").read_text().splitlines()
+    ]
+    assert [(line["line"], line["reason"]) for line in lines] == [
+        (3, "choice is missing"),
+        (9, "choice is missing"),
+    ]
     assert lines[0]["row"]["text"].endswith("x… (5,000 characters)")
     assert rejects.reasons == {"choice is missing": 2}
     with Rejects(tmp_path / "votes.csv", tmp_path / "home"):
@@ -72,7 +87,9 @@ def test_rejects_stand_beside_the_input_by_line(tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing was rejected this time
 
 
-def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(tmp_path, monkeypatch):
+def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with Rejects(tmp_path / "data" / "votes.csv", tmp_path / "home" / "imports") as rejects:
         rejects.add(3, "broken", {"bytes": "caf\udce9"})
@@ -81,7 +98,11 @@ def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(tm
 
 
 def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
-    one, again, other = Pseudonyms.of(tmp_path / "a"), Pseudonyms.of(tmp_path / "a"), Pseudonyms.of(tmp_path / "b")
+    one, again, other = (
+        Pseudonyms.of(tmp_path / "a"),
+        Pseudonyms.of(tmp_path / "a"),
+        Pseudonyms.of(tmp_path / "b"),
+    )
     name = one("ann@example.org")
     assert PSEUDONYM.fullmatch(name)
     assert again("ann@example.org") == name != other("ann@example.org")

@@ -36,7 +36,9 @@ def test_only_a_failed_test_is_an_event_dated_by_its_day():
 
 
 def test_the_same_day_again_is_the_same_event_and_more_votes_another():
-    (first,), (again,) = (calibration_events(day_rows(), TESTS, model_version=MODEL) for _ in range(2))
+    (first,), (again,) = (
+        calibration_events(day_rows(), TESTS, model_version=MODEL) for _ in range(2)
+    )
     more = day_rows().assign(seq=pd.array([31, 40, None, 99], dtype="Int64"))
     (later,) = calibration_events(more, TESTS, model_version=MODEL)
     assert first.event_id == again.event_id != later.event_id

@@ -13,16 +13,24 @@ DIMENSIONS = 32
 CENTRES = 6 * np.eye(4, DIMENSIONS)
 
 
-def window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], *, name: str = "c", pairs: int = 1) -> Window:
-    """`sizes[i]` prompts around centre i, `pairs` comparisons of each, of which a share `errors[i]` is wrong."""
+def window(
+    seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], *, name: str = "c", pairs: int = 1
+) -> Window:
+    """`sizes[i]` prompts around centre i, `pairs` comparisons of each, of which a share `errors[i]`
+    is wrong.
+    """
     rng = np.random.default_rng(seed)
     kind = np.repeat(np.arange(len(sizes)), sizes)
     n = len(kind)
-    wrong = np.concatenate([np.arange(size) < round(error * size) for size, error in zip(sizes, errors, strict=True)]).astype(float)
+    wrong = np.concatenate(
+        [np.arange(size) < round(error * size) for size, error in zip(sizes, errors, strict=True)]
+    ).astype(float)
     embeddings = (CENTRES[kind] + rng.normal(size=(n, DIMENSIONS))).astype(np.float32)
     rows = pd.DataFrame(
         {
-            "comparison_id": [f"{name}{k}-{i:04d}-{j}" for i, k in enumerate(kind) for j in range(pairs)],
+            "comparison_id": [
+                f"{name}{k}-{i:04d}-{j}" for i, k in enumerate(kind) for j in range(pairs)
+            ],
             "prompt_id": [f"{name}p{i}" for i in range(n) for _ in range(pairs)],
             "prompt_length": 40,
             "completion_length": 100,
@@ -43,7 +51,9 @@ def kind_of(examples: tuple[str, ...]) -> set[str]:
     return {example[1] for example in examples}
 
 
-def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_one_is_named() -> None:
+def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_one_is_named() -> (
+    None
+):
     before = window(0, (80, 80, 80, 80), (0.2, 0.2, 0.2, 0.2), name="r")
     now = window(1, (160, 30, 65, 65), (0.6, 0.2, 0.2, 0.2))
     made = found(before, now)
@@ -56,7 +66,10 @@ def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_on
     assert first.error_current is not None
     assert first.error_current.value == pytest.approx(0.6)
     assert [kind_of(c.examples) for c in made.clusters if c.change == "shrank"] == [{"1"}]
-    assert [c.change for c in made.clusters if kind_of(c.examples) <= {"2", "3"}] == ["steady", "steady"]
+    assert [c.change for c in made.clusters if kind_of(c.examples) <= {"2", "3"}] == [
+        "steady",
+        "steady",
+    ]
     assert not any(c.is_worse for c in made.clusters[1:])
     assert made.p_value < 0.001
 
@@ -65,7 +78,12 @@ def test_equal_windows_have_no_changed_cluster() -> None:
     changed = 0
     for seed in range(20):
         sizes = np.random.default_rng(seed).multinomial(200, [0.25] * 4, size=2)
-        made = found(*(window(100 * seed + i, tuple(s), (0.25,) * 4, name="rc"[i]) for i, s in enumerate(sizes)))
+        made = found(
+            *(
+                window(100 * seed + i, tuple(s), (0.25,) * 4, name="rc"[i])
+                for i, s in enumerate(sizes)
+            )
+        )
         changed += sum(c.is_worse or c.change != "steady" for c in made.clusters)
     assert changed <= 1  # 80 clusters at a false discovery rate of 1 %
 
@@ -77,25 +95,38 @@ def test_the_same_windows_give_the_same_clusters_in_any_order_of_rows() -> None:
 
 
 def test_clusters_are_of_meaning_not_of_length() -> None:
-    """A common factor on all columns, as of longer completions, does not move a point to another cluster."""
+    """A common factor on all columns, as of longer completions, does not move a point to another
+    cluster.
+    """
     before, now = window(0, (80, 80), (0.2, 0.2), name="r"), window(1, (80, 80), (0.2, 0.2))
-    longer = Window(MODEL, now.rows, now.embeddings * np.random.default_rng(2).uniform(0.7, 3, size=(160, 1)).astype(np.float32))
+    longer = Window(
+        MODEL,
+        now.rows,
+        now.embeddings * np.random.default_rng(2).uniform(0.7, 3, size=(160, 1)).astype(np.float32),
+    )
     for cluster in semantic_clusters(before, longer, ClusterParams(max_clusters=2)).clusters:
         assert len(kind_of(cluster.examples)) == 1
         assert cluster.share_current.value == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
-    one, many = (found(window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n)) for n in (1, 5))
+    one, many = (
+        found(window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n))
+        for n in (1, 5)
+    )
     pairs = list(zip(one.clusters, many.clusters, strict=True))
     assert one.n_current == many.n_current == 80
-    assert all(a.error_current == b.error_current and a.share_current == b.share_current for a, b in pairs)
+    assert all(
+        a.error_current == b.error_current and a.share_current == b.share_current for a, b in pairs
+    )
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_as_many_clusters_are_made_as_there_are_kinds(kinds: int) -> None:
     sizes = (240 // kinds,) * kinds
-    made = semantic_clusters(window(0, sizes, (0.2,) * kinds, name="r"), window(1, sizes, (0.2,) * kinds))
+    made = semantic_clusters(
+        window(0, sizes, (0.2,) * kinds, name="r"), window(1, sizes, (0.2,) * kinds)
+    )
     assert sorted(kind_of(c.examples) for c in made.clusters) == [{str(k)} for k in range(kinds)]
     assert sum(c.share_current.value for c in made.clusters) == pytest.approx(1)
 
@@ -104,7 +135,9 @@ def test_as_many_clusters_are_made_as_there_are_kinds(kinds: int) -> None:
 def test_few_prompts_make_few_clusters(n: int, at_most: int) -> None:
     kinds = (n // 4,) * 4
     made = semantic_clusters(
-        window(0, kinds, (0.2,) * 4, name="r"), window(1, kinds, (0.2,) * 4), ClusterParams(min_prompts=10, max_clusters=5)
+        window(0, kinds, (0.2,) * 4, name="r"),
+        window(1, kinds, (0.2,) * 4),
+        ClusterParams(min_prompts=10, max_clusters=5),
     )
     assert 2 <= len(made.clusters) <= at_most
 

@@ -10,9 +10,17 @@ PARAMS = ConfirmationParams()
 
 def event(detector: str, seq: int, change: int | None = None, kind: str = "drift") -> DriftEvent:
     return DriftEvent(
-        kind=kind, model_version="demo.reward_model@1", detector=detector, params_hash="p", stream="errors", seq=seq,
-        day=date(2026, 1, 6), change_seq=change, evidence={}, detected_at=datetime(2026, 1, 6, tzinfo=UTC),
-    )  # fmt: skip
+        kind=kind,
+        model_version="demo.reward_model@1",
+        detector=detector,
+        params_hash="p",
+        stream="errors",
+        seq=seq,
+        day=date(2026, 1, 6),
+        change_seq=change,
+        evidence={},
+        detected_at=datetime(2026, 1, 6, tzinfo=UTC),
+    )
 
 
 def test_a_false_alarm_shortly_before_is_no_witness_of_the_change() -> None:
@@ -34,7 +42,12 @@ def test_more_detectors_beat_a_shorter_span() -> None:
 
 
 def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> None:
-    events = [event("hddm_a", 3307, 3306), event("ddm", 3351, 2995), event("adwin", 3433, 3303), event("hddm_a", 3576, 3528)]
+    events = [
+        event("hddm_a", 3307, 3306),
+        event("ddm", 3351, 2995),
+        event("adwin", 3433, 3303),
+        event("hddm_a", 3576, 3528),
+    ]
     assert change_seq(events) == 3303
 
 

@@ -32,10 +32,18 @@ def drifts(signals: list[Signal]) -> list[Signal]:
 @EVERY_DETECTOR
 @pytest.mark.parametrize("seed", range(25))
 def test_a_restored_state_gives_the_alarms_of_an_uninterrupted_run(name, seed):
-    """Stretches rise and fall, so that alarms, warnings, resets and silent cuts all lie around the interruptions."""
+    """Stretches rise and fall, so that alarms, warnings, resets and silent cuts all lie around the
+    interruptions.
+    """
     stream = bernoulli(seed, (300, 0.25), (250, 0.5), (250, 0.2), (200, 0.6))
     uninterrupted = run(DETECTORS[name](PARAMS), stream)
-    cuts = sorted({0, len(stream), *np.random.default_rng([seed, 1]).integers(0, len(stream), size=12).tolist()})
+    cuts = sorted(
+        {
+            0,
+            len(stream),
+            *np.random.default_rng([seed, 1]).integers(0, len(stream), size=12).tolist(),
+        }
+    )
     detector, signals = DETECTORS[name](PARAMS), []
     for start, end in pairwise(cuts):
         signals += run(detector, stream[start:end], first=start)
@@ -48,7 +56,10 @@ def test_a_restored_state_gives_the_alarms_of_an_uninterrupted_run(name, seed):
 
 @EVERY_DETECTOR
 def test_a_rise_is_found_after_it_happens_and_dated_near_it(name):
-    found = [drifts(run(DETECTORS[name](PARAMS), bernoulli(seed, (1000, 0.25), (500, 0.55)))) for seed in range(20)]
+    found = [
+        drifts(run(DETECTORS[name](PARAMS), bernoulli(seed, (1000, 0.25), (500, 0.55))))
+        for seed in range(20)
+    ]
     after = [next((s for s in signals if s.seq > 3000), None) for signals in found]
     assert all(after)
     delays = [(s.seq - 3000) / 3 for s in after]
@@ -59,8 +70,13 @@ def test_a_rise_is_found_after_it_happens_and_dated_near_it(name):
 
 @EVERY_DETECTOR
 def test_a_detector_alone_is_quiet_on_most_stationary_streams(name):
-    """One detector alone may err; benchmarks/bench_detectors.py has the rates alone and together."""
-    early = [bool(drifts(run(DETECTORS[name](PARAMS), bernoulli(seed, (1000, 0.25))))) for seed in range(20)]
+    """One detector alone may err; benchmarks/bench_detectors.py has the rates alone and
+    together.
+    """
+    early = [
+        bool(drifts(run(DETECTORS[name](PARAMS), bernoulli(seed, (1000, 0.25)))))
+        for seed in range(20)
+    ]
     assert sum(early) <= 6
 
 
@@ -81,7 +97,9 @@ def test_a_detector_starts_afresh_after_drift(name):
 
 
 @EVERY_DETECTOR
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), True, np.bool_(True), None, "1", -0.1, 1.5])
+@pytest.mark.parametrize(
+    "bad", [float("nan"), float("inf"), True, np.bool_(True), None, "1", -0.1, 1.5]
+)
 def test_what_is_no_error_is_refused_with_its_vote(name, bad):
     detector = DETECTORS[name](PARAMS)
     with pytest.raises(InvalidScores, match="vote 17"):
@@ -106,7 +124,11 @@ def test_a_warning_is_told_once_where_it_begins(name):
 
 def test_the_hash_of_a_detector_ignores_the_knobs_of_the_others():
     changed = DetectorParams(adwin_delta=0.01)
-    same = {name for name, kind in DETECTORS.items() if params_hash(kind(PARAMS)) == params_hash(kind(changed))}
+    same = {
+        name
+        for name, kind in DETECTORS.items()
+        if params_hash(kind(PARAMS)) == params_hash(kind(changed))
+    }
     assert same == {"ddm", "hddm_a"}
     assert len({params_hash(kind(PARAMS)) for kind in DETECTORS.values()}) == len(DETECTORS)
 
@@ -115,13 +137,17 @@ def test_adwin_equals_frouros_where_the_error_rises_once():
     """Same arithmetic, only dated and reset by us: the first alarm is Frouros' own."""
     from frouros.detectors.concept_drift import ADWIN, ADWINConfig
 
-    config = ADWINConfig(clock=PARAMS.adwin_clock, delta=PARAMS.adwin_delta, min_num_instances=PARAMS.adwin_min_votes)
+    config = ADWINConfig(
+        clock=PARAMS.adwin_clock, delta=PARAMS.adwin_delta, min_num_instances=PARAMS.adwin_min_votes
+    )
     compared = 0
     for seed in range(10):
         stream = bernoulli(seed, (400, 0.2), (300, 0.6))
         theirs = ADWIN(config=config)
         with np.errstate(all="ignore"):
-            first = next(i for i, e in enumerate(stream) if (theirs.update(value=e), theirs.drift)[1])
+            first = next(
+                i for i, e in enumerate(stream) if (theirs.update(value=e), theirs.drift)[1]
+            )
         if first > 400:  # an earlier cut may have been a fall, which we pass over
             compared += 1
             assert drifts(run(DETECTORS["adwin"](PARAMS), stream))[0].seq == 3 * first + 3

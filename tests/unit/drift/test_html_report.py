@@ -1,4 +1,6 @@
-"""The day's page: three parts, nothing from elsewhere, no prompt that becomes markup, and words where numbers are missing."""
+"""The day's page: three parts, nothing from elsewhere, no prompt that becomes markup, and words
+where numbers are missing.
+"""
 
 import re
 from dataclasses import replace
@@ -31,7 +33,9 @@ VOID = {"meta", "br", "hr", "input", "img", "link", "col"}
 
 
 class Page(HTMLParser):
-    """What a browser would find: which elements, attributes and text, and whether every element is closed in order."""
+    """What a browser would find: which elements, attributes and text, and whether every element is
+    closed in order.
+    """
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -78,7 +82,11 @@ def day_window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], nam
             "embedding_row": np.arange(n),
         }
     )
-    return Window(MODEL, rows, (6 * np.eye(len(sizes), 24)[kind] + rng.normal(size=(n, 24))).astype(np.float32))
+    return Window(
+        MODEL,
+        rows,
+        (6 * np.eye(len(sizes), 24)[kind] + rng.normal(size=(n, 24))).astype(np.float32),
+    )
 
 
 def evidence(prompt: str | None = None) -> DayEvidence:
@@ -88,13 +96,22 @@ def evidence(prompt: str | None = None) -> DayEvidence:
     current = day_window(1, (150, 40, 60, 50), (0.6, 0.2, 0.25, 0.2), "c")
     p = current.rows["p"].to_numpy()
     wrong = current.rows["error"].to_numpy()
-    judged = pd.DataFrame({"p": p, "outcome": np.where(p > 0.5, 1 - wrong, wrong), "group": current.rows["comparison_id"], "error": wrong})
+    judged = pd.DataFrame(
+        {
+            "p": p,
+            "outcome": np.where(p > 0.5, 1 - wrong, wrong),
+            "group": current.rows["comparison_id"],
+            "error": wrong,
+        }
+    )
     reflections = pd.DataFrame(
         {
             "seq": np.arange(1, 1501),
             "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1500)],
             "reward_model": MODEL,
-            "is_error": pd.array(np.concatenate([rng.random(1200) < 0.22, rng.random(300) < 0.45]), dtype="boolean"),
+            "is_error": pd.array(
+                np.concatenate([rng.random(1200) < 0.22, rng.random(300) < 0.45]), dtype="boolean"
+            ),
         }
     )
     errors = error_stream(reflections, MODEL)
@@ -102,14 +119,27 @@ def evidence(prompt: str | None = None) -> DayEvidence:
     failed = {"name": "calibration_slope_upper", "passed": False, "value": 0.41, "threshold": 0.8}
     passed = {"name": "ece_lower_bound", "passed": True, "value": 0.031, "threshold": 0.05}
     calibration = DriftEvent(
-        kind="calibration", model_version=MODEL, detector="calibration_slope_upper", params_hash="h", stream="calibration", seq=1500,
-        day=date(2026, 1, 5), evidence={},
-    )  # fmt: skip
+        kind="calibration",
+        model_version=MODEL,
+        detector="calibration_slope_upper",
+        params_hash="h",
+        stream="calibration",
+        seq=1500,
+        day=date(2026, 1, 5),
+        evidence={},
+    )
     events = [*found.events, calibration]
     report = drift_report(
-        DAY, model_version=MODEL, reference=reference, current=current, events=events, warnings=found.warnings,
-        calibration_tests=[failed, passed], last_seq=1500, params=DriftParams(),
-    )  # fmt: skip
+        DAY,
+        model_version=MODEL,
+        reference=reference,
+        current=current,
+        events=events,
+        warnings=found.warnings,
+        calibration_tests=[failed, passed],
+        last_seq=1500,
+        params=DriftParams(),
+    )
     metric = {"column": "prompt_length", "method": "ks", "threshold": 0.01}
     return DayEvidence(
         project="demo",
@@ -122,14 +152,24 @@ def evidence(prompt: str | None = None) -> DayEvidence:
         events=events,
         warnings=found.warnings,
         noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
-        texts=lambda ids: {i: (prompt or f"{ASKED[int(i[1])]} ({i})", prompt or "Certainly! Here it is.") for i in ids},
-        data_drift={"metrics": [{"config": metric, "value": 1e-7}, {"config": metric | {"column": "confidence"}, "value": 0.4}]},
+        texts=lambda ids: {
+            i: (prompt or f"{ASKED[int(i[1])]} ({i})", prompt or "Certainly! Here it is.")
+            for i in ids
+        },
+        data_drift={
+            "metrics": [
+                {"config": metric, "value": 1e-7},
+                {"config": metric | {"column": "confidence"}, "value": 0.4},
+            ]
+        },
         files=[f"calibration_{DAY}.json", f"data_drift_{DAY}.json"],
     )
 
 
 def nothing() -> DayEvidence:
-    return DayEvidence("demo", DAY, drift_report(DAY, model_version=None, reference=None, current=None))
+    return DayEvidence(
+        "demo", DAY, drift_report(DAY, model_version=None, reference=None, current=None)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,20 +183,39 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
     assert source.startswith('<!doctype html>\n<html lang="en">')
     assert set(page.attributes("id")) >= PARTS
     assert len(page.attributes("id")) == len(set(page.attributes("id")))
-    pictures = [found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"]
+    pictures = [
+        found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
+    ]
     assert len(pictures) == 3
     assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
     assert [tag for tag, _ in page.elements].count("h1") == 1
     assert {found.get("scope") for tag, found in page.elements if tag == "th"} == {"row", "col"}
 
 
-@pytest.mark.parametrize("made", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"])
+@pytest.mark.parametrize(
+    "made", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
+)
 def test_nothing_is_fetched_and_nothing_runs(made) -> None:
     source = html_report(made())
     page = Page(source)
-    assert not {tag for tag, _ in page.elements} & {"script", "img", "link", "iframe", "object", "embed", "base", "form", "use", "image"}
+    assert not {tag for tag, _ in page.elements} & {
+        "script",
+        "img",
+        "link",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "use",
+        "image",
+    }
     names = {name for _, found in page.elements for name in found}
-    assert not {n for n in names if n.startswith("on") or n in {"src", "srcset", "style", "action", "xlink:href"}}
+    assert not {
+        n
+        for n in names
+        if n.startswith("on") or n in {"src", "srcset", "style", "action", "xlink:href"}
+    }
     assert all(target.startswith("#") for target in page.attributes("href"))
     style = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
     assert style
@@ -169,7 +228,9 @@ def test_a_prompt_is_shown_as_it_is_and_never_becomes_markup() -> None:
     assert "<script" not in source
     assert "<img" not in source
     assert NASTY in Page(source).text
-    assert [tag for tag, _ in Page(source).elements] == [tag for tag, _ in Page(html_report(evidence("x"))).elements]
+    assert [tag for tag, _ in Page(source).elements] == [
+        tag for tag, _ in Page(html_report(evidence("x"))).elements
+    ]
 
 
 def test_a_long_prompt_is_cut() -> None:
@@ -197,7 +258,12 @@ def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> 
     assert set(page.attributes("id")) >= PARTS
     assert "? insufficient" in page.text
     assert page.text.count("Too little data.") >= 4
-    for words in ("no error to draw", "reference window has 0 embedded prompts", "no reference window", "day has 0 judged predictions"):
+    for words in (
+        "no error to draw",
+        "reference window has 0 embedded prompts",
+        "no reference window",
+        "day has 0 judged predictions",
+    ):
         assert words in page.text, words
     assert "nan" not in page.text.lower().replace("hand", "").split()
     assert [tag for tag, found in page.elements if tag == "svg"] == []
@@ -205,7 +271,11 @@ def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> 
 
 def test_parts_are_missing_one_by_one() -> None:
     full = evidence()
-    few = html_report(replace(full, judged=full.judged.iloc[:20], errors=full.errors.iloc[:5], events=(), warnings=()))
+    few = html_report(
+        replace(
+            full, judged=full.judged.iloc[:20], errors=full.errors.iloc[:5], events=(), warnings=()
+        )
+    )
     text = Page(few).text
     assert "The day has 20 judged predictions; 50 are needed" in text
     assert "fewer than 30 votes: no rate is drawn yet" in text
@@ -217,18 +287,28 @@ def test_a_day_whose_votes_all_go_with_the_model_has_no_slope_and_says_so() -> N
     full = evidence()
     agreeing = full.judged.assign(outcome=(full.judged["p"] > 0.5).astype(float), error=0)
     ids = agreeing["group"].to_numpy()
-    groups = calibration_by_group(agreeing["p"], agreeing["outcome"], ids, {"source": dict.fromkeys(ids, "web")})
+    groups = calibration_by_group(
+        agreeing["p"], agreeing["outcome"], ids, {"source": dict.fromkeys(ids, "web")}
+    )
     text = Page(html_report(replace(full, judged=agreeing, by_group=groups))).text
     assert "every vote went one way, or no side was taken" in text
     assert re.search(r"Calibration slope \(1 is calibrated\) \d\.\d+ \([\d. to]+\) unknown", text)
-    assert re.search(r"source: web \d+ 1\.000 .* unknown$", text[: text.index("95 % intervals. Of fewer")].strip())
+    assert re.search(
+        r"source: web \d+ 1\.000 .* unknown$",
+        text[: text.index("95 % intervals. Of fewer")].strip(),
+    )
 
 
 def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
     page = Page(html_report(evidence(), ClusterParams(min_in_cluster=60)))
     table = page.text[page.text.index("Share predicted right") :]
-    assert "too few" in page.text[page.text.index("Clusters, reference") : page.text.index("A cluster grew")]
-    for few, n in re.findall(r"(too few|\d[\d.]* % \([^)]*\)) (\d+)", table[: table.index("Calibration tests")]):
+    assert (
+        "too few"
+        in page.text[page.text.index("Clusters, reference") : page.text.index("A cluster grew")]
+    )
+    for few, n in re.findall(
+        r"(too few|\d[\d.]* % \([^)]*\)) (\d+)", table[: table.index("Calibration tests")]
+    ):
         assert (few == "too few") == (int(n) < 10)
 
 
@@ -240,8 +320,15 @@ def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -
     summary = page.text[page.text.index("Error rate") : page.text.index("Clusters changed")]
     clusters = page.text[page.text.index("Clusters, reference") : page.text.index("3 Calibration")]
     calibration = page.text[page.text.index("3 Calibration") :]
-    over_time = page.text[page.text.index("1 Drift over time") : page.text.index("2 Semantic clusters")]
-    for part, words in ((summary, BEST), (clusters, BEST), (over_time, CEILING), (calibration, f"Noise ceiling: {CEILING}")):
+    over_time = page.text[
+        page.text.index("1 Drift over time") : page.text.index("2 Semantic clusters")
+    ]
+    for part, words in (
+        (summary, BEST),
+        (clusters, BEST),
+        (over_time, CEILING),
+        (calibration, f"Noise ceiling: {CEILING}"),
+    ):
         assert words in part, words
     assert source.count('class="ceiling-band"') == 2  # in both pictures of such shares
     unknown = Page(html_report(replace(evidence(), noise_ceiling=None))).text
@@ -263,25 +350,50 @@ def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has
     e = evidence()
     ids = e.judged["group"].to_numpy()
     names = {i: "tiny" if n < 4 else "convarg" for n, i in enumerate(dict.fromkeys(ids))}
-    ceilings = {"source": {"convarg": Interval(value=0.81, low=0.75, high=0.87, n=99, few_groups=3, basis="repeats")}}
-    groups = calibration_by_group(e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings)
+    ceilings = {
+        "source": {
+            "convarg": Interval(
+                value=0.81, low=0.75, high=0.87, n=99, few_groups=3, basis="repeats"
+            )
+        }
+    }
+    groups = calibration_by_group(
+        e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings
+    )
     text = Page(html_report(replace(e, by_group=groups))).text
-    table = text[text.index("This day by source and category") : text.index("Of fewer than 10 comparisons")]
+    table = text[
+        text.index("This day by source and category") : text.index("Of fewer than 10 comparisons")
+    ]
     assert re.search(
-        r"source: convarg 296 0\.\d+ \(.*?\) 0\.810 \(0\.750 to 0\.870\) within 3 groups from repeats 0\.\d+ \(.*?\) -?\d\.\d+ \(", table
+        r"source: convarg 296 0\.\d+ \(.*?\) 0\.810 \(0\.750 to 0\.870\) within 3 groups from "
+        r"repeats 0\.\d+ \(.*?\) -?\d\.\d+ \(",
+        table,
     )
     assert "source: tiny 4 too few unknown too few too few" in table
-    assert "A noise ceiling is unknown where no two votes overlap, and nobody judged one again." in text
+    assert (
+        "A noise ceiling is unknown where no two votes overlap, and nobody judged one again."
+        in text
+    )
 
 
 def test_of_many_groups_the_largest_are_seen_and_no_name_pushes_the_figures_aside() -> None:
     e = evidence()
     ids = e.judged["group"].to_numpy()
-    names = {i: f"a-very-long-name-of-a-data-set/with-a-path/{n % 30}" if n % 5 else "big" for n, i in enumerate(dict.fromkeys(ids))}
-    groups = calibration_by_group(e.judged["p"], e.judged["outcome"], ids, {"source": names, "category": dict.fromkeys(ids, "coding")})
+    names = {
+        i: f"a-very-long-name-of-a-data-set/with-a-path/{n % 30}" if n % 5 else "big"
+        for n, i in enumerate(dict.fromkeys(ids))
+    }
+    groups = calibration_by_group(
+        e.judged["p"],
+        e.judged["outcome"],
+        ids,
+        {"source": names, "category": dict.fromkeys(ids, "coding")},
+    )
     assert len(groups) > MOST_GROUPS + 1
     text = Page(html_report(replace(e, by_group=groups))).text
-    table, rest = text[text.index("This day by source and category") :].split(f"{len(groups) - MOST_GROUPS} smaller groups")
+    table, rest = text[text.index("This day by source and category") :].split(
+        f"{len(groups) - MOST_GROUPS} smaller groups"
+    )
     assert table.count("source: ") == MOST_GROUPS - 1
     assert "category: coding 300" in table
     assert "source: big 60" in table
@@ -297,7 +409,11 @@ def test_the_same_evidence_gives_the_same_bytes(source: str) -> None:
 def test_a_stream_of_many_days_and_votes_stays_small() -> None:
     n = 50_000
     errors = pd.DataFrame(
-        {"seq": np.arange(n), "day": [f"2026-{1 + i // 25_000:02d}-{1 + i // 2000 % 28:02d}" for i in range(n)], "error": 0.0}
+        {
+            "seq": np.arange(n),
+            "day": [f"2026-{1 + i // 25_000:02d}-{1 + i // 2000 % 28:02d}" for i in range(n)],
+            "error": 0.0,
+        }
     )
     source = html_report(replace(evidence(), errors=errors, events=(), warnings=()))
     assert len(source.encode()) < 150_000
@@ -315,7 +431,9 @@ def test_the_error_rate_of_a_day_without_a_reference_is_its_own():
 
 def test_the_band_of_a_stream_without_errors_is_not_a_line():
     full = evidence()
-    page = html_report(replace(full, errors=full.errors.assign(error=0).iloc[:60], events=(), warnings=()))
+    page = html_report(
+        replace(full, errors=full.errors.assign(error=0).iloc[:60], events=(), warnings=())
+    )
     band = re.search(r'<polygon[^>]*points="([^"]+)"', page)
     assert band is not None
     ys = [float(point.split(",")[1]) for point in band[1].split()]

@@ -6,7 +6,13 @@ import pytest
 
 from rlhf_pipeline.drift.markup import cut, el, html, table
 
-NASTY = ['<script>alert("x")</script>', "</td></table><img src=x onerror=alert(1)>", "a & b < c > d \"e\" 'f'", "]]><!--", "&lt;b&gt;"]
+NASTY = [
+    '<script>alert("x")</script>',
+    "</td></table><img src=x onerror=alert(1)>",
+    "a & b < c > d \"e\" 'f'",
+    "]]><!--",
+    "&lt;b&gt;",
+]
 
 
 class Reader(HTMLParser):
@@ -44,10 +50,17 @@ def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
 @pytest.mark.parametrize(
     ("tag", "attributes"),
     [
-        ("script", {}), ("img", {"src": "data:,"}), ("iframe", {}), ("link", {}), ("a", {"href": "https://example.org"}),
-        ("a", {"href": "javascript:alert(1)"}), ("p", {"onclick": "x"}), ("p", {"style": "background:url(x)"}), ("use", {"xlink_href": "#a"}),
+        ("script", {}),
+        ("img", {"src": "data:,"}),
+        ("iframe", {}),
+        ("link", {}),
+        ("a", {"href": "https://example.org"}),
+        ("a", {"href": "javascript:alert(1)"}),
+        ("p", {"onclick": "x"}),
+        ("p", {"style": "background:url(x)"}),
+        ("use", {"xlink_href": "#a"}),
     ],
-)  # fmt: skip
+)
 def test_what_could_run_or_fetch_is_refused(tag: str, attributes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="run or fetch"):
         el(tag, **attributes)
@@ -65,6 +78,9 @@ def test_a_table_says_what_its_headers_are_for() -> None:
     assert "<caption>Things</caption>" in found
 
 
-@pytest.mark.parametrize(("text", "shown"), [("short", "short"), ("a\n\n b\tc", "a b c"), ("x" * 30, "x" * 9 + " …"), ("", "")])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("short", "short"), ("a\n\n b\tc", "a b c"), ("x" * 30, "x" * 9 + " …"), ("", "")],
+)
 def test_a_long_prompt_is_cut_to_one_line(text: str, shown: str) -> None:
     assert cut(text, 10) == shown

@@ -1,4 +1,6 @@
-"""Calibration over time on the day's page: the picture has its counts, the table every window, and what is missing is said in words."""
+"""Calibration over time on the day's page: the picture has its counts, the table every window, and
+what is missing is said in words.
+"""
 
 import re
 from dataclasses import replace
@@ -17,7 +19,9 @@ LABELS = ("demo.reward_model@1", "demo.reward_model@2")
 
 
 def interval(value: float, n: int, half: float = 0.04, **more: object) -> Interval:
-    return Interval(value=value, low=max(0.0, value - half), high=min(1.0, value + half), n=n, **more)
+    return Interval(
+        value=value, low=max(0.0, value - half), high=min(1.0, value + half), n=n, **more
+    )
 
 
 def window(i: int, n: int = 300, n_comparisons: int = 100, **more: object) -> CalibrationWindow:
@@ -38,13 +42,32 @@ def window(i: int, n: int = 300, n_comparisons: int = 100, **more: object) -> Ca
 
 
 NO_FIGURES = {"accuracy": None, "noise_ceiling": None, "ece": None, "brier": None}
-NOTHING = {**NO_FIGURES, "n_votes": 0, "n_comparisons": 0, "n_prompts": 0, "reward_models": (), "last_seq": None}
+NOTHING = {
+    **NO_FIGURES,
+    "n_votes": 0,
+    "n_comparisons": 0,
+    "n_prompts": 0,
+    "reward_models": (),
+    "last_seq": None,
+}
 
 
 @pytest.fixture
 def windows() -> list[CalibrationWindow]:
     """Twenty, of which one holds nothing and one too little."""
-    return [window(i, **(NOTHING if i == 2 else {**NO_FIGURES, "n_votes": 9, "n_comparisons": 3} if i == 3 else {})) for i in range(20)]
+    return [
+        window(
+            i,
+            **(
+                NOTHING
+                if i == 2
+                else {**NO_FIGURES, "n_votes": 9, "n_comparisons": 3}
+                if i == 3
+                else {}
+            ),
+        )
+        for i in range(20)
+    ]
 
 
 def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows) -> None:
@@ -53,16 +76,29 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
     assert page.open == []
     assert "calibration-over-time" in page.attributes("id")
     part = page.text[page.text.index("Calibration over time") :]
-    assert part.index("2026-01-26 300 on 100 comparisons 0.510 0.470 to 0.550 0.830 0.810 to 0.850") < part.index(
-        "2026-01-07 300 on 100 comparisons"
+    assert part.index(
+        "2026-01-26 300 on 100 comparisons 0.510 0.470 to 0.550 0.830 0.810 to 0.850"
+    ) < part.index("2026-01-07 300 on 100 comparisons")
+    head = (
+        "Window up to",
+        "Votes",
+        "Share predicted right",
+        "Noise ceiling",
+        "ECE without its noise",
+        "Brier score",
+        "Reward model",
     )
-    head = ("Window up to", "Votes", "Share predicted right", "Noise ceiling", "ECE without its noise", "Brier score", "Reward model")
     assert f"{' '.join(head)} 2026-01-26" in part
-    assert len(re.findall(r"2026-01-\d\d \d+ on \d+ comparisons (?:0\.\d|too few|nothing)", part)) == 20
+    assert (
+        len(re.findall(r"2026-01-\d\d \d+ on \d+ comparisons (?:0\.\d|too few|nothing)", part))
+        == 20
+    )
     assert "2026-01-09 0 on 0 comparisons nothing was judged – – – –" in part
     assert "2026-01-10 9 on 3 comparisons too few – – – reward_model@1" in part
     assert f"{LABELS[1]} from here" in part
-    pictures = [found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"]
+    pictures = [
+        found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
+    ]
     assert len(pictures) == 4
     assert "number of votes, window by window" in pictures[-1]["aria-label"]
     assert len(source.encode()) < 150_000
@@ -100,14 +136,20 @@ def test_what_is_missing_is_said(given, words: str) -> None:
 
 
 def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
-    told = window(1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2))
+    told = window(
+        1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2)
+    )
     text = Page(html_report(replace(evidence(), over_time=[told]))).text
     assert "0.800 0.760 to 0.840 from repeats" in text
     assert "0.200 0.160 to 0.240 within 2 groups" in text
 
 
 def test_the_picture_for_dagster_is_drawn_also_of_windows_without_figures(windows) -> None:
-    for given in (windows, [window(0, **NOTHING), window(1, n_comparisons=3, **NO_FIGURES)], windows[:1]):
+    for given in (
+        windows,
+        [window(0, **NOTHING), window(1, n_comparisons=3, **NO_FIGURES)],
+        windows[:1],
+    ):
         assert calibration_series(given).startswith(b"\x89PNG")
 
 

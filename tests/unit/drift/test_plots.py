@@ -20,18 +20,34 @@ MODEL = "demo.reward_model@1"
 def errors_frame() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     error = np.concatenate([rng.random(900) < 0.25, rng.random(300) < 0.5]).astype(int)
-    return pd.DataFrame({"seq": np.arange(1, 1201), "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1200)], "error": error})
+    return pd.DataFrame(
+        {
+            "seq": np.arange(1, 1201),
+            "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1200)],
+            "error": error,
+        }
+    )
 
 
 def picture() -> bytes:
     result = scan(errors_frame(), model_version=MODEL)
     failed = DriftEvent(
-        kind="calibration", model_version=MODEL, detector="slope", params_hash="h", stream="calibration", seq=1200, day=date(2026, 1, 4),
+        kind="calibration",
+        model_version=MODEL,
+        detector="slope",
+        params_hash="h",
+        stream="calibration",
+        seq=1200,
+        day=date(2026, 1, 4),
         evidence={},
-    )  # fmt: skip
+    )
     ceiling = Interval(value=0.8, low=0.77, high=0.83, n=200)
     return drift_timeline(
-        errors_frame(), [*result.events, failed], result.warnings, models={1: MODEL, 700: "next@2"}, noise_ceiling=ceiling
+        errors_frame(),
+        [*result.events, failed],
+        result.warnings,
+        models={1: MODEL, 700: "next@2"},
+        noise_ceiling=ceiling,
     )
 
 
@@ -53,7 +69,13 @@ def test_there_is_no_timeline_without_votes():
 
 def test_days_that_are_missing_are_said_and_years_are_named_where_they_change():
     days = ["2016-02-06", "2016-02-07", "2016-02-11", "2023-05-18"]
-    errors = pd.DataFrame({"seq": range(1, 401), "day": [days[i // 100] for i in range(400)], "error": [i % 2 for i in range(400)]})
+    errors = pd.DataFrame(
+        {
+            "seq": range(1, 401),
+            "day": [days[i // 100] for i in range(400)],
+            "error": [i % 2 for i in range(400)],
+        }
+    )
     axes = drawn(errors)
     assert [text.get_text() for text in axes.texts] == ["3 days without", "2652 days without"]
     assert _day_labels(days) == ["02-06\n2016", "02-07", "02-11", "05-18\n2023"]
@@ -62,7 +84,9 @@ def test_days_that_are_missing_are_said_and_years_are_named_where_they_change():
 
 
 def test_a_late_vote_does_not_move_its_day():
-    errors = pd.DataFrame({"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0})
+    errors = pd.DataFrame(
+        {"seq": range(1, 201), "day": ["2026-01-01"] * 100 + ["2026-01-02"] * 100, "error": 0}
+    )
     errors.loc[199, "day"] = "2026-01-01"
     assert drawn(errors).lines[0].get_xdata()[0] == pytest.approx(100.5, abs=1.5)
 

@@ -37,7 +37,9 @@ def pairs(n: int = 6) -> pd.DataFrame:
 
 
 def window(**more):
-    return reference_window(pairs(), np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]), model_version=MODEL, **more)
+    return reference_window(
+        pairs(), np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]), model_version=MODEL, **more
+    )
 
 
 def log_and_comparisons() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -82,19 +84,30 @@ def test_one_comparison_per_prompt_is_embedded_and_compared():
 def test_pairs_of_ties_alone_stay_out_as_they_do_of_a_day():
     """Kept for a model that learns ties, they would be errors of one half that nobody made."""
     ties = pairs().assign(n_votes=[1, 0, 4, 4, 1, 0], agreement=[1.0, 0.5, 0.75, 0.75, 1.0, 0.5])
-    made = reference_window(ties, np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]), model_version=MODEL, embed=lengths_as_embeddings)
+    made = reference_window(
+        ties,
+        np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6]),
+        model_version=MODEL,
+        embed=lengths_as_embeddings,
+    )
     assert made.rows["comparison_id"].tolist() == ["c00", "c02", "c03", "c04"]
     assert made.rows["error"].tolist() == [0.0, 0.25, 0.75, 0.5]
 
 
 def test_pairs_before_the_change_stay_out():
-    assert window(taste_changes=TasteChanges(13)).rows["comparison_id"].tolist() == ["c03", "c04", "c05"]
+    assert window(taste_changes=TasteChanges(13)).rows["comparison_id"].tolist() == [
+        "c03",
+        "c04",
+        "c05",
+    ]
 
 
 def test_the_order_of_pairs_does_not_matter():
     order = [3, 0, 5, 1, 4, 2]
     p = np.array([0.9, 0.2, 0.8, 0.3, 0.5, 0.6])
-    shuffled = reference_window(pairs().iloc[order], p[order], model_version=MODEL, embed=lengths_as_embeddings)
+    shuffled = reference_window(
+        pairs().iloc[order], p[order], model_version=MODEL, embed=lengths_as_embeddings
+    )
     made = window(embed=lengths_as_embeddings)
     pd.testing.assert_frame_equal(shuffled.rows, made.rows)
     np.testing.assert_array_equal(shuffled.embeddings, made.embeddings)
@@ -102,7 +115,11 @@ def test_the_order_of_pairs_does_not_matter():
 
 def test_a_training_pair_may_not_enter_the_reference():
     with pytest.raises(FrameError, match="c02 is of split train"):
-        reference_window(pairs().assign(split=["calib", "calib", "train", "calib", "calib", "calib"]), np.full(6, 0.5), model_version=MODEL)
+        reference_window(
+            pairs().assign(split=["calib", "calib", "train", "calib", "calib", "calib"]),
+            np.full(6, 0.5),
+            model_version=MODEL,
+        )
 
 
 @pytest.mark.parametrize("bad", [np.nan, 1.2, -0.1])
@@ -121,8 +138,21 @@ def test_broken_embeddings_are_refused():
 def test_the_current_window_has_one_row_per_judged_comparison_of_the_model():
     log, comparisons = log_and_comparisons()
     made = current_window(log, comparisons, model_version=MODEL, embed=lengths_as_embeddings)
-    rows = made.rows[["comparison_id", "prompt_id", "prompt_length", "completion_length", "p", "error", "n_votes"]]
-    assert rows.values.tolist() == [["c1", "p1", 5, 3, 0.7, 0.5, 2], ["c2", "p1", 5, 4, 0.4, 0.0, 1]]
+    rows = made.rows[
+        [
+            "comparison_id",
+            "prompt_id",
+            "prompt_length",
+            "completion_length",
+            "p",
+            "error",
+            "n_votes",
+        ]
+    ]
+    assert rows.values.tolist() == [
+        ["c1", "p1", 5, 3, 0.7, 0.5, 2],
+        ["c2", "p1", 5, 4, 0.4, 0.0, 1],
+    ]
     assert made.embeddings.tolist() == [[5.0, 3.0, 1.0]]
 
 
@@ -134,7 +164,9 @@ def test_a_judged_comparison_without_text_is_named():
 
 def test_a_day_without_votes_is_an_empty_window():
     log, comparisons = log_and_comparisons()
-    made = current_window(log.iloc[:0], comparisons, model_version=MODEL, embed=lengths_as_embeddings)
+    made = current_window(
+        log.iloc[:0], comparisons, model_version=MODEL, embed=lengths_as_embeddings
+    )
     assert made.rows.empty
     assert len(made.embeddings) == 0
     assert made.independent().empty
@@ -163,7 +195,9 @@ def test_a_lost_or_broken_file_is_a_named_error(tmp_path, name):
     folder = tmp_path / "w"
     window(embed=lengths_as_embeddings).save(folder)
     (folder / name).write_bytes(b"\x80\x04broken")
-    with pytest.raises(ArtefactError, match="delete the folder and calibrate its reward model again"):
+    with pytest.raises(
+        ArtefactError, match="delete the folder and calibrate its reward model again"
+    ):
         Window.load(folder)
     (folder / name).unlink()
     with pytest.raises(ArtefactError, match=str(folder)):
@@ -200,5 +234,7 @@ def test_flipped_bit_in_a_recorded_window_is_named(tmp_path, name):
     content = bytearray((folder / name).read_bytes())
     content[-20] ^= 4
     (folder / name).write_bytes(content)
-    with pytest.raises(ArtefactError, match=rf"models/reference/demo\.reward_model-1/{name} was changed"):
+    with pytest.raises(
+        ArtefactError, match=rf"models/reference/demo\.reward_model-1/{name} was changed"
+    ):
         Window.load(folder, hashes)

@@ -15,12 +15,20 @@ def votes(n: int = 400, *, confident: float = 1.0, seed: int = 0) -> pd.DataFram
     rng = np.random.default_rng(seed)
     odds = rng.normal(0, 1.2, size=n)
     outcome = (rng.random(n) < 1 / (1 + np.exp(-odds))).astype(float)
-    return pd.DataFrame({"p": 1 / (1 + np.exp(-confident * odds)), "outcome": outcome, "group": [f"c{i:04d}" for i in range(n)]})
+    return pd.DataFrame(
+        {
+            "p": 1 / (1 + np.exp(-confident * odds)),
+            "outcome": outcome,
+            "group": [f"c{i:04d}" for i in range(n)],
+        }
+    )
 
 
 def as_window(judged: pd.DataFrame) -> Window:
     error = np.where(judged["p"] > 0.5, 1 - judged["outcome"], judged["outcome"])
-    rows = pd.DataFrame({"comparison_id": judged["group"], "p": judged["p"], "error": error, "n_votes": 1})
+    rows = pd.DataFrame(
+        {"comparison_id": judged["group"], "p": judged["p"], "error": error, "n_votes": 1}
+    )
     return Window("demo.reward_model@1", rows, np.zeros((0, 0)))
 
 

@@ -41,9 +41,16 @@ def window(seed: int, n: int = 100, *, length: float = 200, error: float = 0.25)
 
 def event(detector: str, seq: int, day: str = DAY, model: str = MODEL) -> DriftEvent:
     return DriftEvent(
-        kind="drift", model_version=model, detector=detector, params_hash="h", stream="errors", seq=seq, day=date.fromisoformat(day),
-        change_seq=seq - 50, evidence={"error_after": 0.5},
-    )  # fmt: skip
+        kind="drift",
+        model_version=model,
+        detector=detector,
+        params_hash="h",
+        stream="errors",
+        seq=seq,
+        day=date.fromisoformat(day),
+        change_seq=seq - 50,
+        evidence={"error_after": 0.5},
+    )
 
 
 def report(current: Window | None = None, **more) -> pd.DataFrame:
@@ -55,9 +62,20 @@ def test_a_quiet_day_is_stable_in_every_space():
     made = report()
     assert set(made["verdict"]) == {Verdict.STABLE}
     assert set(made["space"]) == {
-        "errors", "calibration", "prompt_length", "completion_length", "confidence", "embeddings", "overall",
-    }  # fmt: skip
-    assert set(made.loc[made["space"] == "errors", "detector"]) == {"ddm", "adwin", "hddm_a", "error_rate"}
+        "errors",
+        "calibration",
+        "prompt_length",
+        "completion_length",
+        "confidence",
+        "embeddings",
+        "overall",
+    }
+    assert set(made.loc[made["space"] == "errors", "detector"]) == {
+        "ddm",
+        "adwin",
+        "hddm_a",
+        "error_rate",
+    }
     pd.testing.assert_frame_equal(check_frame(made, DRIFT_REPORTS), made)
 
 
@@ -76,7 +94,10 @@ def test_detectors_on_both_sides_of_midnight_confirm_each_other():
     made = report(events=[event("ddm", 900, "2026-01-04"), event("adwin", 950)])
     assert overall_verdict(made) == Verdict.DRIFT
     assert made.loc[made["detector"] == "ddm", "verdict"].tolist() == [Verdict.STABLE]
-    assert overall_verdict(report(events=[event("ddm", 100, "2026-01-04"), event("adwin", 950)])) == Verdict.WARNING
+    assert (
+        overall_verdict(report(events=[event("ddm", 100, "2026-01-04"), event("adwin", 950)]))
+        == Verdict.WARNING
+    )
 
 
 def test_detectors_that_confirm_each_other_in_the_morning_of_a_long_day_make_it_drift() -> None:
@@ -87,7 +108,13 @@ def test_detectors_that_confirm_each_other_in_the_morning_of_a_long_day_make_it_
 
 
 def test_events_of_later_days_and_other_models_do_not_count():
-    made = report(events=[event("ddm", 900, "2026-01-06"), event("adwin", 950, "2026-01-06"), event("ddm", 901, model="x@2")])
+    made = report(
+        events=[
+            event("ddm", 900, "2026-01-06"),
+            event("adwin", 950, "2026-01-06"),
+            event("ddm", 901, model="x@2"),
+        ]
+    )
     assert overall_verdict(made) == Verdict.STABLE
 
 
@@ -124,17 +151,24 @@ def test_missing_data_is_insufficient_never_stable():
 
 
 def test_an_undecided_calibration_test_is_insufficient():
-    made = report(calibration_tests=[{"name": "slope", "passed": None, "value": None, "threshold": 1.0}])
+    made = report(
+        calibration_tests=[{"name": "slope", "passed": None, "value": None, "threshold": 1.0}]
+    )
     assert made.loc[made["space"] == "calibration", "verdict"].tolist() == [Verdict.INSUFFICIENT]
 
 
 def test_one_setting_decides_how_many_must_agree():
-    assert overall_verdict(report(events=[event("ddm", 900)], params=DriftParams(confirmations=1))) == Verdict.DRIFT
+    assert (
+        overall_verdict(report(events=[event("ddm", 900)], params=DriftParams(confirmations=1)))
+        == Verdict.DRIFT
+    )
 
 
 def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
     made = data_drift_report(window(1), window(2, length=400))
-    drift = {m["config"]["column"]: m["value"] for m in made.json["metrics"] if "column" in m["config"]}
+    drift = {
+        m["config"]["column"]: m["value"] for m in made.json["metrics"] if "column" in m["config"]
+    }
     assert drift["completion_length"] < 1e-6
     assert drift["prompt_length"] > 0.01
     json.dumps(made.json, allow_nan=False)

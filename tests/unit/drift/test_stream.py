@@ -17,7 +17,13 @@ def errors_frame(seed: int = 0, n_before: int = 800, n_after: int = 400) -> pd.D
     rng = np.random.default_rng(seed)
     error = np.concatenate([rng.random(n_before) < 0.25, rng.random(n_after) < 0.55]).astype(float)
     seq = np.arange(len(error)) * 2 + 11
-    return pd.DataFrame({"seq": seq, "day": [f"2026-01-{1 + i // 400:02d}" for i in range(len(error))], "error": error})
+    return pd.DataFrame(
+        {
+            "seq": seq,
+            "day": [f"2026-01-{1 + i // 400:02d}" for i in range(len(error))],
+            "error": error,
+        }
+    )
 
 
 def scanned(frame, states=None, **more):
@@ -27,7 +33,10 @@ def scanned(frame, states=None, **more):
 def test_a_change_gives_one_event_per_detector_with_its_day_and_its_beginning():
     result = scanned(errors_frame())
     assert {e.detector for e in result.events} == {"ddm", "adwin", "hddm_a"}
-    assert all(e.seq > 1611 and e.day == date(2026, 1, 3) and 1400 < e.change_seq <= e.seq for e in result.events)
+    assert all(
+        e.seq > 1611 and e.day == date(2026, 1, 3) and 1400 < e.change_seq <= e.seq
+        for e in result.events
+    )
     assert all(e.evidence["error_before"] < 0.35 and "params" in e.evidence for e in result.events)
     assert len({e.event_id for e in result.events}) == len(result.events)
 
@@ -39,7 +48,10 @@ def test_scanning_in_parts_gives_the_same_events_warnings_and_states(seed):
     states, events = None, []
     for end in (1, 137, 500, 803, 901, 1200):
         part = scanned(frame.iloc[:end], states)  # rows already read are given again
-        states, events = json.loads(json.dumps(part.states, allow_nan=False)), events + list(part.events)
+        states, events = (
+            json.loads(json.dumps(part.states, allow_nan=False)),
+            events + list(part.events),
+        )
     assert tuple(events) == whole.events
     assert states == json.loads(json.dumps(whole.states))
     assert part.warnings == whole.warnings

@@ -34,7 +34,9 @@ def test_mmd_equals_frouros(n, m):
     theirs = MMD(kernel=partial(rbf_kernel, sigma=float(np.sqrt(np.median(distances)))))
     theirs.fit(X=reference)
     expected = theirs.compare(X=current)[0].distance
-    assert maximum_mean_discrepancy(reference, current, n_permutations=199).statistic == pytest.approx(expected, rel=1e-9)
+    assert maximum_mean_discrepancy(
+        reference, current, n_permutations=199
+    ).statistic == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_permutation_p_value_is_that_of_recomputing_every_permutation():
@@ -45,14 +47,22 @@ def test_the_permutation_p_value_is_that_of_recomputing_every_permutation():
     slow = []
     for _ in range(199):
         order = drawn.permutation(21)
-        slow.append(maximum_mean_discrepancy(pooled[order[:12]], pooled[order[12:]], n_permutations=1).statistic)
+        slow.append(
+            maximum_mean_discrepancy(
+                pooled[order[:12]], pooled[order[12:]], n_permutations=1
+            ).statistic
+        )
     assert result.p_value == (sum(s >= result.statistic - 1e-12 for s in slow) + 1) / 200
 
 
 @pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability, error_rate_rise])
 def test_p_values_are_small_no_more_often_than_they_say(test):
     rng = np.random.default_rng(3)
-    draw = (lambda n: (rng.random(n) < 0.25).astype(float)) if test is error_rate_rise else (lambda n: rng.gamma(4, 30, size=n))
+    draw = (
+        (lambda n: (rng.random(n) < 0.25).astype(float))
+        if test is error_rate_rise
+        else (lambda n: rng.gamma(4, 30, size=n))
+    )
     p = np.array([test(draw(80), draw(120)).p_value for _ in range(1000)])
     assert np.mean(p <= 0.05) <= 0.07
     assert np.mean(p <= 0.01) <= 0.02
@@ -60,7 +70,14 @@ def test_p_values_are_small_no_more_often_than_they_say(test):
 
 def test_mmd_p_values_are_small_no_more_often_than_they_say():
     rng = np.random.default_rng(4)
-    p = np.array([maximum_mean_discrepancy(directions(rng, 40), directions(rng, 50), n_permutations=199).p_value for _ in range(150)])
+    p = np.array(
+        [
+            maximum_mean_discrepancy(
+                directions(rng, 40), directions(rng, 50), n_permutations=199
+            ).p_value
+            for _ in range(150)
+        ]
+    )
     assert np.mean(p <= 0.05) <= 0.08
 
 
@@ -82,7 +99,9 @@ def test_mmd_finds_a_new_topic_in_384_dimensions():
 def test_psi_of_one_distribution_has_no_effect_at_any_size():
     rng = np.random.default_rng(7)
     for n in (50, 500, 5000):
-        effects = [population_stability(rng.normal(size=n), rng.normal(size=n)).effect for _ in range(50)]
+        effects = [
+            population_stability(rng.normal(size=n), rng.normal(size=n)).effect for _ in range(50)
+        ]
         assert np.median(effects) < 0.05
 
 
@@ -132,7 +151,13 @@ def test_one_row_is_not_a_sample():
 
 
 @pytest.mark.parametrize(
-    ("share", "n", "low", "high"), [(0.5, 100, 0.4038, 0.5962), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.1, 50, 0.0435, 0.2136)]
+    ("share", "n", "low", "high"),
+    [
+        (0.5, 100, 0.4038, 0.5962),
+        (0.0, 10, 0.0, 0.2775),
+        (1.0, 10, 0.7225, 1.0),
+        (0.1, 50, 0.0435, 0.2136),
+    ],
 )
 def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
     made = proportion(share, n)

@@ -12,7 +12,15 @@ from rlhf_pipeline.records import Verdict
 PARAMS = WindowParams()
 
 
-def made(seed: int, n: int, *, length: float = 200, error: float = 0.25, topic: float = 0.0, per_prompt: int = 2) -> Window:
+def made(
+    seed: int,
+    n: int,
+    *,
+    length: float = 200,
+    error: float = 0.25,
+    topic: float = 0.0,
+    per_prompt: int = 2,
+) -> Window:
     rng = np.random.default_rng([seed, n])
     prompts = np.repeat(np.arange(n), per_prompt)
     count = len(prompts)
@@ -30,11 +38,15 @@ def made(seed: int, n: int, *, length: float = 200, error: float = 0.25, topic: 
             "embedding_row": -1,
         }
     )
-    return Window("m@1", rows, (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32))
+    return Window(
+        "m@1", rows, (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+    )
 
 
 def verdicts(reference, current, params=PARAMS) -> dict[str, Verdict]:
-    return {f"{v.space}/{v.detector}": v.verdict for v in compare_windows(reference, current, params)}
+    return {
+        f"{v.space}/{v.detector}": v.verdict for v in compare_windows(reference, current, params)
+    }
 
 
 def test_one_shifted_space_flags_alone():
@@ -50,14 +62,23 @@ def test_one_shifted_space_flags_alone():
 
 def test_equal_windows_are_stable_at_the_stated_rate():
     params = WindowParams(n_permutations=799)
-    alarms = [any(v != Verdict.STABLE for v in verdicts(made(s, 80), made(1000 + s, 100), params).values()) for s in range(40)]
+    alarms = [
+        any(
+            v != Verdict.STABLE for v in verdicts(made(s, 80), made(1000 + s, 100), params).values()
+        )
+        for s in range(40)
+    ]
     assert sum(alarms) <= 2  # alpha is 0.01 a day
 
 
 def test_many_rows_alone_do_not_make_a_small_shift_drift():
     found = verdicts(_large(1, 200), _large(2, 202))
     assert found["completion_length/ks"] == Verdict.STABLE
-    row = next(v for v in compare_windows(_large(1, 200), _large(2, 202), PARAMS) if (v.space, v.detector) == ("completion_length", "ks"))
+    row = next(
+        v
+        for v in compare_windows(_large(1, 200), _large(2, 202), PARAMS)
+        if (v.space, v.detector) == ("completion_length", "ks")
+    )
     assert row.p_value < 1e-6
     assert row.evidence["p_adjusted"] < PARAMS.alpha
 
@@ -78,7 +99,9 @@ def test_below_the_least_number_of_rows_there_is_no_verdict():
 
 def test_missing_embeddings_leave_the_other_spaces_their_verdicts():
     reference = made(1, 100)
-    found = verdicts(Window("m@1", reference.rows, np.zeros((0, 0), dtype=np.float32)), made(2, 100))
+    found = verdicts(
+        Window("m@1", reference.rows, np.zeros((0, 0), dtype=np.float32)), made(2, 100)
+    )
     assert found.pop("embeddings/mmd") == Verdict.INSUFFICIENT
     assert set(found.values()) == {Verdict.STABLE}
 

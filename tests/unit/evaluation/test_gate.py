@@ -12,12 +12,21 @@ def interval(value, low, high, n=300):
 
 def evaluation(**changes):
     good = {
-        "candidate": "demo.policy@2", "champion": "demo.policy@1", "reward_model": "demo.reward_model@1", "n_prompts": 300,
-        "prompts_hash": "h", "win_rate": interval(0.6, 0.55, 0.65), "mean_reward_candidate": interval(0.5, 0.4, 0.6),
-        "mean_reward_champion": interval(0.0, -0.1, 0.1), "kl": interval(0.1, 0.08, 0.12),
-        "checkable_candidate": interval(0.28, 0.22, 0.34, 180), "checkable_champion": interval(0.3, 0.24, 0.36, 180),
-        "checkable_difference": interval(-0.02, -0.06, 0.02, 180), "mean_length_candidate": 70.0, "mean_length_champion": 65.0,
-    }  # fmt: skip
+        "candidate": "demo.policy@2",
+        "champion": "demo.policy@1",
+        "reward_model": "demo.reward_model@1",
+        "n_prompts": 300,
+        "prompts_hash": "h",
+        "win_rate": interval(0.6, 0.55, 0.65),
+        "mean_reward_candidate": interval(0.5, 0.4, 0.6),
+        "mean_reward_champion": interval(0.0, -0.1, 0.1),
+        "kl": interval(0.1, 0.08, 0.12),
+        "checkable_candidate": interval(0.28, 0.22, 0.34, 180),
+        "checkable_champion": interval(0.3, 0.24, 0.36, 180),
+        "checkable_difference": interval(-0.02, -0.06, 0.02, 180),
+        "mean_length_candidate": 70.0,
+        "mean_length_champion": 65.0,
+    }
     return Evaluation(**(good | changes))
 
 
@@ -28,10 +37,19 @@ def verdict(decision, name):
 def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
     decision = gate(evaluation(), GateParams())
     assert decision.promoted
-    assert [check.name for check in decision.checks] == ["win_rate", "checkable_answers", "mean_length", "blocking_checks"]
-    assert verdict(decision, "win_rate").reason == "Win rate 0.600 over 300 prompts: its lower bound 0.550 is above 0.5."
+    assert [check.name for check in decision.checks] == [
+        "win_rate",
+        "checkable_answers",
+        "mean_length",
+        "blocking_checks",
+    ]
+    assert (
+        verdict(decision, "win_rate").reason
+        == "Win rate 0.600 over 300 prompts: its lower bound 0.550 is above 0.5."
+    )
     assert verdict(decision, "mean_length").reason == (
-        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the 25% allowed."
+        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the 25% "
+        "allowed."
     )
 
 
@@ -42,27 +60,43 @@ def test_a_lower_bound_of_exactly_one_half_is_not_enough():
 
 
 def test_facts_worse_beyond_the_interval_stop_a_winner():
-    decision = gate(evaluation(checkable_difference=interval(-0.08, -0.13, -0.03, 180)), GateParams())
+    decision = gate(
+        evaluation(checkable_difference=interval(-0.08, -0.13, -0.03, 180)), GateParams()
+    )
     assert not decision.promoted
     assert "is worse beyond its interval" in verdict(decision, "checkable_answers").reason
 
 
 def test_facts_worse_within_the_interval_do_not():
-    assert verdict(gate(evaluation(checkable_difference=interval(-0.05, -0.1, 0.0)), GateParams()), "checkable_answers").passed
+    assert verdict(
+        gate(evaluation(checkable_difference=interval(-0.05, -0.1, 0.0)), GateParams()),
+        "checkable_answers",
+    ).passed
 
 
-@pytest.mark.parametrize(("length", "passed"), [(81.25, True), (81.3, False), (48.75, True), (48.7, False), (math.nan, False)])
+@pytest.mark.parametrize(
+    ("length", "passed"),
+    [(81.25, True), (81.3, False), (48.75, True), (48.7, False), (math.nan, False)],
+)
 def test_the_mean_length_may_move_a_quarter_either_way(length, passed):
-    assert verdict(gate(evaluation(mean_length_candidate=length), GateParams()), "mean_length").passed is passed
+    assert (
+        verdict(gate(evaluation(mean_length_candidate=length), GateParams()), "mean_length").passed
+        is passed
+    )
 
 
 def test_a_failed_blocking_check_stops_everything_and_is_named():
     decision = gate(evaluation(), GateParams(), ["retraining_set: enough pairs"])
     assert not decision.promoted
-    assert verdict(decision, "blocking_checks").reason == "1 blocking checks failed: retraining_set: enough pairs."
+    assert (
+        verdict(decision, "blocking_checks").reason
+        == "1 blocking checks failed: retraining_set: enough pairs."
+    )
 
 
 def test_nothing_checkable_is_not_taken_for_correct():
-    nothing = evaluation(checkable_candidate=None, checkable_champion=None, checkable_difference=None)
+    nothing = evaluation(
+        checkable_candidate=None, checkable_champion=None, checkable_difference=None
+    )
     assert not gate(nothing, GateParams()).promoted
     assert gate(nothing, GateParams(require_checkable=False)).promoted

@@ -11,7 +11,12 @@ from rlhf_pipeline.evaluation.win_rate import win_rate, wins
 def samples(candidate, champion, prompts=None):
     n = len(candidate)
     return pd.DataFrame(
-        {"prompt_id": prompts or [f"p{i}" for i in range(n)], "score_candidate": candidate, "score_champion": champion}, dtype=object
+        {
+            "prompt_id": prompts or [f"p{i}" for i in range(n)],
+            "score_candidate": candidate,
+            "score_champion": champion,
+        },
+        dtype=object,
     ).astype({"score_candidate": float, "score_champion": float})
 
 
@@ -19,7 +24,10 @@ def test_the_interval_covers_a_known_mean_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = [
         interval.low <= 0.6 <= interval.high
-        for interval in (bootstrap_mean(rng.binomial(1, 0.6, size=200), seed=i, n_resamples=300) for i in range(200))
+        for interval in (
+            bootstrap_mean(rng.binomial(1, 0.6, size=200), seed=i, n_resamples=300)
+            for i in range(200)
+        )
     ]
     assert 0.9 <= np.mean(covered) <= 0.99
 
@@ -31,7 +39,10 @@ def test_the_same_seed_gives_the_same_interval():
 
 
 def test_a_bootstrap_in_parts_is_as_wide_as_one_in_a_piece():
-    parts, whole = (bootstrap_mean(np.arange(30.0), seed=0, n_resamples=1000, max_draws=draws) for draws in (100, 10**6))
+    parts, whole = (
+        bootstrap_mean(np.arange(30.0), seed=0, n_resamples=1000, max_draws=draws)
+        for draws in (100, 10**6)
+    )
     assert parts.value == whole.value == 14.5
     assert parts.low == pytest.approx(whole.low, abs=0.6)
     assert parts.high == pytest.approx(whole.high, abs=0.6)
@@ -73,18 +84,28 @@ def test_a_clearly_better_candidate_is_told_from_an_equal_one():
 
 
 def test_only_prompts_with_a_reference_are_checked():
-    right = rightness(pd.Series(["7", None, "Paris"]), pd.Series(["It is 7.", "Hello.", "It is Rome."]))
+    right = rightness(
+        pd.Series(["7", None, "Paris"]), pd.Series(["It is 7.", "Hello.", "It is Rome."])
+    )
     assert right[[0, 2]].tolist() == [1.0, 0.0]
     assert np.isnan(right[1])
 
 
 def test_the_difference_is_paired_by_prompt():
-    frame = pd.DataFrame({"prompt_id": [f"p{i}" for i in range(60)], "right_candidate": [1.0, 0.0] * 30, "right_champion": [1.0, 0.0] * 30})
+    frame = pd.DataFrame(
+        {
+            "prompt_id": [f"p{i}" for i in range(60)],
+            "right_candidate": [1.0, 0.0] * 30,
+            "right_champion": [1.0, 0.0] * 30,
+        }
+    )
     result = checkable(frame, seed=0)
     assert result.candidate.low < 0.5 < result.candidate.high
     assert (result.difference.low, result.difference.high) == (0.0, 0.0)
 
 
 def test_without_checkable_prompts_nothing_is_said():
-    frame = pd.DataFrame({"prompt_id": ["p"], "right_candidate": [np.nan], "right_champion": [np.nan]})
+    frame = pd.DataFrame(
+        {"prompt_id": ["p"], "right_candidate": [np.nan], "right_champion": [np.nan]}
+    )
     assert checkable(frame, seed=0) is None

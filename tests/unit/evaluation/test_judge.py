@@ -3,12 +3,22 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import CompletionError, InvalidScores, ModelError, NotEnoughData
-from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompt_ids, frozen_prompts, prompts_hash
+from rlhf_pipeline.evaluation import (
+    EvaluationParams,
+    evaluate,
+    frozen_prompt_ids,
+    frozen_prompts,
+    prompts_hash,
+)
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.loading import Generated, Policy
 from rlhf_pipeline.store import Store
 
-LABELS = {"candidate_label": "demo.policy@2", "champion_label": "demo.policy@1", "reward_model_label": "demo.reward_model@1"}
+LABELS = {
+    "candidate_label": "demo.policy@2",
+    "champion_label": "demo.policy@1",
+    "reward_model_label": "demo.reward_model@1",
+}
 PARAMS = EvaluationParams(max_new_tokens=4, n_resamples=200, min_prompts=15)
 
 
@@ -35,9 +45,17 @@ def tiny_policy(seed, *, vocabulary=260):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(names), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(names),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
     return Policy(LlamaForCausalLM(config).eval(), tokenizer, name=f"tiny{seed}")
 
 
@@ -74,7 +92,11 @@ def test_frozen_prompts_are_the_same_every_time_and_known_by_their_hash(prompts)
 def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
     result, samples = evaluate(champion, champion, prompts, LikesLength(), PARAMS, **LABELS)
     assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
-    assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (0.0, 1.0, 0.0)
+    assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (
+        0.0,
+        1.0,
+        0.0,
+    )
     assert samples["completion_candidate"].tolist() == samples["completion_champion"].tolist()
     assert result.expected_win_rate is None
     assert result.n_prompts == 20
@@ -82,16 +104,27 @@ def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
 
 def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
     candidate = tiny_policy(1)
-    results = [evaluate(candidate, champion, frame, LikesLength(), PARAMS, **LABELS)[0] for frame in (prompts, prompts.iloc[::-1])]
+    results = [
+        evaluate(candidate, champion, frame, LikesLength(), PARAMS, **LABELS)[0]
+        for frame in (prompts, prompts.iloc[::-1])
+    ]
     assert results[0].samples_hash == results[1].samples_hash
-    assert results[0].model_dump(exclude={"evaluated_at"}) == results[1].model_dump(exclude={"evaluated_at"})
+    assert results[0].model_dump(exclude={"evaluated_at"}) == results[1].model_dump(
+        exclude={"evaluated_at"}
+    )
     assert results[0].kl.low > 0
 
 
 def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, prompts):
     params = PARAMS.model_copy(update={"samples_per_prompt": 2})
     result, samples = evaluate(
-        Says(champion, "a long completion"), Says(champion, "short"), prompts, LikesLength(), params, calibrator=Halves(), **LABELS
+        Says(champion, "a long completion"),
+        Says(champion, "short"),
+        prompts,
+        LikesLength(),
+        params,
+        calibrator=Halves(),
+        **LABELS,
     )
     assert result.win_rate.value == 1.0
     assert result.win_rate.n == 20
@@ -106,12 +139,18 @@ def test_a_policy_that_writes_nothing_is_named(champion, prompts):
         evaluate(Says(champion, " "), champion, prompts, LikesLength(), PARAMS, **LABELS)
 
 
-def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_once(champion, prompts, tmp_path):
+def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_once(
+    champion, prompts, tmp_path
+):
     candidate, params = tiny_policy(1), PARAMS.model_copy(update={"samples_per_prompt": 2})
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
         store.migrate()
-        result, samples = evaluate(candidate, champion, prompts, LikesLength(), params, ledger=store.generation, **LABELS)
-        runs = {run.states["succeeded"] + run.states.get("failed", 0) for run in store.generation.runs()}
+        result, samples = evaluate(
+            candidate, champion, prompts, LikesLength(), params, ledger=store.generation, **LABELS
+        )
+        runs = {
+            run.states["succeeded"] + run.states.get("failed", 0) for run in store.generation.runs()
+        }
         assert runs == {40}, "a run for each policy"
         assert {by for by, _ in store.generation.totals("asset", "provider", "model")} == {
             ("evaluation", "local", "demo.policy@1"), ("evaluation", "local", "demo.policy@2"),
@@ -121,12 +160,18 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
             def generate(self, prompts, **more):
                 raise AssertionError("it was written before")
 
-        again = [Spent(policy.model, policy.tokenizer, name="spent") for policy in (candidate, champion)]
-        repeated, _ = evaluate(*again, prompts, LikesLength(), params, ledger=store.generation, **LABELS)
+        again = [
+            Spent(policy.model, policy.tokenizer, name="spent") for policy in (candidate, champion)
+        ]
+        repeated, _ = evaluate(
+            *again, prompts, LikesLength(), params, ledger=store.generation, **LABELS
+        )
     assert repeated.samples_hash == result.samples_hash
     for policy, column in ((candidate, "completion_candidate"), (champion, "completion_champion")):
         alone = [
-            policy.generate([row.prompt], temperature=0.8, top_p=1.0, seeds=[row.seed], max_new_tokens=4)[0].text
+            policy.generate(
+                [row.prompt], temperature=0.8, top_p=1.0, seeds=[row.seed], max_new_tokens=4
+            )[0].text
             for row in samples.itertuples()
         ]
         assert samples[column].tolist() == alone
@@ -134,8 +179,13 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
 
 
 def test_a_prompt_that_a_policy_cannot_complete_is_named(champion, prompts):
-    long = prompts.assign(text=prompts["text"].where(prompts.index != prompts.index[3], "word " * 200))
-    with pytest.raises(CompletionError, match=f"could not complete prompt {prompts['prompt_id'].iloc[3]}: The prompt has"):
+    long = prompts.assign(
+        text=prompts["text"].where(prompts.index != prompts.index[3], "word " * 200)
+    )
+    with pytest.raises(
+        CompletionError,
+        match=f"could not complete prompt {prompts['prompt_id'].iloc[3]}: The prompt has",
+    ):
         evaluate(champion, champion, long, LikesLength(), PARAMS, **LABELS)
 
 
@@ -155,7 +205,15 @@ def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
 
 def test_progress_is_told_of_both_policies(champion, prompts):
     told = []
-    evaluate(champion, champion, prompts, LikesLength(), PARAMS, progress=lambda *what: told.append(what), **LABELS)
+    evaluate(
+        champion,
+        champion,
+        prompts,
+        LikesLength(),
+        PARAMS,
+        progress=lambda *what: told.append(what),
+        **LABELS,
+    )
     assert told == [(20, 20, "candidate completes"), (20, 20, "champion completes")]
 
 
@@ -166,7 +224,10 @@ def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
     head = champion.tokenizer("hi")["input_ids"]
     tail = [*champion.tokenizer("yes")["input_ids"], champion.tokenizer.eos_token_id]
     with torch.inference_mode():
-        p, q = (x.model(torch.tensor([head + tail])).logits[0, len(head) - 1 : -1].double().softmax(-1) for x in (candidate, champion))
+        p, q = (
+            x.model(torch.tensor([head + tail])).logits[0, len(head) - 1 : -1].double().softmax(-1)
+            for x in (candidate, champion)
+        )
     expected = float((p * (p / q).log()).sum(-1).mean())
     got = kl_per_token(candidate, champion, ["hi", "a longer prompt than that"], ["yes", ""])
     assert got[0] == pytest.approx(expected, rel=1e-5)
@@ -175,7 +236,10 @@ def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
 
 def test_kl_does_not_depend_on_the_batch(champion):
     candidate = tiny_policy(1)
-    prompts, texts = [f"prompt {'x' * i}" for i in range(9)], [f"text {'y' * (9 - i)}" for i in range(9)]
+    prompts, texts = (
+        [f"prompt {'x' * i}" for i in range(9)],
+        [f"text {'y' * (9 - i)}" for i in range(9)],
+    )
     together = kl_per_token(candidate, champion, prompts, texts)
     alone = kl_per_token(candidate, champion, prompts, texts, max_logits=1)
     np.testing.assert_allclose(alone, together, rtol=1e-4)

@@ -9,7 +9,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def test_a_loss_curve_is_a_png_and_grows_with_the_curves_shown():
     loss = [(i, 1 / i) for i in range(1, 30)]
     alone = loss_curve(loss, title="dpo")
-    more = loss_curve(loss, title="dpo", others={"reward margin": [(1, 0.0), (2, 0.5)], "never logged": []})
+    more = loss_curve(
+        loss, title="dpo", others={"reward margin": [(1, 0.0), (2, 0.5)], "never logged": []}
+    )
     assert alone.startswith(PNG)
     assert len(more) > len(alone)
     assert loss_curve(loss, title="dpo") == alone

@@ -15,26 +15,48 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def predicted(p: list[float]) -> pd.DataFrame:
     rows = {
-        "day": "2026-01-01", "comparison_id": [f"c{i}" for i in range(len(p))], "reward_model": "m@1", "calibrator": "none", "data_hash": "d",
-        "features_hash": "f", "score_a": [one - 0.5 for one in p], "score_b": 0.0, "p_raw": p, "p_calibrated": p, "predicted_at": NOON,
-    }  # fmt: skip
+        "day": "2026-01-01",
+        "comparison_id": [f"c{i}" for i in range(len(p))],
+        "reward_model": "m@1",
+        "calibrator": "none",
+        "data_hash": "d",
+        "features_hash": "f",
+        "score_a": [one - 0.5 for one in p],
+        "score_b": 0.0,
+        "p_raw": p,
+        "p_calibrated": p,
+        "predicted_at": NOON,
+    }
     return check_frame(pd.DataFrame(rows), PREDICTIONS)
 
 
 def cast(choices: str, person: str = "ann", first_seq: int = 1) -> pd.DataFrame:
     rows = [
         {
-            "seq": first_seq + i, "vote_id": f"{person}{i}", "comparison_id": f"c{i}", "prompt_id": f"p{i}", "annotator_id": person,
-            "annotator_kind": "human", "choice": {"t": "tie"}.get(choice, choice), "strength": None, "voted_at": NOON, "received_at": NOON, "day": "2026-01-01",
+            "seq": first_seq + i,
+            "vote_id": f"{person}{i}",
+            "comparison_id": f"c{i}",
+            "prompt_id": f"p{i}",
+            "annotator_id": person,
+            "annotator_kind": "human",
+            "choice": {"t": "tie"}.get(choice, choice),
+            "strength": None,
+            "voted_at": NOON,
+            "received_at": NOON,
+            "day": "2026-01-01",
         }
         for i, choice in enumerate(choices)
-    ]  # fmt: skip
+    ]
     frame = pd.DataFrame(rows)
     return check_frame(frame.reindex(columns=list(VOTES.columns)), VOTES)
 
 
 # Edges that binary fractions miss: 0.6 - 0.5 is less than 0.1.
-EDGES = [0.5 + n / 20 for n in range(1, 11)] + [1 - n / 20 for n in range(11)] + [0.55, 0.3, 0.7, 0.15, 0.85]
+EDGES = (
+    [0.5 + n / 20 for n in range(1, 11)]
+    + [1 - n / 20 for n in range(11)]
+    + [0.55, 0.3, 0.7, 0.15, 0.85]
+)
 
 
 def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
@@ -81,7 +103,9 @@ def test_where_nobody_preferred_a_side_there_is_nothing_to_show():
 
 
 def test_comparisons_of_one_prompt_are_no_independent_evidence():
-    """12 prompts of 25 comparisons, a prompt's comparisons right or wrong together: what is known of the model is known of 12 prompts."""
+    """12 prompts of 25 comparisons, a prompt's comparisons right or wrong together: what is known
+    of the model is known of 12 prompts.
+    """
     choices = "".join(("a" if prompt % 4 else "b") * 25 for prompt in range(12))
     apart = cast(choices)
     joined = apart.assign(prompt_id=[f"p{i // 25}" for i in range(300)])
@@ -93,4 +117,6 @@ def test_comparisons_of_one_prompt_are_no_independent_evidence():
         assert wide.value == pytest.approx(narrow.value)
         assert wide.high - wide.low > 2 * (narrow.high - narrow.low), name
     (narrow_bin,), (wide_bin,) = by_comparison.bins, by_prompt.bins
-    assert wide_bin.accuracy_high - wide_bin.accuracy_low > 2 * (narrow_bin.accuracy_high - narrow_bin.accuracy_low)
+    assert wide_bin.accuracy_high - wide_bin.accuracy_low > 2 * (
+        narrow_bin.accuracy_high - narrow_bin.accuracy_low
+    )

@@ -1,7 +1,8 @@
 """Fills in what new golden entries expect: `PYTHONPATH=. python tests/unit/golden/add.py`.
 
-Write an entry with `about` and `input` alone into the file of its noun, then run this. An entry that expects something is never
-touched: it stands for bytes in people's homes, and where the code disagrees with it, the code is wrong.
+Write an entry with `about` and `input` alone into the file of its noun, then run this. An entry
+that expects something is never touched: it stands for bytes in people's homes, and where the code
+disagrees with it, the code is wrong.
 """
 
 import json
@@ -14,9 +15,13 @@ from tests.unit.golden.digests import DIGESTS, as_json
 FOLDER = Path(__file__).parent
 
 
-def fill(entries: Mapping[str, list[dict[str, Any]]], digests: Mapping[str, Callable[[Any], Any]]) -> list[str]:
+def fill(
+    entries: Mapping[str, list[dict[str, Any]]], digests: Mapping[str, Callable[[Any], Any]]
+) -> list[str]:
     """Compute what entries without `expected` must give; the ones that were filled."""
-    new = [(name, case) for name, cases in entries.items() for case in cases if "expected" not in case]
+    new = [
+        (name, case) for name, cases in entries.items() for case in cases if "expected" not in case
+    ]
     for name, case in new:
         case["expected"] = as_json(digests[name](case["input"]))
     return [f"{name}, {case['about']}" for name, case in new]

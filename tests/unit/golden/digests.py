@@ -1,4 +1,6 @@
-"""How each digest, id, key and tag that lies in people's homes is computed, by the name of its golden file and entry."""
+"""How each digest, id, key and tag that lies in people's homes is computed, by the name of its
+golden file and entry.
+"""
 
 import json
 import tempfile
@@ -30,7 +32,16 @@ from rlhf_pipeline.evaluation.judge import EvaluationParams, _questions
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, check_frame, frame_hash
 from rlhf_pipeline.prompts.base import day_seed, prompt_id
-from rlhf_pipeline.records import DriftEvent, NewFeedback, NewVote, TasteChange, TriggerDecision, content_hash, content_id, folder_hash
+from rlhf_pipeline.records import (
+    DriftEvent,
+    NewFeedback,
+    NewVote,
+    TasteChange,
+    TriggerDecision,
+    content_hash,
+    content_id,
+    folder_hash,
+)
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.registry.openings import opening_recorder
@@ -39,13 +50,25 @@ from rlhf_pipeline.retraining.candidates import lineage_of
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.rows import sample_by_weight
 from rlhf_pipeline.store.anchors import drop_anchor
-from rlhf_pipeline.store.audit import link_hash, row_digest, rows_digest, taste_change_digest, vote_digest
+from rlhf_pipeline.store.audit import (
+    link_hash,
+    row_digest,
+    rows_digest,
+    taste_change_digest,
+    vote_digest,
+)
 from rlhf_pipeline.store.casting import seal
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.completions_cache import _sealed
 from rlhf_pipeline.store.dealing import _number_of
 from rlhf_pipeline.store.decisions import decision_digest
-from rlhf_pipeline.store.schema import annotation_rules, comparisons, feedback, guidelines, predictions
+from rlhf_pipeline.store.schema import (
+    annotation_rules,
+    comparisons,
+    feedback,
+    guidelines,
+    predictions,
+)
 from rlhf_pipeline.store.tokens import _hash as secret_hash
 from rlhf_pipeline.votes.splits import split_of
 from rlhf_pipeline.votes.test_split import Opening
@@ -54,13 +77,18 @@ from rlhf_pipeline.web.auth import SECRET_FILE, Auth
 from rlhf_pipeline.web.idempotency import request_bytes
 from rlhf_pipeline.web.votes import _store_key
 
-COMMIT_AND_RELEASE = ("mlflow.source.git.commit", "rlhf_pipeline.version")  # of the code that runs the test
+# of the code that runs the test
+COMMIT_AND_RELEASE = ("mlflow.source.git.commit", "rlhf_pipeline.version")
 MOMENTS = ("voted_at", "received_at", "created_at", "published_at", "predicted_at", "at")
 
 
 def digest_vote_body(given: dict[str, Any]) -> dict[str, Any]:
     sealed = seal(NewVote.model_validate(given))
-    return {"body_hash": sealed.body_hash, "vote_id": sealed.vote_id, "details": sealed.columns["details"]}
+    return {
+        "body_hash": sealed.body_hash,
+        "vote_id": sealed.vote_id,
+        "details": sealed.columns["details"],
+    }
 
 
 def write_anchor(given: dict[str, Any]) -> str:
@@ -68,7 +96,13 @@ def write_anchor(given: dict[str, Any]) -> str:
     audit: Any = SimpleNamespace(head=lambda: (given["seq"], given["hash"]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "anchors"
-        drop_anchor(path, audit, given["organization"], given["project"], datetime.fromisoformat(given["at"]))
+        drop_anchor(
+            path,
+            audit,
+            given["organization"],
+            given["project"],
+            datetime.fromisoformat(given["at"]),
+        )
         return path.read_text()
 
 
@@ -77,7 +111,9 @@ def digest_request(given: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / SECRET_FILE).write_text(given["secret"])
         auth = Auth(store, Settings(home=Path(home)))
-        return auth.digest(request_bytes(given["method"], given["path"], given["query"], given["body"].encode()))
+        return auth.digest(
+            request_bytes(given["method"], given["path"], given["query"], given["body"].encode())
+        )
 
 
 class Echo:
@@ -103,15 +139,22 @@ def key_completion(given: dict[str, Any]) -> dict[str, str]:
 def generate_completions(given: dict[str, Any]) -> list[dict[str, Any]]:
     """What a small completions run stores."""
     prompts = check_frame(pd.DataFrame(given["prompts"]), PROMPTS)
-    made = generate(prompts, [Echo()], CompletionParams(**given["params"]), ledger=MemoryLedger()).frame
+    made = generate(
+        prompts, [Echo()], CompletionParams(**given["params"]), ledger=MemoryLedger()
+    ).frame
     return made[["completion_id", "prompt_id", "text", "sample_index", "seed"]].to_dict("records")
 
 
 def identify_imported_comparison(given: dict[str, Any]) -> dict[str, Any]:
     nobody: Any = None  # ids depend on the cells alone
-    shelf = ComparisonImport(nobody, nobody, pair_key, nobody, datetime(2026, 3, 1, tzinfo=UTC), given["source"])
+    shelf = ComparisonImport(
+        nobody, nobody, pair_key, nobody, datetime(2026, 3, 1, tzinfo=UTC), given["source"]
+    )
     found = shelf._comparison(given["cells"], 0, is_own=False)
-    return {name: found[name] for name in ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "pair_key")}
+    return {
+        name: found[name]
+        for name in ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "pair_key")
+    }
 
 
 def hash_frame(given: dict[str, Any]) -> str:
@@ -133,7 +176,12 @@ class FixedScores:
 
 def hash_features(row: dict[str, Any]) -> str:
     scores: Any = FixedScores()
-    about = {"reward_model_label": "m@1", "calibrator_version": "none", "data_hash": "d", "predicted_at": datetime(2026, 3, 1, tzinfo=UTC)}
+    about = {
+        "reward_model_label": "m@1",
+        "calibrator_version": "none",
+        "data_hash": "d",
+        "predicted_at": datetime(2026, 3, 1, tzinfo=UTC),
+    }
     return str(predict(pd.DataFrame([row]), scores, **about)["features_hash"].iloc[0])
 
 
@@ -144,7 +192,9 @@ def hash_detector_params(given: dict[str, Any]) -> str:
 
 def identify_calibration_event(given: dict[str, Any]) -> dict[str, str]:
     rows = pd.DataFrame([{"reward_model": "m@1", "is_error": True, "seq": 7, "day": "2026-03-01"}])
-    (event,) = calibration_events(rows, [{**given, "passed": False, "value": 2.0}], model_version="m@1")
+    (event,) = calibration_events(
+        rows, [{**given, "passed": False, "value": 2.0}], model_version="m@1"
+    )
     return {"params_hash": event.params_hash, "event_id": event.event_id}
 
 
@@ -195,11 +245,17 @@ class RecordingTracking:
     def get_registered_model(self, name: str) -> str:
         return name
 
-    def create_model_version(self, name: str, source: str, run_id: str, *, tags: dict[str, str], description: str) -> Any:
+    def create_model_version(
+        self, name: str, source: str, run_id: str, *, tags: dict[str, str], description: str
+    ) -> Any:
         self.tags = {**tags, "(name)": name, "(source)": source, "(description)": description}
-        return SimpleNamespace(name=name, version="1", source=source, run_id=run_id, tags=tags, creation_timestamp=0)
+        return SimpleNamespace(
+            name=name, version="1", source=source, run_id=run_id, tags=tags, creation_timestamp=0
+        )
 
-    def create_run(self, experiment_id: str, *, tags: dict[str, str], run_name: str, **_: Any) -> Any:
+    def create_run(
+        self, experiment_id: str, *, tags: dict[str, str], run_name: str, **_: Any
+    ) -> Any:
         self.tags = {**tags, "(experiment)": experiment_id, "(name)": run_name}
         return SimpleNamespace(info=SimpleNamespace(run_id="r"))
 
@@ -226,7 +282,12 @@ def tag_opening(given: dict[str, Any]) -> dict[str, str]:
 
 
 def fingerprint_candidate(given: dict[str, Any]) -> dict[str, Any]:
-    lineage = lineage_of(given["strategy"], StrategyParams(**given["params"]), given["parent_hash"], given["data_hash"])
+    lineage = lineage_of(
+        given["strategy"],
+        StrategyParams(**given["params"]),
+        given["parent_hash"],
+        given["data_hash"],
+    )
     return {"lineage": lineage, "fingerprint": content_hash(lineage)}
 
 
@@ -249,7 +310,10 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 def _row(given: dict[str, Any]) -> dict[str, Any]:
     """A stored row: its moments as the store gives them."""
-    return {name: datetime.fromisoformat(value) if name in MOMENTS and value is not None else value for name, value in given.items()}
+    return {
+        name: datetime.fromisoformat(value) if name in MOMENTS and value is not None else value
+        for name, value in given.items()
+    }
 
 
 def _ids(frame: pd.DataFrame) -> list[str]:
@@ -260,7 +324,9 @@ DIGESTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "votes": {
         "body": digest_vote_body,
         "row": lambda given: vote_digest(_row(given)),
-        "key of an API vote": lambda given: _store_key(SimpleNamespace(user_id=given["user_id"]), given["key"]),  # type: ignore[arg-type]
+        "key of an API vote": lambda given: _store_key(
+            SimpleNamespace(user_id=given["user_id"]), given["key"]
+        ),  # type: ignore[arg-type]
         "key of an imported vote": lambda given: import_key(_row(given)),
     },
     "audit": {
@@ -275,7 +341,9 @@ DIGESTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     },
     "feedback": {
         "row": lambda given: row_digest(feedback, _row(given)),
-        "record": lambda given: NewFeedback.model_validate(given).model_dump_json(exclude_none=True),
+        "record": lambda given: NewFeedback.model_validate(given).model_dump_json(
+            exclude_none=True
+        ),
     },
     "rules": {
         "rules": lambda given: row_digest(annotation_rules, _row(given)),
@@ -299,8 +367,12 @@ DIGESTS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "pairing": lambda parts: pairing_seed(*parts),
         "card": _number_of,
         "position": lambda given: _ids(in_seeded_order(pd.DataFrame(given["rows"]), given["seed"])),
-        "weight": lambda given: _ids(sample_by_weight(pd.DataFrame(given["rows"]), seed=given["seed"])),
-        "evaluation": lambda given: _questions(pd.DataFrame(given["prompts"]), EvaluationParams(**given["params"]))["seed"].tolist(),
+        "weight": lambda given: _ids(
+            sample_by_weight(pd.DataFrame(given["rows"]), seed=given["seed"])
+        ),
+        "evaluation": lambda given: _questions(
+            pd.DataFrame(given["prompts"]), EvaluationParams(**given["params"])
+        )["seed"].tolist(),
     },
     "completions": {
         "request": key_completion,

@@ -1,4 +1,6 @@
-"""Which columns and fields a digest covers is written out: a new one is put on a list by somebody, or a test here fails."""
+"""Which columns and fields a digest covers is written out: a new one is put on a list by somebody,
+or a test here fails.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -17,21 +19,33 @@ from rlhf_pipeline.retraining.candidates import BOOKKEEPING, lineage_of
 from rlhf_pipeline.retraining.candidates import FIRST_PARAMS as FIRST_STRATEGY_PARAMS
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.store import decisions
-from rlhf_pipeline.store.audit import DIGESTED, KEPT, NOT_DIGESTED, row_digest, rows_digest, taste_change_digest
+from rlhf_pipeline.store.audit import (
+    DIGESTED,
+    KEPT,
+    NOT_DIGESTED,
+    row_digest,
+    rows_digest,
+    taste_change_digest,
+)
 from rlhf_pipeline.store.audit import LATER_COLUMNS as LATER_VOTE_COLUMNS
 from rlhf_pipeline.store.casting import BODY_FIELDS, seal
 from rlhf_pipeline.store.schema import comparisons, predictions, taste_changes
 from rlhf_pipeline.votes.training_data import training_data_hash
 
 FRAMES = json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
-NEWER = "Rows and records of existing homes lack {new}: put it on a list of what is left out, or of what is digested where it is filled."
+NEWER = (
+    "Rows and records of existing homes lack {new}: put it on a list of what is left out, or "
+    "of what is digested where it is filled."
+)
 
 
 @pytest.mark.parametrize("table", DIGESTED, ids=[table.name for table in DIGESTED])
 def test_every_column_is_digested_or_left_out(table) -> None:
     digested, left_out = set(DIGESTED[table]), set(NOT_DIGESTED[table])
     assert not digested & left_out
-    assert {column.name for column in table.c} == digested | left_out, NEWER.format(new="the new column")
+    assert {column.name for column in table.c} == digested | left_out, NEWER.format(
+        new="the new column"
+    )
 
 
 def test_every_kept_row_has_its_columns_written_out() -> None:
@@ -42,7 +56,9 @@ def test_every_kept_row_has_its_columns_written_out() -> None:
 @pytest.mark.parametrize("action", KEPT)
 def test_a_column_beside_the_written_ones_changes_no_digest(action: str) -> None:
     table = KEPT[action].table
-    row = {column.name: None for column in table.c} | {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    row = {column.name: None for column in table.c} | {
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC)
+    }
     assert row_digest(table, row | {"added": "later"}) == row_digest(table, row)
 
 
@@ -57,8 +73,16 @@ class LaterChange(TasteChange):
 
 
 def test_a_field_added_to_taste_changes_changes_no_digest() -> None:
-    values = {"change_id": 1, "change_seq": 1, "cause": "c", "actor": "ann", "recorded_at": datetime(2026, 1, 1, tzinfo=UTC)}
-    assert set(DIGESTED[taste_changes]) == set(TasteChange.model_fields), NEWER.format(new="the new field")
+    values = {
+        "change_id": 1,
+        "change_seq": 1,
+        "cause": "c",
+        "actor": "ann",
+        "recorded_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    assert set(DIGESTED[taste_changes]) == set(TasteChange.model_fields), NEWER.format(
+        new="the new field"
+    )
     assert taste_change_digest(LaterChange(**values)) == taste_change_digest(TasteChange(**values))
 
 
@@ -71,16 +95,24 @@ class LaterVote(NewVote):
 
 
 def test_a_field_added_to_votes_changes_no_body(make_vote_values) -> None:
-    before, after = seal(NewVote(**make_vote_values)), seal(LaterVote(**make_vote_values, mood="merry"))
+    before, after = (
+        seal(NewVote(**make_vote_values)),
+        seal(LaterVote(**make_vote_values, mood="merry")),
+    )
     assert (after.body_hash, after.vote_id) == (before.body_hash, before.vote_id)
 
 
 @pytest.fixture
 def make_vote_values() -> dict[str, object]:
     return {
-        "comparison_id": "c", "annotator_id": "ann", "annotator_kind": "human", "choice": "a", "origin": "page", "idempotency_key": "k",
+        "comparison_id": "c",
+        "annotator_id": "ann",
+        "annotator_kind": "human",
+        "choice": "a",
+        "origin": "page",
+        "idempotency_key": "k",
         "voted_at": datetime(2026, 1, 1, tzinfo=UTC),
-    }  # fmt: skip
+    }
 
 
 class LaterDecision(TriggerDecision):
@@ -88,9 +120,18 @@ class LaterDecision(TriggerDecision):
 
 
 def test_a_field_added_to_decisions_changes_no_digest() -> None:
-    values = {"action": "hold", "reasons": ("r",), "event_ids": (), "decided_at": datetime(2026, 1, 1, tzinfo=UTC)}
-    assert set(decisions.DIGESTED) == set(TriggerDecision.model_fields), NEWER.format(new="the new field")
-    assert decisions.decision_digest(LaterDecision(**values)) == decisions.decision_digest(TriggerDecision(**values))
+    values = {
+        "action": "hold",
+        "reasons": ("r",),
+        "event_ids": (),
+        "decided_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    assert set(decisions.DIGESTED) == set(TriggerDecision.model_fields), NEWER.format(
+        new="the new field"
+    )
+    assert decisions.decision_digest(LaterDecision(**values)) == decisions.decision_digest(
+        TriggerDecision(**values)
+    )
 
 
 class Knob(BaseModel):
@@ -109,7 +150,9 @@ def test_a_later_parameter_of_a_detector_counts_where_it_is_changed(name: str) -
 
 
 def test_first_parameters_are_named_for_every_detector_of_ours() -> None:
-    ours = {name for name, kind in DETECTORS.items() if kind.__module__.startswith("rlhf_pipeline.")}
+    ours = {
+        name for name, kind in DETECTORS.items() if kind.__module__.startswith("rlhf_pipeline.")
+    }
     assert set(FIRST_PARAMS) == ours
 
 
@@ -127,9 +170,15 @@ def test_a_later_parameter_of_a_training_counts_where_it_is_changed() -> None:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_column_added_to_a_frame_is_a_later_one(name: str) -> None:
-    (known,) = [set(case["input"]["rows"][0]) for case in FRAMES["frame"] if case["input"]["schema"] == name]
-    assert set(SCHEMAS[name].columns) - set(LATER_COLUMNS) <= known, NEWER.format(new="the new column")
-    assert known <= set(SCHEMAS[name].columns), "A column is gone: frames of existing homes are refused."
+    (known,) = [
+        set(case["input"]["rows"][0]) for case in FRAMES["frame"] if case["input"]["schema"] == name
+    ]
+    assert set(SCHEMAS[name].columns) - set(LATER_COLUMNS) <= known, NEWER.format(
+        new="the new column"
+    )
+    assert known <= set(SCHEMAS[name].columns), (
+        "A column is gone: frames of existing homes are refused."
+    )
 
 
 def test_a_later_column_is_hashed_where_it_is_filled() -> None:
@@ -142,6 +191,8 @@ def test_a_later_column_is_hashed_where_it_is_filled() -> None:
 def test_a_later_column_of_training_data_is_optional() -> None:
     pairs = pd.DataFrame(FRAMES["training data"][0]["input"])
     optional = [name for name, column in PREFERENCE_PAIRS.columns.items() if column.optional]
-    assert set(PREFERENCE_PAIRS.columns) - set(optional) <= set(pairs.columns), NEWER.format(new="the new column")
+    assert set(PREFERENCE_PAIRS.columns) - set(optional) <= set(pairs.columns), NEWER.format(
+        new="the new column"
+    )
     unfilled = pairs.assign(**dict.fromkeys(optional))
     assert training_data_hash(unfilled) == training_data_hash(pairs.drop(columns=optional))

@@ -10,16 +10,28 @@ from tests.unit.golden.add import fill
 from tests.unit.golden.digests import DIGESTS, as_json
 
 FOLDER = Path(__file__).parent
-GOLDEN = {noun: json.loads((FOLDER / f"{noun}.json").read_text(encoding="utf-8")) for noun in DIGESTS}
-CASES = [(noun, name, case) for noun, entries in GOLDEN.items() for name, cases in entries.items() for case in cases]
+GOLDEN = {
+    noun: json.loads((FOLDER / f"{noun}.json").read_text(encoding="utf-8")) for noun in DIGESTS
+}
+CASES = [
+    (noun, name, case)
+    for noun, entries in GOLDEN.items()
+    for name, cases in entries.items()
+    for case in cases
+]
 
 
-@pytest.mark.parametrize(("noun", "name", "case"), CASES, ids=[f"{noun}-{name}-{case['about']}" for noun, name, case in CASES])
+@pytest.mark.parametrize(
+    ("noun", "name", "case"),
+    CASES,
+    ids=[f"{noun}-{name}-{case['about']}" for noun, name, case in CASES],
+)
 def test_persisted_bytes_are_what_they_were(noun: str, name: str, case: dict[str, Any]) -> None:
     found = as_json(DIGESTS[noun][name](case["input"]))
     assert found == case["expected"], (
-        f"Persisted bytes changed ({noun}.json, {name!r}, {case['about']!r}): an existing home would no longer verify, or would no longer "
-        "find what it stored. Restore the old bytes. What must change gets a new digest beside this one, and a migration."
+        f"Persisted bytes changed ({noun}.json, {name!r}, {case['about']!r}): an existing home "
+        "would no longer verify, or would no longer find what it stored. Restore the old bytes. "
+        "What must change gets a new digest beside this one, and a migration."
     )
 
 
@@ -34,7 +46,12 @@ def test_every_golden_file_is_read() -> None:
 
 
 def test_add_changes_no_entry_that_is_there() -> None:
-    entries = {"card": [{"about": "old", "input": "a", "expected": "as it was"}, {"about": "new", "input": "a"}]}
+    entries = {
+        "card": [
+            {"about": "old", "input": "a", "expected": "as it was"},
+            {"about": "new", "input": "a"},
+        ]
+    }
     assert fill(entries, DIGESTS["seeds"]) == ["card, new"]
     assert entries["card"][0]["expected"] == "as it was"
     assert entries["card"][1]["expected"] == DIGESTS["seeds"]["card"]("a")

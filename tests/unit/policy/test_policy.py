@@ -8,11 +8,24 @@ from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
 from rlhf_pipeline.policy.corpus import CorpusParams
 from rlhf_pipeline.records import folder_hash
 
-SMALL = PretrainingParams(corpus=CorpusParams(n_texts=400), n_vocabulary=400, hidden=32, intermediate=64, steps=25, batch_size=16)
+SMALL = PretrainingParams(
+    corpus=CorpusParams(n_texts=400),
+    n_vocabulary=400,
+    hidden=32,
+    intermediate=64,
+    steps=25,
+    batch_size=16,
+)
 PROMPTS = [
-    "Ana asks: what is the capital of France?", "Hi", "Write a calm line about the moon in the city.", "How can Sam keep a dog safe from fire?",
-    "List two games for the party of Olga.", "Ben asks: what color is coal?", "Write the word tea twice for Kim.", "1",
-]  # fmt: skip
+    "Ana asks: what is the capital of France?",
+    "Hi",
+    "Write a calm line about the moon in the city.",
+    "How can Sam keep a dog safe from fire?",
+    "List two games for the party of Olga.",
+    "Ben asks: what color is coal?",
+    "Write the word tea twice for Kim.",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +41,27 @@ def policy(folder):
 
 
 def test_a_batch_of_one_equals_a_batch_of_eight(policy):
-    options = {"temperature": [0.7, 1.0, 0.0, 1.3, 0.7, 1.0, 1.0, 0.9], "top_p": [0.9, 1.0, 0.5, 0.95, 1.0, 0.9, 1.0, 0.8]}
+    options = {
+        "temperature": [0.7, 1.0, 0.0, 1.3, 0.7, 1.0, 1.0, 0.9],
+        "top_p": [0.9, 1.0, 0.5, 0.95, 1.0, 0.9, 1.0, 0.8],
+    }
     together = policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, **options)
     alone = [
         policy.generate([p], temperature=[t], top_p=[q], seeds=[i], max_new_tokens=24)[0]
         for i, (p, t, q) in enumerate(zip(PROMPTS, *options.values(), strict=True))
     ]
     assert together == alone
-    assert policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, batch_size=3, **options) == together
+    assert (
+        policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, batch_size=3, **options)
+        == together
+    )
 
 
 def test_a_draw_decided_on_the_row_alone_is_the_same_draw(policy, monkeypatch):
     options = {"temperature": 0.9, "top_p": 0.95, "seeds": range(8), "max_new_tokens": 10}
     in_batch = policy.generate(PROMPTS, **options)
-    monkeypatch.setattr("rlhf_pipeline.policy.sampling.LOGIT_TOLERANCE", 1e9)  # nothing is decided in the batch
+    # nothing is decided in the batch
+    monkeypatch.setattr("rlhf_pipeline.policy.sampling.LOGIT_TOLERANCE", 1e9)
     assert policy.generate(PROMPTS, **options) == in_batch
 
 
@@ -52,11 +72,15 @@ def test_a_model_of_another_family_is_a_policy_too(policy, tmp_path):
     torch.manual_seed(0)
     shape = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
     ends = {"bos_token_id": 3, "eos_token_id": 3}
-    GPT2LMHeadModel(GPT2Config(vocab_size=len(policy.tokenizer), **shape, **ends)).save_pretrained(tmp_path)
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(policy.tokenizer), **shape, **ends)).save_pretrained(
+        tmp_path
+    )
     policy.tokenizer.save_pretrained(tmp_path)
     other = load_policy(tmp_path)
     together = other.generate(PROMPTS, seeds=range(8), max_new_tokens=8)
-    assert together == [other.generate([p], seeds=[i], max_new_tokens=8)[0] for i, p in enumerate(PROMPTS)]
+    assert together == [
+        other.generate([p], seeds=[i], max_new_tokens=8)[0] for i, p in enumerate(PROMPTS)
+    ]
     assert other.context_length == 64
 
 
@@ -71,8 +95,12 @@ def test_rounding_within_a_batch_stays_below_the_tolerance_of_sampling(policy):
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
     with torch.inference_mode():
         positions = (mask.cumsum(1) - 1).clamp(min=0)
-        together = policy.model(input_ids=padded, attention_mask=mask, position_ids=positions).logits[:, -1]
-        alone = torch.stack([policy.model(input_ids=torch.tensor([row])).logits[0, -1] for row in ids])
+        together = policy.model(
+            input_ids=padded, attention_mask=mask, position_ids=positions
+        ).logits[:, -1]
+        alone = torch.stack(
+            [policy.model(input_ids=torch.tensor([row])).logits[0, -1] for row in ids]
+        )
     assert float((together - alone).abs().max()) < LOGIT_TOLERANCE / 10
 
 
@@ -114,7 +142,16 @@ def test_parameters_that_do_not_fit_the_prompts_are_refused(policy, options):
 
 
 def test_log_likelihood_is_the_sum_over_tokens_whatever_the_batch(policy):
-    completions = ["It is Paris.", "Yes", "The moon sleeps, soft and calm.", "", "Chess and a quiz.", "Black.", "tea tea", "2"]
+    completions = [
+        "It is Paris.",
+        "Yes",
+        "The moon sleeps, soft and calm.",
+        "",
+        "Chess and a quiz.",
+        "Black.",
+        "tea tea",
+        "2",
+    ]
     sums, counts = policy.log_likelihood(PROMPTS, completions)
     alone = [policy.log_likelihood([p], [c]) for p, c in zip(PROMPTS, completions, strict=True)]
     assert sums == pytest.approx([s[0] for s, _ in alone], abs=1e-4)
@@ -131,9 +168,13 @@ def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
     total, ids = 0.0, list(prompt)
     with torch.inference_mode():
         for token in completion:
-            total += float(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token])
+            total += float(
+                policy.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token]
+            )
             ids.append(token)
-    assert policy.log_likelihood([PROMPTS[0]], ["It is Paris."])[0][0] == pytest.approx(total, abs=1e-3)
+    assert policy.log_likelihood([PROMPTS[0]], ["It is Paris."])[0][0] == pytest.approx(
+        total, abs=1e-3
+    )
 
 
 def test_the_chat_template_of_a_whole_turn_begins_with_the_formatted_prompt(policy):
@@ -189,7 +230,9 @@ def test_rests_of_an_interrupted_training_are_replaced(tmp_path):
     quick = SMALL.model_copy(update={"steps": 2})
     report = pretrain(broken, quick)
     assert report["is_new"]
-    assert json.loads((broken / "training.json").read_text())["n_parameters"] == report["n_parameters"]
+    assert (
+        json.loads((broken / "training.json").read_text())["n_parameters"] == report["n_parameters"]
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
 
 
@@ -228,7 +271,9 @@ def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for file in folder.iterdir():
-        (damaged / file.name).write_bytes(file.read_bytes()[:100] if file.suffix == ".safetensors" else file.read_bytes())
+        (damaged / file.name).write_bytes(
+            file.read_bytes()[:100] if file.suffix == ".safetensors" else file.read_bytes()
+        )
     with pytest.raises(ModelNotFound, match="cannot be loaded"):
         load_policy(damaged)
 

@@ -29,7 +29,9 @@ def test_top_p_keeps_the_smallest_set_of_that_mass():
 def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
     noise = RowNoise([1, 2], np.zeros(2), 3).draw([0, 1])
     assert (noise == 0).all()
-    tokens, decided = choose_tokens(np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.zeros(2), np.ones(2), noise)
+    tokens, decided = choose_tokens(
+        np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.zeros(2), np.ones(2), noise
+    )
     assert tokens.tolist() == [1, 0]
     assert decided.all()
 
@@ -56,7 +58,9 @@ def test_rounding_of_logits_moves_only_undecided_draws():
     noise[temperature == 0] = 0
     tokens, decided = choose_tokens(logits, temperature, top_p, noise)
     for _ in range(5):
-        moved, _ = choose_tokens(logits + rng.normal(size=logits.shape) * 2e-5, temperature, top_p, noise)
+        moved, _ = choose_tokens(
+            logits + rng.normal(size=logits.shape) * 2e-5, temperature, top_p, noise
+        )
         assert (moved == tokens)[decided].all()
     assert decided.mean() > 0.97
 

@@ -18,7 +18,10 @@ class Numbered:
     """A text generator that writes five numbered prompts, others at every call."""
 
     def generate_texts(self, instructions, *, seed):
-        return ["\n".join(f"{k}. Prompt {seed % 99_991}-{i}-{k}, please." for k in range(1, 6)) for i, _ in enumerate(instructions)]
+        return [
+            "\n".join(f"{k}. Prompt {seed % 99_991}-{i}-{k}, please." for k in range(1, 6))
+            for i, _ in enumerate(instructions)
+        ]
 
 
 class Instructed:
@@ -29,7 +32,11 @@ class Instructed:
     def process(self, inputs):
         self.calls += 1
         yield [
-            {**row, "instructions": [f"{k}. Prompt {self.calls}-{i}-{k}." for k in range(5)], "model_name": "m"}
+            {
+                **row,
+                "instructions": [f"{k}. Prompt {self.calls}-{i}-{k}." for k in range(5)],
+                "model_name": "m",
+            }
             for i, row in enumerate(inputs)
         ]
 
@@ -37,7 +44,12 @@ class Instructed:
 @pytest.fixture(scope="module")
 def prompts_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "prompts.jsonl"
-    rows = [{"text": f"Question {i} of {c}, {d}?", "category": c, "difficulty": d} for i in range(30) for c in Category for d in Difficulty]
+    rows = [
+        {"text": f"Question {i} of {c}, {d}?", "category": c, "difficulty": d}
+        for i in range(30)
+        for c in Category
+        for d in Difficulty
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -47,10 +59,19 @@ def maker(name, prompts_file):
     if name == "distilabel":
         return lambda: DistilabelGenerator(task=Instructed())
     writer = Numbered() if name == "freeform by a text generator" else None
-    return lambda: GENERATORS[name.partition(" ")[0]](source_file=prompts_file if name == "dataset" else None, text_generator=writer)
+    return lambda: GENERATORS[name.partition(" ")[0]](
+        source_file=prompts_file if name == "dataset" else None, text_generator=writer
+    )
 
 
-BUILT_IN = ["templates", "dataset", "freeform", "freeform by a text generator", "evolution", "distilabel"]
+BUILT_IN = [
+    "templates",
+    "dataset",
+    "freeform",
+    "freeform by a text generator",
+    "evolution",
+    "distilabel",
+]
 INSTALLED = sorted(point.name for point in entry_points(group="rlhf_pipeline.prompts"))
 
 
@@ -63,12 +84,20 @@ def test_every_generator_is_held_to_them():
     assert {name.partition(" ")[0] for name in BUILT_IN} | set(INSTALLED) == set(GENERATORS)
 
 
-def test_without_distilabel_the_cure_is_named_and_another_source_fills_the_same_columns(prompts_file):
+def test_without_distilabel_the_cure_is_named_and_another_source_fills_the_same_columns(
+    prompts_file,
+):
     if importlib.util.find_spec("distilabel"):
         pytest.skip("distilabel is installed")
-    with pytest.raises(PromptError, match=r"pip install distilabel requests.*freeform or evolution"):
-        generate_with(GENERATORS["distilabel"](text_generator=Numbered()), PromptParams(n=1), day=DAY)
-    assert list(generate_with(GENERATORS["freeform"](), PromptParams(n=1), day=DAY).columns) == list(PROMPTS.columns)
+    with pytest.raises(
+        PromptError, match=r"pip install distilabel requests.*freeform or evolution"
+    ):
+        generate_with(
+            GENERATORS["distilabel"](text_generator=Numbered()), PromptParams(n=1), day=DAY
+        )
+    assert list(
+        generate_with(GENERATORS["freeform"](), PromptParams(n=1), day=DAY).columns
+    ) == list(PROMPTS.columns)
 
 
 def test_with_distilabel_its_own_task_keeps_the_promises():
@@ -81,9 +110,19 @@ def test_with_distilabel_its_own_task_keeps_the_promises():
 def test_a_row_that_distilabel_leaves_empty_costs_itself_alone():
     class Forgetful(Instructed):
         def process(self, inputs):
-            yield from ([{**row, "instructions": []} if i % 2 else row for i, row in enumerate(batch)] for batch in super().process(inputs))
+            yield from (
+                [{**row, "instructions": []} if i % 2 else row for i, row in enumerate(batch)]
+                for batch in super().process(inputs)
+            )
 
     report = Report()
-    assert len(generate_with(DistilabelGenerator(task=Forgetful()), PromptParams(n=40), day=DAY, report=report)) == 40
+    assert (
+        len(
+            generate_with(
+                DistilabelGenerator(task=Forgetful()), PromptParams(n=40), day=DAY, report=report
+            )
+        )
+        == 40
+    )
     assert report.n_rejected["written"] > 0
     assert "distilabel gave no instructions" in report.rejections[0].reason

@@ -28,7 +28,12 @@ def broken(text, embed=None, **params):
         ("Name a ｒｉｖｅｒ.", {"must_not": ["river"]}, "must_not", "is in it"),
         ("Die STRASSE.", {"must_not": ["straße"]}, "must_not", "is in it"),
         ("写一首关于大海的诗", {"must_not": ["大海"]}, "must_not", "is in it"),
-        ("Was ist die Hauptstadt von Frankreich?", {"language": "en"}, "language", "reads as de, en is asked for"),
+        (
+            "Was ist die Hauptstadt von Frankreich?",
+            {"language": "en"},
+            "language",
+            "reads as de, en is asked for",
+        ),
         ("2 + 2 = ?", {"language": "en"}, "language", "too few letters"),
         (" \n", {}, "empty", "the prompt is empty"),
         ("x" * 100_001, {}, "size", "100,001 bytes, the limit is 100,000"),
@@ -63,7 +68,10 @@ def test_a_prompt_that_keeps_all_rules_passes(text, params):
 
 def embed(texts):
     """Unit vectors: how often a text says sea, and how often rock."""
-    found = np.array([[1e-3 + text.lower().count("sea"), 1e-3 + text.lower().count("rock")] for text in texts], dtype=np.float32)
+    found = np.array(
+        [[1e-3 + text.lower().count("sea"), 1e-3 + text.lower().count("rock")] for text in texts],
+        dtype=np.float32,
+    )
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
@@ -88,10 +96,19 @@ class Counting:
 def test_a_topic_embeds_each_text_once_and_many_at_a_time(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(
-        "".join(json.dumps({"text": f"Tell {n} of the {('sea', 'rock')[n % 2]}."}) + "\n" for n in range(400)), encoding="utf-8"
+        "".join(
+            json.dumps({"text": f"Tell {n} of the {('sea', 'rock')[n % 2]}."}) + "\n"
+            for n in range(400)
+        ),
+        encoding="utf-8",
     )
     counting = Counting()
-    frame = generate(PromptParams(n=200, source="dataset", topic="sea"), day=DAY, source_file=path, embed=counting)
+    frame = generate(
+        PromptParams(n=200, source="dataset", topic="sea"),
+        day=DAY,
+        source_file=path,
+        embed=counting,
+    )
     assert frame["text"].str.contains("sea").all()
     assert counting.texts <= 401
     assert counting.calls <= 10
@@ -100,12 +117,19 @@ def test_a_topic_embeds_each_text_once_and_many_at_a_time(tmp_path):
 @pytest.mark.parametrize("source", ["templates", "evolution", "freeform"])
 def test_texts_off_the_topic_are_given_up_soon(source):
     counting = Counting()
-    with pytest.raises(PromptError, match=r"were rejected, the first: .*similarity 0.00 to 'sea'|no prompt to begin from"):
+    with pytest.raises(
+        PromptError,
+        match=r"were rejected, the first: .*similarity 0.00 to 'sea'|no prompt to begin from",
+    ):
         generate(
-            PromptParams(n=6, source=source, topic="sea", min_topic_similarity=0.999, must_not=["sea"]), day=DAY, embed=lambda texts: counting(
+            PromptParams(
+                n=6, source=source, topic="sea", min_topic_similarity=0.999, must_not=["sea"]
+            ),
+            day=DAY,
+            embed=lambda texts: counting(
                 [f"{text} rock" if text != "sea" else text for text in texts]
             ),
-        )  # fmt: skip
+        )
     assert counting.texts < 60 * len(shipped_templates("taught"))
     assert counting.calls < counting.texts / 4
 
@@ -113,7 +137,11 @@ def test_texts_off_the_topic_are_given_up_soon(source):
 def test_what_is_read_ahead_changes_no_prompt():
     params = PromptParams(n=20, library="all", categories={"creative": 1})
     plain = generate(params, day=DAY)
-    asked = generate(params.model_copy(update={"topic": "sea", "min_topic_similarity": -1.0}), day=DAY, embed=embed)
+    asked = generate(
+        params.model_copy(update={"topic": "sea", "min_topic_similarity": -1.0}),
+        day=DAY,
+        embed=embed,
+    )
     assert asked["text"].tolist() == plain["text"].tolist()
 
 
@@ -137,10 +165,18 @@ def test_rules_that_nothing_could_keep_are_refused(params, message):
 
 
 def test_no_violator_comes_through_and_every_rejection_has_a_reason():
-    rules = {"min_chars": 40, "max_chars": 60, "must": ["Ana"], "must_not": ["rain", "moon"], "language": "en"}
+    rules = {
+        "min_chars": 40,
+        "max_chars": 60,
+        "must": ["Ana"],
+        "must_not": ["rain", "moon"],
+        "language": "en",
+    }
     heard = []
     report = Report(sink=heard.append)
-    frame = generate(PromptParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report)
+    frame = generate(
+        PromptParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report
+    )
     assert len(frame) == 30
     assert [text for text in frame["text"] if broken(text, **rules)] == []
     assert report.n_kept == 30
@@ -150,7 +186,10 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
 
 
 def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
-    with pytest.raises(PromptError, match=r"has 0 unused creative prompts.*were rejected, the first: .*'zebra' is not in it"):
+    with pytest.raises(
+        PromptError,
+        match=r"has 0 unused creative prompts.*were rejected, the first: .*'zebra' is not in it",
+    ):
         generate(PromptParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
 
 
@@ -167,17 +206,36 @@ def test_every_english_template_is_told_to_be_english():
 
 @pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])
 def test_the_rules_hold_whatever_the_source(source):
-    frame = generate(PromptParams(n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"), day=DAY)
+    frame = generate(
+        PromptParams(
+            n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"
+        ),
+        day=DAY,
+    )
     assert frame["text"].str.len().between(38, 160).all()
     assert not frame["text"].str.contains(r"\bname\b", case=False).any()
 
 
 def test_a_data_set_names_each_violator_by_its_line(tmp_path):
     path = tmp_path / "p.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Say tea.", "Say coffee.", "Say milk.")), encoding="utf-8")
+    path.write_text(
+        "".join(
+            json.dumps({"text": text}) + "\n" for text in ("Say tea.", "Say coffee.", "Say milk.")
+        ),
+        encoding="utf-8",
+    )
     report = Report()
-    frame = generate(PromptParams(n=2, source="dataset", must_not=["coffee"]), day=DAY, source_file=path, report=report)
+    frame = generate(
+        PromptParams(n=2, source="dataset", must_not=["coffee"]),
+        day=DAY,
+        source_file=path,
+        report=report,
+    )
     assert set(frame["text"]) == {"Say tea.", "Say milk."}
     assert len(report.rejections) <= 1
-    with pytest.raises(PromptError, match=r"2 unused new prompts, 3 were asked for.*line 2: 'coffee' is in it"):
-        generate(PromptParams(n=3, source="dataset", must_not=["coffee"]), day=DAY, source_file=path)
+    with pytest.raises(
+        PromptError, match=r"2 unused new prompts, 3 were asked for.*line 2: 'coffee' is in it"
+    ):
+        generate(
+            PromptParams(n=3, source="dataset", must_not=["coffee"]), day=DAY, source_file=path
+        )

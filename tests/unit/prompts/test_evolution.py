@@ -16,7 +16,14 @@ from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewar
 from tests.unit.prompts.promises import DAY, WORDS
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
-FEW = PromptParams(n=24, source="evolution", library="all", population=12, categories={"coding": 1, "safety": 1}, seed=2)
+FEW = PromptParams(
+    n=24,
+    source="evolution",
+    library="all",
+    population=12,
+    categories={"coding": 1, "safety": 1},
+    seed=2,
+)
 
 
 class Writer:
@@ -44,7 +51,9 @@ def test_five_generations_raise_the_fitness_and_keep_their_parents(writer):
     by_id = {i.draft.prompt_id: i for i in generator.history_}
     for individual in generator.history_:
         assert (individual.generation == 0) == (individual.child.parents == ())
-        assert all(by_id[parent].generation < individual.generation for parent in individual.child.parents)
+        assert all(
+            by_id[parent].generation < individual.generation for parent in individual.child.parents
+        )
     told = [json.loads(variables) for variables in frame["variables"]]
     assert {t["generation"] for t in told} - {0}
     for prompt_id, variables in zip(frame["prompt_id"], told, strict=True):
@@ -72,16 +81,27 @@ def test_the_same_seed_gives_the_same_line_of_descent():
 def test_quotas_of_category_and_level_are_exact():
     params = FEW.model_copy(update={"difficulties": {"easy": 0.5, "medium": 0.25, "hard": 0.25}})
     counts = generate(params, day=DAY).groupby(["category", "difficulty"]).size()
-    assert counts.to_dict() == {(c, d): n for c in ("coding", "safety") for d, n in (("easy", 6), ("medium", 3), ("hard", 3))}
+    assert counts.to_dict() == {
+        (c, d): n
+        for c in ("coding", "safety")
+        for d, n in (("easy", 6), ("medium", 3), ("hard", 3))
+    }
 
 
 def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_path):
     path = tmp_path / "p.jsonl"
-    path.write_text("".join(json.dumps({"text": f"What is {a} plus {a + 4}?", "reference": str(2 * a + 4)}) + "\n" for a in range(11, 60)))
+    path.write_text(
+        "".join(
+            json.dumps({"text": f"What is {a} plus {a + 4}?", "reference": str(2 * a + 4)}) + "\n"
+            for a in range(11, 60)
+        )
+    )
     generator = EvolutionGenerator(path)
     frame = generate_with(generator, PromptParams(n=30, source="evolution", population=20), day=DAY)
     assert len(frame) == 30
-    checkable = [i.draft for i in generator.history_ if i.generation and i.draft.reference is not None]
+    checkable = [
+        i.draft for i in generator.history_ if i.generation and i.draft.reference is not None
+    ]
     assert len(checkable) > 10
     for draft in checkable:
         ((a, b),) = re.findall(r"What is (\d+) plus (\d+)\?", draft.text)
@@ -90,13 +110,19 @@ def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_p
 
 
 def test_prompts_are_drawn_to_where_the_reward_model_doubts():
-    """A real ensemble, fitted on votes; its disagreement on two completions of each prompt is what survives."""
-    model = EmbeddingRewardModel(EmbeddingParams(n_members=4, l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder()).fit(make_pairs())
+    """A real ensemble, fitted on votes; its disagreement on two completions of each prompt is what
+    survives.
+    """
+    model = EmbeddingRewardModel(
+        EmbeddingParams(n_members=4, l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder()
+    ).fit(make_pairs())
 
     def complete(texts, seed):
         return [(f"{text.split()[0]} good fine", text.split()[-1]) for text in texts]
 
-    fitness = RewardModelUncertainty(complete, lambda prompts, a, b: disagreement(model, prompts, a, b))
+    fitness = RewardModelUncertainty(
+        complete, lambda prompts, a, b: disagreement(model, prompts, a, b)
+    )
     generator = EvolutionGenerator(fitness=fitness)
     generate_with(generator, FEW, day=DAY)
     assert generator.mean_fitness_[-1] > generator.mean_fitness_[0] > 0
@@ -107,14 +133,20 @@ def test_a_prompt_that_cannot_be_judged_is_left_out_and_told():
     class Mute(Writer):
         def _said(self, instruction, rng):
             said = super()._said(instruction, rng)
-            return "hard to say" if "number alone" in instruction and "password" in instruction else said
+            return (
+                "hard to say"
+                if "number alone" in instruction and "password" in instruction
+                else said
+            )
 
     report = Report()
     generator = EvolutionGenerator(text_generator=Mute())
     generate_with(generator, FEW, day=DAY, report=report)
     assert report.n_rejected["fitness"] > 0
     assert all("password" not in i.draft.text for i in generator.history_)
-    assert "judged_difficulty gave no score" in next(r.reason for r in report.rejections if r.rule == "fitness")
+    assert "judged_difficulty gave no score" in next(
+        r.reason for r in report.rejections if r.rule == "fitness"
+    )
 
 
 def test_where_nothing_can_be_judged_evolution_is_an_error():
@@ -127,7 +159,16 @@ def test_where_nothing_can_be_judged_evolution_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("answer", "grade"), [("7", 7.0), (" 10/10.", 10.0), ("Difficulty: 3", 3.0), ("11", None), ("7 or 8", None), ("", None), ("0", None)]
+    ("answer", "grade"),
+    [
+        ("7", 7.0),
+        (" 10/10.", 10.0),
+        ("Difficulty: 3", 3.0),
+        ("11", None),
+        ("7 or 8", None),
+        ("", None),
+        ("0", None),
+    ],
 )
 def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
     class Judge:
@@ -138,9 +179,13 @@ def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
 
 
 def test_completions_that_fail_and_doubts_that_are_no_numbers_never_become_a_score():
-    failing = RewardModelUncertainty(lambda texts, seed: [None, ("a", "b")], lambda prompts, a, b: np.array([0.25]))
+    failing = RewardModelUncertainty(
+        lambda texts, seed: [None, ("a", "b")], lambda prompts, a, b: np.array([0.25])
+    )
     assert failing.scores(["x", "y"], seed=0) == [None, 0.25]
-    broken = RewardModelUncertainty(lambda texts, seed: [("a", "b")], lambda prompts, a, b: np.array([np.nan]))
+    broken = RewardModelUncertainty(
+        lambda texts, seed: [("a", "b")], lambda prompts, a, b: np.array([np.nan])
+    )
     with pytest.raises(InvalidScores, match="no numbers"):
         broken.scores(["x"], seed=0)
 
@@ -172,7 +217,10 @@ def test_a_written_mutation_has_no_reference_and_a_deeper_one_a_harder_level():
     draft = Draft("Name a tree.", "factual", "easy", reference="oak")
     parent = Parent(draft, draft)
     children = WrittenMutations(Writer()).mutate([(parent, parent)] * 40, seed=1)
-    assert {(c.mutation.partition(":")[0], c.made.draft.difficulty) for c in children} == {("depth", "medium"), ("breadth", "easy")}
+    assert {(c.mutation.partition(":")[0], c.made.draft.difficulty) for c in children} == {
+        ("depth", "medium"),
+        ("breadth", "easy"),
+    }
     assert {c.made.draft.reference for c in children} == {None}
     assert {c.parents for c in children} == {(draft.prompt_id,)}
 
@@ -185,9 +233,17 @@ def test_rules_stop_adding_clauses_and_cross_two_prompts_once():
         children = mutations.mutate([(living[0], living[1]), (living[1], living[0])], seed=seed)
         living = [c.made for c in children if not isinstance(c, Broken)]
         assert len(living) == 2
-        assert all(len(made.after) <= 3 and made.draft.text.count("Do both") <= 1 for made in living)
+        assert all(
+            len(made.after) <= 3 and made.draft.text.count("Do both") <= 1 for made in living
+        )
 
 
 def test_demands_count_what_is_asked_not_who_asks():
-    scores = Demands().scores(["Name a tree.", "Name three trees without the letter e, in order, and say why each matters."], seed=0)
+    scores = Demands().scores(
+        [
+            "Name a tree.",
+            "Name three trees without the letter e, in order, and say why each matters.",
+        ],
+        seed=0,
+    )
     assert scores[0] < scores[1]

@@ -20,12 +20,31 @@ from rlhf_pipeline.prompts.expressions import compute, names_in
     ],
 )
 def test_whole_numbers_and_texts_are_computed_exactly(expression, value):
-    assert compute(expression, {"a": 3, "b": 4, "word": "tea"} | ({"b": 5} if "**" in expression else {}), where="here") == value
+    assert (
+        compute(
+            expression,
+            {"a": 3, "b": 4, "word": "tea"} | ({"b": 5} if "**" in expression else {}),
+            where="here",
+        )
+        == value
+    )
 
 
 @pytest.mark.parametrize(
     "expression",
-    ["__import__('os')", "a.real", "[a]", "lambda: a", "open('x')", "a if a else b", "f'{a}'", "missing", "a ** 1000", "a / 0", "1.5"],
+    [
+        "__import__('os')",
+        "a.real",
+        "[a]",
+        "lambda: a",
+        "open('x')",
+        "a if a else b",
+        "f'{a}'",
+        "missing",
+        "a ** 1000",
+        "a / 0",
+        "1.5",
+    ],
 )
 def test_nothing_else_is_run(expression):
     with pytest.raises(PromptError, match=r"^template x: "):

@@ -16,11 +16,17 @@ DAY = "2026-01-01"
 def test_quotas_of_categories_are_exact():
     shares = {"reasoning": 1.0, "factual": 1.0, "creative": 1.0}
     frame = generate(PromptParams(n=60, categories=shares), day=DAY)
-    assert frame["category"].value_counts().to_dict() == {"reasoning": 20, "factual": 20, "creative": 20}
+    assert frame["category"].value_counts().to_dict() == {
+        "reasoning": 20,
+        "factual": 20,
+        "creative": 20,
+    }
 
 
 def test_quotas_of_difficulties_are_exact_within_each_category():
-    frame = generate(PromptParams(n=60, difficulties={"easy": 0.5, "medium": 0.3, "hard": 0.2}), day=DAY)
+    frame = generate(
+        PromptParams(n=60, difficulties={"easy": 0.5, "medium": 0.3, "hard": 0.2}), day=DAY
+    )
     counts = frame.groupby("category")["difficulty"].value_counts().unstack()
     assert counts.to_numpy().tolist() == [[5, 2, 3]] * 6  # columns easy, hard, medium
 
@@ -61,7 +67,10 @@ class Writer:
 
     def generate_texts(self, instructions, *, seed):
         self.calls += 1
-        return [f"Prompt {i % 3 if self.calls == 1 else i}\n of {seed}" for i in range(len(instructions))]
+        return [
+            f"Prompt {i % 3 if self.calls == 1 else i}\n of {seed}"
+            for i in range(len(instructions))
+        ]
 
 
 def test_a_text_generator_is_asked_again_while_it_repeats_itself():
@@ -103,29 +112,47 @@ def test_a_text_generator_is_asked_for_the_level_of_each_quota():
             asked.extend(instructions)
             return [f"Prompt {len(asked)} {i}" for i, _ in enumerate(instructions)]
 
-    params = PromptParams(n=12, source="freeform", categories={"coding": 1, "safety": 1}, difficulties={"easy": 1, "hard": 2})
+    params = PromptParams(
+        n=12,
+        source="freeform",
+        categories={"coding": 1, "safety": 1},
+        difficulties={"easy": 1, "hard": 2},
+    )
     frame = generate(params, day=DAY, text_generator=Heard())
     assert frame.groupby(["category", "difficulty"]).size().to_dict() == {
         ("coding", "easy"): 2, ("coding", "hard"): 4, ("safety", "easy"): 2, ("safety", "hard"): 4,
     }  # fmt: skip
-    assert [sum(f"Write one {level} prompt" in text for text in asked) for level in ("easy", "medium", "hard")] == [4, 0, 8]
+    assert [
+        sum(f"Write one {level} prompt" in text for text in asked)
+        for level in ("easy", "medium", "hard")
+    ] == [4, 0, 8]
 
 
 def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
     path = tmp_path / "lines.yaml"
     path.write_text("coding: [Say hello., ' ']\npoetry: [Rhyme.]\n", encoding="utf-8")
     report = Report()
-    assert generate(PromptParams(n=1, source="freeform"), day=DAY, source_file=path, report=report)["text"].tolist() == ["Say hello."]
+    assert generate(PromptParams(n=1, source="freeform"), day=DAY, source_file=path, report=report)[
+        "text"
+    ].tolist() == ["Say hello."]
     assert [str(r) for r in report.rejections] == [
         f"{path}, coding 2: the prompt is empty. Give every row a text",
-        f"{path}, poetry 1: unknown category 'poetry'. Known: reasoning, factual, creative, coding, safety, instruction",
+        f"{path}, poetry 1: unknown category 'poetry'. Known: reasoning, factual, creative, "
+        "coding, "
+        "safety, instruction",
     ]
-    with pytest.raises(PromptError, match=r"1 unused new prompts, 2 were asked for.*2 were rejected, the first: .*coding 2"):
+    with pytest.raises(
+        PromptError,
+        match=r"1 unused new prompts, 2 were asked for.*2 were rejected, the first: .*coding 2",
+    ):
         generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path)
 
 
 def test_the_report_says_how_many_of_each():
-    report, params = Report(), PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5)
+    report, params = (
+        Report(),
+        PromptParams(n=30, categories={"creative": 1}, must_not=["rain"], max_similarity=0.5),
+    )
     excluded = frozenset(generate(params, day=DAY)["prompt_id"][:10])
     generate(params, day=DAY, exclude=excluded, report=report)
     assert report.counts["kept"] == 30
@@ -133,7 +160,10 @@ def test_the_report_says_how_many_of_each():
     assert report.counts["near-duplicates"] > 0
     assert report.counts["rejected"] == report.n_rejected["must_not"] > 0
     assert report.summary().startswith("30 kept, 0 duplicates, ")
-    assert report.summary().endswith(f"10 excluded, {report.counts['rejected']} rejected ({report.counts['rejected']} by must_not)")
+    assert report.summary().endswith(
+        f"10 excluded, {report.counts['rejected']} rejected ({report.counts['rejected']} by "
+        "must_not)"
+    )
 
 
 def test_the_report_holds_the_first_rejections_and_the_sink_hears_all():
@@ -146,16 +176,21 @@ def test_the_report_holds_the_first_rejections_and_the_sink_hears_all():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_a_hundred_thousand_prompts_take_little_more_memory_than_a_thousand(tmp_path):
-    """Made, framed and written, each in a process of its own: at most 1.3 times the one and 100 MB."""
+    """Made, framed and written, each in a process of its own: at most 1.3 times the one and 100
+    MB.
+    """
     script = (
-        "import re, sys; from pathlib import Path; from rlhf_pipeline.prompts import PromptParams, generate, write_jsonl;"
-        "n = write_jsonl(generate(PromptParams(n=int(sys.argv[1]), library='all'), day='2026-01-01'), Path(sys.argv[2]));"
-        "print(n, re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
+        "import re, sys; from pathlib import Path; from rlhf_pipeline.prompts import PromptParams, "
+        "generate, write_jsonl;n = write_jsonl(generate(PromptParams(n=int(sys.argv[1]), "
+        "library='all'), day='2026-01-01'), Path(sys.argv[2]));print(n, "
+        "re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     )
 
     def made(n):
         command = [sys.executable, "-c", script, str(n), str(tmp_path / "p.jsonl")]
-        lines, kilobytes = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+        lines, kilobytes = map(
+            int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        )
         assert lines == n
         return kilobytes / 1024
 

@@ -1,4 +1,6 @@
-"""The example package: found by entry point, held to the promises of every source, with no change to the library."""
+"""The example package: found by entry point, held to the promises of every source, with no change
+to the library.
+"""
 
 import json
 import re
@@ -20,14 +22,20 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "interview_prompts"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder as pip leaves it: the package beside a dist-info that says what its pyproject does."""
+    """A folder as pip leaves it: the package beside a dist-info that says what its pyproject
+    does.
+    """
     folder = tmp_path_factory.mktemp("site")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = folder / f"interview_prompts-{project['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     points = project["entry-points"]["rlhf_pipeline.prompts"]
-    (info / "entry_points.txt").write_text("[rlhf_pipeline.prompts]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
+    (info / "entry_points.txt").write_text(
+        "[rlhf_pipeline.prompts]\n" + "".join(f"{k} = {v}\n" for k, v in points.items())
+    )
     (folder / "interview_prompts").symlink_to(EXAMPLE / "interview_prompts")
     return folder
 
@@ -36,7 +44,11 @@ def site(tmp_path_factory):
 def interview(site, monkeypatch):
     monkeypatch.syspath_prepend(site)
     members = Members(
-        "prompts", dict(_OWN), lambda group: [p for d in distributions(path=[str(site)]) for p in d.entry_points.select(group=group)]
+        "prompts",
+        dict(_OWN),
+        lambda group: [
+            p for d in distributions(path=[str(site)]) for p in d.entry_points.select(group=group)
+        ],
     )
     return members["interview"]
 
@@ -58,8 +70,12 @@ def test_every_question_is_whole_and_of_the_domain(interview):
 
 def test_questions_of_a_file_come_with_the_domain_and_the_count_of_duplicates(interview, tmp_path):
     path, report = tmp_path / "questions.csv", Report()
-    path.write_text("question,difficulty\nWhy us?,easy\nWhy you?,hard\nWhy us?,easy\n,easy\n", encoding="utf-8")
-    frame = generate_with(interview(path), PromptParams(n=2), day=DAY, report=report).set_index("text")
+    path.write_text(
+        "question,difficulty\nWhy us?,easy\nWhy you?,hard\nWhy us?,easy\n,easy\n", encoding="utf-8"
+    )
+    frame = generate_with(interview(path), PromptParams(n=2), day=DAY, report=report).set_index(
+        "text"
+    )
     assert frame["difficulty"].to_dict() == {"Why us?": "easy", "Why you?": "hard"}
     assert {json.loads(v)["domain"] for v in frame["variables"]} == {"interview"}
     assert report.n_duplicates == 1
@@ -69,10 +85,13 @@ def test_questions_of_a_file_come_with_the_domain_and_the_count_of_duplicates(in
 def test_once_it_is_installed_it_is_in_the_launchpad_and_in_the_list_of_sources(site):
     """In a process of its own: packages are found when the mapping is first read."""
     script = (
-        "from assets.prompts import PromptsConfig; from rlhf_pipeline.prompts import GENERATORS, PromptParams, generate;"
-        "print('interview' in PromptsConfig.model_fields['source'].description, 'interview' in GENERATORS,"
-        "len(generate(PromptParams(n=12, source='interview'), day='2026-01-01')))"
+        "from assets.prompts import PromptsConfig; from rlhf_pipeline.prompts import GENERATORS, "
+        "PromptParams, generate;print('interview' in "
+        "PromptsConfig.model_fields['source'].description, 'interview' in "
+        "GENERATORS,len(generate(PromptParams(n=12, source='interview'), day='2026-01-01')))"
     )
     path = f"import sys; sys.path[:0] = [{str(site)!r}, {str(EXAMPLE.parents[1])!r}]; "
-    said = subprocess.run([sys.executable, "-c", path + script], capture_output=True, text=True, check=True, cwd=site).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", path + script], capture_output=True, text=True, check=True, cwd=site
+    ).stdout
     assert said.split() == ["True", "True", "12"]

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.prompts import PromptParams, Report, generate
-from rlhf_pipeline.prompts.near_duplicates import LEAST_FOUND, NearDuplicates, jaccard, shingles, signature
+from rlhf_pipeline.prompts.near_duplicates import (
+    LEAST_FOUND,
+    NearDuplicates,
+    jaccard,
+    shingles,
+    signature,
+)
 from rlhf_pipeline.prompts.templates import shipped_templates
 from tests.unit.prompts.promises import WORDS
 
@@ -70,19 +76,33 @@ def test_short_and_broken_texts_are_texts(text):
 
 def test_what_was_seen_is_found_after_the_tables_have_grown():
     seen = NearDuplicates(0.8)
-    texts = [f"Question {n} of {n * 7919 % 10_007} about {WORDS[n % 16]} {WORDS[n // 16 % 16]} number {n * n}" for n in range(2500)]
+    texts = [
+        f"Question {n} of {n * 7919 % 10_007} about {WORDS[n % 16]} {WORDS[n // 16 % 16]} number "
+        f"{n * n}"
+        for n in range(2500)
+    ]
     for text in texts:
         seen.add(text)
     assert all(seen.found(text) is not None for text in texts[::50])
 
 
 def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():
-    wide = [t for t in shipped_templates("all") if t.category == "safety" and t.difficulty == "hard"]
+    wide = [
+        t for t in shipped_templates("all") if t.category == "safety" and t.difficulty == "hard"
+    ]
     report = Report()
-    params = PromptParams(n=len(wide), library="all", categories={"safety": 1}, difficulties={"hard": 1}, max_similarity=0.7)
+    params = PromptParams(
+        n=len(wide),
+        library="all",
+        categories={"safety": 1},
+        difficulties={"hard": 1},
+        max_similarity=0.7,
+    )
     frame = generate(params, day="2026-01-01", report=report)
     texts = [shingles(text) for text in frame["text"]]
     assert max(jaccard(a, b) for i, a in enumerate(texts) for b in texts[:i]) <= 0.7
-    several = generate(params.model_copy(update={"max_similarity": 1.0, "n": 100}), day="2026-01-01")
+    several = generate(
+        params.model_copy(update={"max_similarity": 1.0, "n": 100}), day="2026-01-01"
+    )
     close = [shingles(text) for text in several["text"]]
     assert max(jaccard(a, b) for i, a in enumerate(close) for b in close[:i]) > 0.7

@@ -13,7 +13,9 @@ DAY = "2026-01-01"
 
 def from_file(path, n=1, **more):
     report = more.pop("report", None)
-    return generate(PromptParams(n=n, source="dataset", **more), day=DAY, source_file=path, report=report)
+    return generate(
+        PromptParams(n=n, source="dataset", **more), day=DAY, source_file=path, report=report
+    )
 
 
 def written(path, content):
@@ -43,7 +45,13 @@ def test_an_export_is_a_data_set_again(tmp_path):
 
 
 def test_csv_and_parquet_give_the_same_prompts_as_jsonl(tmp_path):
-    rows = pd.DataFrame({"prompt": ["What is 1 + 1?", "Name a, tree"], "category": ["reasoning", "creative"], "reference": ["2", None]})
+    rows = pd.DataFrame(
+        {
+            "prompt": ["What is 1 + 1?", "Name a, tree"],
+            "category": ["reasoning", "creative"],
+            "reference": ["2", None],
+        }
+    )
     rows.to_csv(tmp_path / "p.csv", index=False)
     rows.to_parquet(tmp_path / "p.parquet")
     rows.to_json(tmp_path / "p.jsonl", orient="records", lines=True)
@@ -64,22 +72,42 @@ def test_duplicates_of_a_file_come_once(tmp_path):
 
 
 def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_path):
-    rows = [json.dumps({"prompt": f"Question {i}?", "domain": "interview" if i % 2 else "Coding"}) for i in range(100)]
-    rows[10], rows[50], rows[99] = '{"prompt": ""}', '{"prompt": "cut off', '{"prompt": "x", "category": "poetry"}'
+    rows = [
+        json.dumps({"prompt": f"Question {i}?", "domain": "interview" if i % 2 else "Coding"})
+        for i in range(100)
+    ]
+    rows[10], rows[50], rows[99] = (
+        '{"prompt": ""}',
+        '{"prompt": "cut off',
+        '{"prompt": "x", "category": "poetry"}',
+    )
     path, report = written(tmp_path / "batch.jsonl", "\n".join(rows)), Report()
     frame = from_file(path, n=97, report=report)
     assert len(frame) == 97
-    assert [r.where.rpartition(", ")[2] for r in report.rejections] == ["line 11", "line 51", "line 100"]
-    assert report.summary() == "97 kept, 0 duplicates, 0 near-duplicates, 0 excluded, 3 rejected (3 by row)"
+    assert [r.where.rpartition(", ")[2] for r in report.rejections] == [
+        "line 11",
+        "line 51",
+        "line 100",
+    ]
+    assert (
+        report.summary()
+        == "97 kept, 0 duplicates, 0 near-duplicates, 0 excluded, 3 rejected (3 by row)"
+    )
     assert [r.reason.partition(" ")[0] for r in report.rejections] == ["the", "no", "category"]
     domains = frame.groupby("category")["variables"].agg(set).to_dict()
-    assert domains == {"coding": {'{"domain": "Coding"}'}, "instruction": {'{"domain": "interview"}'}}
+    assert domains == {
+        "coding": {'{"domain": "Coding"}'},
+        "instruction": {'{"domain": "interview"}'},
+    }
 
 
 def test_a_list_in_a_json_file_names_its_bad_ones_by_the_line_they_begin_on(tmp_path):
     rows = [json.dumps({"prompt": f"Question {i}?"}, indent=1) for i in range(100)]
     rows[10], rows[50], rows[99] = '{"prompt": ""}', "7", '{"question": 3}'
-    path, report = written(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n"), Report()
+    path, report = (
+        written(tmp_path / "sample_batch.json", "[\n" + ",\n".join(rows) + "\n]\n"),
+        Report(),
+    )
     assert len(from_file(path, n=97, report=report)) == 97
     lines = path.read_text(encoding="utf-8").splitlines()
     named = [int(r.where.rpartition(" ")[2]) for r in report.rejections]
@@ -88,9 +116,13 @@ def test_a_list_in_a_json_file_names_its_bad_ones_by_the_line_they_begin_on(tmp_
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "begins with no list"), ('[{"text": "x"} {}]', "line 1: neither a comma"), ('[{"text": "x"},\n{"text": }]', "line 2: no JSON"),
-     (b"[\xe9]", "not UTF-8")],
-)  # fmt: skip
+    [
+        ("{}", "begins with no list"),
+        ('[{"text": "x"} {}]', "line 1: neither a comma"),
+        ('[{"text": "x"},\n{"text": }]', "line 2: no JSON"),
+        (b"[\xe9]", "not UTF-8"),
+    ],
+)
 def test_a_json_file_that_is_no_list_is_refused(tmp_path, content, message):
     with pytest.raises(PromptError, match=message):
         from_file(written(tmp_path / "p.json", content))
@@ -98,10 +130,18 @@ def test_a_json_file_that_is_no_list_is_refused(tmp_path, content, message):
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_duplicates_and_domains_of_a_file_are_counted_and_kept(tmp_path, kind):
-    rows = pd.DataFrame({"question": ["Why?", "How?", "Why?", "When?", "Why?"], "domain": ["law", None, "law", None, "law"]})
+    rows = pd.DataFrame(
+        {
+            "question": ["Why?", "How?", "Why?", "When?", "Why?"],
+            "domain": ["law", None, "law", None, "law"],
+        }
+    )
     path, report = tmp_path / f"p.{kind}", Report()
-    {"csv": lambda: rows.to_csv(path, index=False), "jsonl": lambda: rows.to_json(path, orient="records", lines=True),
-     "parquet": lambda: rows.to_parquet(path)}[kind]()  # fmt: skip
+    {
+        "csv": lambda: rows.to_csv(path, index=False),
+        "jsonl": lambda: rows.to_json(path, orient="records", lines=True),
+        "parquet": lambda: rows.to_parquet(path),
+    }[kind]()
     frame = from_file(path, n=3, report=report, domain="history").set_index("text")
     assert report.n_duplicates == 2
     assert {text: json.loads(v)["domain"] for text, v in frame["variables"].items()} == {
@@ -117,19 +157,31 @@ def test_a_data_set_of_the_hub_is_drawn_from_by_its_name(tmp_path, kind):
     folder, report = tmp_path / "team-prompts", Report()
     folder.mkdir()
     path = folder / f"train.{kind}"
-    {"csv": lambda: rows.to_csv(path, index=False), "jsonl": lambda: rows.to_json(path, orient="records", lines=True),
-     "parquet": lambda: rows.to_parquet(path)}[kind]()  # fmt: skip
-    frame = generate(PromptParams(n=20, source="dataset", dataset=str(folder)), day=DAY, report=report)
+    {
+        "csv": lambda: rows.to_csv(path, index=False),
+        "jsonl": lambda: rows.to_json(path, orient="records", lines=True),
+        "parquet": lambda: rows.to_parquet(path),
+    }[kind]()
+    frame = generate(
+        PromptParams(n=20, source="dataset", dataset=str(folder)), day=DAY, report=report
+    )
     assert set(frame["text"]) == {f"Question {i}?" for i in range(20)}
     assert report.n_duplicates == 1
-    assert [str(r)[: len(f"data set {folder}, train, row 22")] for r in report.rejections] == [f"data set {folder}, train, row 22"]
+    assert [str(r)[: len(f"data set {folder}, train, row 22")] for r in report.rejections] == [
+        f"data set {folder}, train, row 22"
+    ]
 
 
 @pytest.mark.parametrize("params", [{"dataset": "missing/folder/of/rows"}, {"split": "tset"}])
 def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_path, params):
     (tmp_path / "train.jsonl").write_text('{"prompt": "x"}\n')
-    with pytest.raises(PromptError, match=r"data set .* cannot be read .*Check its name and split; without a network"):
-        generate(PromptParams(n=1, source="dataset", **({"dataset": str(tmp_path)} | params)), day=DAY)
+    with pytest.raises(
+        PromptError,
+        match=r"data set .* cannot be read .*Check its name and split; without a network",
+    ):
+        generate(
+            PromptParams(n=1, source="dataset", **({"dataset": str(tmp_path)} | params)), day=DAY
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,11 +193,19 @@ def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_p
         ("p.jsonl", "[1]\n", "line 1: a list, not an object"),
         ("p.jsonl", '{"txt": "?"}\n', "line 1: no text"),
         ("p.jsonl", '{"text": "  "}\n', "line 1: the prompt is empty"),
-        ("p.jsonl", json.dumps({"text": "x" * 100_001}), "line 1: the prompt has 100,001 bytes, the limit is 100,000"),
+        (
+            "p.jsonl",
+            json.dumps({"text": "x" * 100_001}),
+            "line 1: the prompt has 100,001 bytes, the limit is 100,000",
+        ),
         ("p.csv", "text\nfine\n" + "x" * 150_000 + "\n", "line 3: the prompt has 150,000 bytes"),
         ("p.jsonl", '{"text": "x", "category": "poetry"}', "line 1: category 'poetry'"),
         ("p.parquet", b"no parquet", "no readable Parquet"),
-        ("p.jsonl", '{"text": "half \\ud800"}', r"line 1: the prompt holds half a character .* after 5 others"),
+        (
+            "p.jsonl",
+            '{"text": "half \\ud800"}',
+            r"line 1: the prompt holds half a character .* after 5 others",
+        ),
         ("p.jsonl", '{"text": "nul \\u0000"}', "line 1: the prompt holds a NUL"),
         ("p.txt", "x", "unknown kind '.txt'"),
     ],
@@ -158,7 +218,9 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, name, content, message):
 def test_one_bad_row_costs_no_other(tmp_path):
     path, report = written(tmp_path / "p.csv", b'text\nfine\ncaf\xe9\n"also\nfine"\n'), Report()
     assert set(from_file(path, n=2, report=report)["text"]) == {"fine", "also\nfine"}
-    assert [str(r) for r in report.rejections] == [f"{path}, line 3: not UTF-8 (byte 4: invalid continuation byte). Save the file as UTF-8"]
+    assert [str(r) for r in report.rejections] == [
+        f"{path}, line 3: not UTF-8 (byte 4: invalid continuation byte). Save the file as UTF-8"
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -174,18 +236,28 @@ def test_a_file_of_other_columns_is_no_export(tmp_path):
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
-    assert from_file(written(tmp_path / "p.csv", "\ufefftext\nhello\n"))["text"].tolist() == ["hello"]
+    assert from_file(written(tmp_path / "p.csv", "\ufefftext\nhello\n"))["text"].tolist() == [
+        "hello"
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("p.csv", "text,text\na,b\n", r"line 1: columns \['text'\] come twice"),
-        ("p.csv", "text;category\nName a tree;factual\n", "line 1: the columns are separated by ';'.*--delimiter"),
+        (
+            "p.csv",
+            "text;category\nName a tree;factual\n",
+            "line 1: the columns are separated by ';'.*--delimiter",
+        ),
         ("p.csv", b"question\xe9,text\na,b\n", "line 1: not UTF-8.*names the columns"),
         ("p.csv", "text\nfine\n".encode("utf-16"), "line 1: not UTF-8"),
         ("p.csv", "text\rone\rtwo\r", "line 1: no CSV .*end lines as"),
-        ("p.csv", 'text\nfine\n"open\nand all\nthat follows\n', "line 3: a quoted cell that opens here never ends"),
+        (
+            "p.csv",
+            'text\nfine\n"open\nand all\nthat follows\n',
+            "line 3: a quoted cell that opens here never ends",
+        ),
         ("p.csv", "", "holds no rows"),
         ("p.csv", "text\n", "holds no rows"),
         ("p.jsonl", "\n\n", "holds no rows"),
@@ -198,7 +270,13 @@ def test_a_file_that_would_be_misread_is_refused_whole(tmp_path, name, content, 
 
 
 def test_csv_rows_of_another_length_are_refused_and_never_cut(tmp_path):
-    path, report = written(tmp_path / "p.csv", 'text,domain\nName a, tree,sea\nshort\n"Name a, rock",sea\n\n"a"b,sea\n'), Report()
+    path, report = (
+        written(
+            tmp_path / "p.csv",
+            'text,domain\nName a, tree,sea\nshort\n"Name a, rock",sea\n\n"a"b,sea\n',
+        ),
+        Report(),
+    )
     assert from_file(path, report=report)["text"].tolist() == ["Name a, rock"]
     assert [str(r).rpartition(", line ")[2].partition(". ")[0] for r in report.rejections] == [
         "2: cells: 3, in the header: 2",
@@ -231,7 +309,9 @@ def test_a_cell_beside_the_text_that_cannot_be_kept_costs_its_row_alone(tmp_path
     frame = from_file(path, report=report)
     write_jsonl(frame, tmp_path / "again.jsonl")
     assert frame["text"].tolist() == ["fine"]
-    assert [(r.where.rpartition(", ")[2], r.reason[: len(reason)]) for r in report.rejections] == [("line 2", reason)]
+    assert [(r.where.rpartition(", ")[2], r.reason[: len(reason)]) for r in report.rejections] == [
+        ("line 2", reason)
+    ]
 
 
 def test_the_same_text_in_another_form_of_unicode_is_a_duplicate(tmp_path):
@@ -241,15 +321,20 @@ def test_the_same_text_in_another_form_of_unicode_is_a_duplicate(tmp_path):
 
 
 def test_a_missing_reference_is_none_and_categories_are_read_in_any_case(tmp_path):
-    row = from_file(written(tmp_path / "p.jsonl", '{"text": "x", "reference": null, "category": " Reasoning", "difficulty": "Hard"}')).iloc[
-        0
-    ]
+    row = from_file(
+        written(
+            tmp_path / "p.jsonl",
+            '{"text": "x", "reference": null, "category": " Reasoning", "difficulty": "Hard"}',
+        )
+    ).iloc[0]
     assert pd.isna(row["reference"])
     assert (row["category"], row["difficulty"]) == ("reasoning", "hard")
 
 
 def test_a_row_without_a_text_is_told_the_columns_it_has(tmp_path):
-    with pytest.raises(PromptError, match=r"no text. Give a column text or prompt.*; here are 'q', 'a'"):
+    with pytest.raises(
+        PromptError, match=r"no text. Give a column text or prompt.*; here are 'q', 'a'"
+    ):
         from_file(written(tmp_path / "p.jsonl", '{"q": "x", "a": "y"}'))
 
 
@@ -264,10 +349,20 @@ def test_texts_of_a_folder_are_prompts_and_those_that_cannot_be_read_are_named(t
     report = Report()
     frame = from_file(tmp_path, n=2, domain="r\u00e9sum\u00e9", report=report).set_index("text")
     assert {text: json.loads(v) for text, v in frame["variables"].items()} == {
-        "Ann Lee\n Nurse since 2011": {"document": "ann.txt", "n_whitespace_tokens": 5, "domain": "r\u00e9sum\u00e9"},
-        "Bob Roe, welder": {"document": "older/bob.md", "n_whitespace_tokens": 3, "domain": "r\u00e9sum\u00e9"},
+        "Ann Lee\n Nurse since 2011": {
+            "document": "ann.txt",
+            "n_whitespace_tokens": 5,
+            "domain": "r\u00e9sum\u00e9",
+        },
+        "Bob Roe, welder": {
+            "document": "older/bob.md",
+            "n_whitespace_tokens": 3,
+            "domain": "r\u00e9sum\u00e9",
+        },
     }
-    assert [(r.where.rpartition("/")[2], r.reason.partition(" (")[0]) for r in report.rejections] == [
+    assert [
+        (r.where.rpartition("/")[2], r.reason.partition(" (")[0]) for r in report.rejections
+    ] == [
         ("cut.txt", "not UTF-8"),
         ("empty.txt", "the prompt is empty. Give every row a text"),
         ("long.txt", "the prompt has 100,001 bytes, the limit is 100,000. Shorten or drop it"),
@@ -288,12 +383,16 @@ def test_rows_that_json_would_change_are_refused(tmp_path, line, said):
     report = Report()
     path = written(tmp_path / "p.jsonl", f'{{"text": "fine"}}\n{line}\n')
     assert from_file(path, report=report)["text"].tolist() == ["fine"]
-    assert said in " ".join(f"{refused.where}: {refused.reason}" for refused in report.rejections).replace(str(path) + ", ", "")
+    assert said in " ".join(
+        f"{refused.where}: {refused.reason}" for refused in report.rejections
+    ).replace(str(path) + ", ", "")
     with pytest.raises(PromptError, match=said):
         from_file(written(tmp_path / "p.json", f'[{{"text": "fine"}},\n{line}]'))
 
 
 def test_duplicate_columns_of_a_parquet_file_are_named(tmp_path):
-    pq.write_table(pa.table([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), tmp_path / "p.parquet")
+    pq.write_table(
+        pa.table([pa.array(["x"]), pa.array(["y"])], names=["text", "text"]), tmp_path / "p.parquet"
+    )
     with pytest.raises(PromptError, match=r"columns \['text'\] come twice in the schema"):
         from_file(tmp_path / "p.parquet")

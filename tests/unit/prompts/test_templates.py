@@ -15,7 +15,12 @@ from rlhf_pipeline.records import Category, Difficulty
 
 
 def library(tmp_path, **template):
-    row = {"id": "greeting", "category": "creative", "text": "Greet {who}.", "variables": {"who": ["Ana", "Ben"]}} | template
+    row = {
+        "id": "greeting",
+        "category": "creative",
+        "text": "Greet {who}.",
+        "variables": {"who": ["Ana", "Ben"]},
+    } | template
     path = tmp_path / "library.yaml"
     path.write_text(yaml.safe_dump({"templates": [row]}), encoding="utf-8")
     return path
@@ -26,14 +31,18 @@ def test_the_shipped_library_spans_six_categories_with_all_difficulties():
     ids_by_category = {c: {t.template_id for t in templates if t.category == c} for c in Category}
     assert sum(map(len, ids_by_category.values())) >= 12
     assert all(len(ids) >= 2 for ids in ids_by_category.values())
-    assert {(t.category, t.difficulty) for t in templates} == {(c, d) for c in Category for d in Difficulty}
+    assert {(t.category, t.difficulty) for t in templates} == {
+        (c, d) for c in Category for d in Difficulty
+    }
 
 
 def test_the_wide_library_has_sixty_templates_of_three_levels_in_six_categories():
     templates = shipped_templates("wide")
     ids = {t.template_id for t in templates}
     assert len(ids) >= 60
-    assert {(t.template_id, t.difficulty) for t in templates} == {(i, d) for i in ids for d in Difficulty}
+    assert {(t.template_id, t.difficulty) for t in templates} == {
+        (i, d) for i in ids for d in Difficulty
+    }
     assert min(Counter(t.category for t in templates if t.difficulty == "easy").values()) >= 10
     assert not ids & {t.template_id for t in shipped_templates("taught")}
     assert len(shipped_templates("all")) == len(templates) + len(shipped_templates("taught"))
@@ -41,7 +50,9 @@ def test_the_wide_library_has_sixty_templates_of_three_levels_in_six_categories(
     assert len(checkable) >= 25
 
 
-@pytest.mark.parametrize("template", shipped_templates("wide"), ids=lambda t: f"{t.template_id}-{t.difficulty}")
+@pytest.mark.parametrize(
+    "template", shipped_templates("wide"), ids=lambda t: f"{t.template_id}-{t.difficulty}"
+)
 def test_a_wide_template_fills_to_sensible_prompts_with_a_reference_where_it_has_one(template):
     steps = range(0, template.n_combinations, max(1, template.n_combinations // 97))
     drafts = [draft for i in steps if (draft := template.fill(i)) is not None]
@@ -51,7 +62,9 @@ def test_a_wide_template_fills_to_sensible_prompts_with_a_reference_where_it_has
         assert draft.text[0].isupper()
         assert draft.text[-1] in ".?!"
         assert (draft.reference is not None) == (template.reference is not None)
-        assert draft.reference is None or (draft.reference.strip() and is_right(draft.reference, f"It is {draft.reference}."))
+        assert draft.reference is None or (
+            draft.reference.strip() and is_right(draft.reference, f"It is {draft.reference}.")
+        )
 
 
 def run_in_python(text):
@@ -62,7 +75,9 @@ def run_in_python(text):
     return said.getvalue().strip()
 
 
-@pytest.mark.parametrize("template_id", ["sum_of_range", "text_methods", "integer_division", "sorted_words"])
+@pytest.mark.parametrize(
+    "template_id", ["sum_of_range", "text_methods", "integer_division", "sorted_words"]
+)
 def test_references_of_code_are_what_python_prints(template_id):
     drafts = [
         draft
@@ -86,7 +101,11 @@ SOLVED = {
 
 @pytest.mark.parametrize(("template_id", "level"), SOLVED)
 def test_references_of_sums_are_those_of_their_numbers_in_the_order_of_the_text(template_id, level):
-    (template,) = (t for t in shipped_templates("wide") if (t.template_id, t.difficulty) == (template_id, level))
+    (template,) = (
+        t
+        for t in shipped_templates("wide")
+        if (t.template_id, t.difficulty) == (template_id, level)
+    )
     for i in range(0, template.n_combinations, template.n_combinations // 53):
         if draft := template.fill(i):
             numbers = [int(n) for n in re.findall(r"\d+", draft.text)]
@@ -94,10 +113,19 @@ def test_references_of_sums_are_those_of_their_numbers_in_the_order_of_the_text(
 
 
 def test_loops_of_the_library_are_run_as_they_say():
-    (template,) = (t for t in shipped_templates("wide") if (t.template_id, t.difficulty) == ("loop_result", "hard"))
+    (template,) = (
+        t
+        for t in shipped_templates("wide")
+        if (t.template_id, t.difficulty) == ("loop_result", "hard")
+    )
     for i in range(0, template.n_combinations, 7):
         draft = template.fill(i)
-        x, n, b = (int(m) for m in re.search(r"x = (\d+) and runs: for i in range\((\d+)\): x = 2 \* x - (\d+)", draft.text).groups())
+        x, n, b = (
+            int(m)
+            for m in re.search(
+                r"x = (\d+) and runs: for i in range\((\d+)\): x = 2 \* x - (\d+)", draft.text
+            ).groups()
+        )
         for _ in range(n):
             x = 2 * x - b
         assert draft.reference == str(x)
@@ -105,7 +133,10 @@ def test_loops_of_the_library_are_run_as_they_say():
 
 def test_the_libraries_of_a_run_are_chosen_by_name():
     taught = {t.template_id for t in shipped_templates("taught")}
-    drawn = {name: set(generate(PromptParams(n=400, library=name), day="2026-01-01")["template_id"]) for name in ("taught", "wide", "all")}
+    drawn = {
+        name: set(generate(PromptParams(n=400, library=name), day="2026-01-01")["template_id"])
+        for name in ("taught", "wide", "all")
+    }
     assert drawn["taught"] <= taught
     assert not drawn["wide"] & taught
     assert drawn["all"] & taught
@@ -142,13 +173,18 @@ def test_numbers_of_a_table_are_references_without_a_decimal_point():
 def test_variables_that_must_differ_do():
     frame = generate(PromptParams(n=300, categories={"reasoning": 1}), day="2026-01-01")
     bigger = frame.loc[frame["template_id"] == "which_is_bigger", "text"]
-    assert all(len(set(text.removesuffix("?").split("bigger, ")[1].split(" or "))) == 2 for text in bigger)
+    assert all(
+        len(set(text.removesuffix("?").split("bigger, ")[1].split(" or "))) == 2 for text in bigger
+    )
 
 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ({"text": "Greet {whom}."}, r"template 'greeting' \(row 1\): variables \['whom'\] are not defined"),
+        (
+            {"text": "Greet {whom}."},
+            r"template 'greeting' \(row 1\): variables \['whom'\] are not defined",
+        ),
         ({"variables": {"who": "people"}}, "variable 'who' names 'people'.*Known: none"),
         ({"reference": {"rule": "guess", "of": ["who"]}}, "unknown reference rule 'guess'"),
         ({"reference": {"rule": "lookup", "of": ["who"], "table": "ages"}}, "unknown table 'ages'"),
@@ -175,7 +211,9 @@ def test_an_unreadable_library_is_an_error(tmp_path):
 
 def test_an_edited_library_is_read_again(tmp_path):
     assert load_templates(library(tmp_path))[0].text == "Greet {who}."
-    assert load_templates(library(tmp_path, text="Hail to {who} from all.", variables={"who": ["Ana"]}))[0].text.startswith("Hail")
+    assert load_templates(
+        library(tmp_path, text="Hail to {who} from all.", variables={"who": ["Ana"]})
+    )[0].text.startswith("Hail")
 
 
 def test_a_value_a_rule_cannot_use_is_named():
@@ -195,5 +233,7 @@ def test_a_value_a_rule_cannot_use_is_named():
         ("len", "Use lens.", False),
     ],
 )
-def test_a_completion_is_right_when_it_gives_the_reference_as_whole_words(reference, completion, right):
+def test_a_completion_is_right_when_it_gives_the_reference_as_whole_words(
+    reference, completion, right
+):
     assert is_right(reference, completion) is right

@@ -38,8 +38,16 @@ def test_what_is_no_prompt_never_becomes_one_and_the_reason_is_told(source, said
             yield [{**row, "instructions": [said] if said else [""]} for row in inputs]
 
     report, params = Report(), PromptParams(n=3, source=source)
-    generator = FreeformGenerator(None, Says(said)) if source == "freeform" else DistilabelGenerator(task=Task())
-    with pytest.raises(PromptError, match=r"has 0 unused new prompts, 3 were asked for.*the first: text written for the instruction"):
+    generator = (
+        FreeformGenerator(None, Says(said))
+        if source == "freeform"
+        else DistilabelGenerator(task=Task())
+    )
+    with pytest.raises(
+        PromptError,
+        match=r"has 0 unused new prompts, 3 were asked for.*the first: text written for the "
+        r"instruction",
+    ):
         generate_with(generator, params, day=DAY, report=report)
     assert set(report.n_rejected) == {"written"}
     assert NO_PROMPTS[said] in report.rejections[0].reason
@@ -53,7 +61,10 @@ def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
 
     report = Report()
     frame = generate(
-        PromptParams(n=6, source="evolution", population=3, generations=2), day=DAY, text_generator=Judges(said), report=report
+        PromptParams(n=6, source="evolution", population=3, generations=2),
+        day=DAY,
+        text_generator=Judges(said),
+        report=report,
     )
     assert len(frame) == 6
     assert report.n_rejected["mutation"] == 2 * 3 * 6
@@ -61,7 +72,13 @@ def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
 
 
 @pytest.mark.parametrize(
-    "said", ["Name a tree.", "\u5199\u4e00\u9996\u8bd7", "Explain <b> and <html lang> in HTML.", "What does {x: 1} mean?"]
+    "said",
+    [
+        "Name a tree.",
+        "\u5199\u4e00\u9996\u8bd7",
+        "Explain <b> and <html lang> in HTML.",
+        "What does {x: 1} mean?",
+    ],
 )
 def test_what_may_be_a_prompt_is_left_alone(said):
     assert no_prompt(said) is None

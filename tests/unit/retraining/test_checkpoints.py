@@ -1,4 +1,9 @@
-from rlhf_pipeline.retraining.checkpoints import last_complete, mark_complete, open_checkpoints, replace_folder
+from rlhf_pipeline.retraining.checkpoints import (
+    last_complete,
+    mark_complete,
+    open_checkpoints,
+    replace_folder,
+)
 
 
 def checkpoint(folder, step, content="weights"):

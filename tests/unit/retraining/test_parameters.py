@@ -1,11 +1,18 @@
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params, strategy_params
+from rlhf_pipeline.retraining.parameters import (
+    StrategyParams,
+    read_strategy_params,
+    strategy_params,
+)
 
 
 def test_an_unknown_key_fails_with_a_hint():
-    with pytest.raises(ConfigurationError, match=r"Unknown training parameter `learning_rat`\. Did you mean `learning_rate`"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"Unknown training parameter `learning_rat`\. Did you mean `learning_rate`",
+    ):
         strategy_params({"learning_rat": 1e-4})
 
 
@@ -14,7 +21,10 @@ def test_a_value_out_of_bounds_is_named():
         strategy_params({"epochs": 0})
 
 
-@pytest.mark.parametrize(("name", "text"), [("p.yaml", "beta: 0.2\nepochs: 3\n"), ("p.json", '{"beta": 0.2, "epochs": 3}')])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("p.yaml", "beta: 0.2\nepochs: 3\n"), ("p.json", '{"beta": 0.2, "epochs": 3}')],
+)
 def test_parameters_are_read_from_yaml_and_json(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     assert read_strategy_params(tmp_path / name) == StrategyParams(beta=0.2, epochs=3)

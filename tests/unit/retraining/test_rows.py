@@ -8,14 +8,25 @@ from rlhf_pipeline.retraining.strategies.sft import best_completions
 
 
 def weighted(weights):
-    return pd.DataFrame({"comparison_id": [f"c{i:03d}" for i in range(len(weights))], "weight": weights})
+    return pd.DataFrame(
+        {"comparison_id": [f"c{i:03d}" for i in range(len(weights))], "weight": weights}
+    )
 
 
 def retraining_set(n=3, **columns):
     rows = {
-        "comparison_id": [f"c{i}" for i in range(n)], "prompt_id": "p", "prompt": "Say hello.", "chosen": "Hello!", "rejected": "No.",
-        "margin": 0.5, "weight": 1.0, "information": 0.5, "reason": "unsure", "split": "train", "day": "2026-01-01",
-    }  # fmt: skip
+        "comparison_id": [f"c{i}" for i in range(n)],
+        "prompt_id": "p",
+        "prompt": "Say hello.",
+        "chosen": "Hello!",
+        "rejected": "No.",
+        "margin": 0.5,
+        "weight": 1.0,
+        "information": 0.5,
+        "reason": "unsure",
+        "split": "train",
+        "day": "2026-01-01",
+    }
     return pd.DataFrame(rows | columns)
 
 
@@ -28,7 +39,11 @@ def test_weight_one_is_taken_once_and_weight_zero_never():
 def test_a_weight_is_the_expected_number_of_copies(weight, expected):
     taken = sample_by_weight(weighted([weight] * 100), seed=1)
     assert abs(len(taken) - expected) <= 1
-    copies = taken["comparison_id"].value_counts().reindex(weighted([weight] * 100)["comparison_id"], fill_value=0)
+    copies = (
+        taken["comparison_id"]
+        .value_counts()
+        .reindex(weighted([weight] * 100)["comparison_id"], fill_value=0)
+    )
     assert copies.between(int(weight), int(weight) + (weight % 1 > 0)).all()
 
 
@@ -43,7 +58,9 @@ def test_the_draw_depends_on_seed_and_ids_not_on_the_order_of_rows():
     rows = weighted([0.5] * 50)
     again = sample_by_weight(rows.sample(frac=1, random_state=4), seed=7)
     pd.testing.assert_frame_equal(sample_by_weight(rows, seed=7), again)
-    assert sample_by_weight(rows, seed=8)["comparison_id"].tolist() != again["comparison_id"].tolist()
+    assert (
+        sample_by_weight(rows, seed=8)["comparison_id"].tolist() != again["comparison_id"].tolist()
+    )
 
 
 def test_no_rows_stay_no_rows():
@@ -56,7 +73,10 @@ def test_rows_of_an_evaluation_split_are_never_trained_on():
 
 
 def test_too_few_pairs_name_number_and_cure():
-    with pytest.raises(NotEnoughVotes, match=r"3 preference pairs .* needs 50\. Collect more votes or lower min_pairs"):
+    with pytest.raises(
+        NotEnoughVotes,
+        match=r"3 preference pairs .* needs 50\. Collect more votes or lower min_pairs",
+    ):
         trainable_pairs(retraining_set(), 50)
     with pytest.raises(NotEnoughVotes, match="0 preference pairs"):
         trainable_pairs(RETRAINING_SET.empty(), 1)
@@ -69,7 +89,10 @@ def test_duplicate_ids_are_refused():
 
 def test_best_of_n_keeps_the_completion_that_won_most():
     pairs = retraining_set(
-        4, chosen=["good", "good", "fair", "poor"], rejected=["poor", "fair", "poor", "good"], margin=[0.5, 0.5, 0.5, 0.25]
+        4,
+        chosen=["good", "good", "fair", "poor"],
+        rejected=["poor", "fair", "poor", "good"],
+        margin=[0.5, 0.5, 0.5, 0.25],
     )
     best = best_completions(pairs, keep=1)
     assert best["chosen"].tolist() == ["good"]

@@ -38,13 +38,28 @@ def reflections(*votes, reward_model="demo.reward_model@1", predicted_at="2026-0
     """One row per (comparison_id, is_error)."""
     rows = [
         {
-            "day": "2026-01-01", "comparison_id": comparison, "reward_model": reward_model, "calibrator": "1", "data_hash": "d",
-            "features_hash": "f", "score_a": 0.0, "score_b": 0.0, "p_raw": 0.5, "p_calibrated": 0.5, "predicted_at": predicted_at,
-            "seq": i + 1, "vote_id": f"v{i}", "annotator_id": f"a{i}", "annotator_kind": "simulated", "choice": "a", "strength": 2,
-            "voted_at": "2026-01-01T01:00:00Z", "is_error": is_error,
+            "day": "2026-01-01",
+            "comparison_id": comparison,
+            "reward_model": reward_model,
+            "calibrator": "1",
+            "data_hash": "d",
+            "features_hash": "f",
+            "score_a": 0.0,
+            "score_b": 0.0,
+            "p_raw": 0.5,
+            "p_calibrated": 0.5,
+            "predicted_at": predicted_at,
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "annotator_id": f"a{i}",
+            "annotator_kind": "simulated",
+            "choice": "a",
+            "strength": 2,
+            "voted_at": "2026-01-01T01:00:00Z",
+            "is_error": is_error,
         }
         for i, (comparison, is_error) in enumerate(votes)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), REFLECTIONS)
 
 
@@ -58,7 +73,9 @@ def test_the_pair_the_reward_model_knows_least_about_comes_first():
 
 def test_votes_against_the_champion_count_and_are_named():
     votes = [("c0", True), ("c0", True), ("c0", True), ("c1", False), ("c1", True), ("c1", None)]
-    chosen = select(pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, taste_changes=TasteChanges(5))
+    chosen = select(
+        pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, taste_changes=TasteChanges(5)
+    )
     assert chosen["reason"].tolist() == [
         "champion disagreed with 3 of 3 annotators after the change",
         "champion disagreed with 1 of 2 annotators after the change",
@@ -68,32 +85,66 @@ def test_votes_against_the_champion_count_and_are_named():
 
 def test_a_vote_predicted_by_two_models_is_counted_once_by_the_later_one():
     first = reflections(("c0", True))
-    second = reflections(("c0", False), reward_model="demo.reward_model@2", predicted_at="2026-01-01T00:30:00Z")
+    second = reflections(
+        ("c0", False), reward_model="demo.reward_model@2", predicted_at="2026-01-01T00:30:00Z"
+    )
     chosen = select(pairs(1), scores([0.9]), pd.concat([second, first]), PARAMS)
     assert chosen["information"].iloc[0] == pytest.approx(0.2)
 
 
 def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
-    chosen = select(pairs(4), scores([0.5, 0.5, 0.9, 0.9]), None, SelectionParams(max_pairs=3, min_pairs=1), taste_changes=TasteChanges(30))
-    assert chosen["comparison_id"].tolist() == ["c0", "c1", "c2"]  # .2 * 1.0 ties with 1.0 * .2: by comparison_id
-    newer = select(pairs(4), scores([0.5, 0.5, 0.8, 0.8]), None, SelectionParams(max_pairs=3, min_pairs=1), taste_changes=TasteChanges(30))
+    chosen = select(
+        pairs(4),
+        scores([0.5, 0.5, 0.9, 0.9]),
+        None,
+        SelectionParams(max_pairs=3, min_pairs=1),
+        taste_changes=TasteChanges(30),
+    )
+    # .2 * 1.0 ties with 1.0 * .2: by comparison_id
+    assert chosen["comparison_id"].tolist() == ["c0", "c1", "c2"]
+    newer = select(
+        pairs(4),
+        scores([0.5, 0.5, 0.8, 0.8]),
+        None,
+        SelectionParams(max_pairs=3, min_pairs=1),
+        taste_changes=TasteChanges(30),
+    )
     assert newer["comparison_id"].tolist() == ["c2", "c3", "c0"]
     assert newer["weight"].tolist() == [1.0, 1.0, 0.2]
     assert newer["reason"].iloc[-1].endswith("before the change")
 
 
 def test_weight_zero_before_the_change_leaves_those_pairs_out():
-    chosen = select(pairs(4), scores([0.5] * 4), None, SelectionParams(min_pairs=1, weight_before_change=0), taste_changes=TasteChanges(30))
+    chosen = select(
+        pairs(4),
+        scores([0.5] * 4),
+        None,
+        SelectionParams(min_pairs=1, weight_before_change=0),
+        taste_changes=TasteChanges(30),
+    )
     assert set(chosen["comparison_id"]) == {"c2", "c3"}
 
 
 def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
-    chosen = select(pairs(4), scores([0.2, 0.6, 0.2, 0.6]), None, SelectionParams(min_pairs=1), taste_changes=TasteChanges(30))
-    assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}  # c0 and c1 came before the change, c2 is new and surprising
+    chosen = select(
+        pairs(4),
+        scores([0.2, 0.6, 0.2, 0.6]),
+        None,
+        SelectionParams(min_pairs=1),
+        taste_changes=TasteChanges(30),
+    )
+    # c0 and c1 came before the change, c2 is new and surprising
+    assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}
 
 
 def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
-    chosen = select(pairs(4, split=["calib", "test", "train", "train"]), scores([0.5] * 4), None, PARAMS, frozen_prompt_ids={"p2"})
+    chosen = select(
+        pairs(4, split=["calib", "test", "train", "train"]),
+        scores([0.5] * 4),
+        None,
+        PARAMS,
+        frozen_prompt_ids={"p2"},
+    )
     assert chosen["comparison_id"].tolist() == ["c3"]
 
 
@@ -135,8 +186,16 @@ def test_duplicate_scores_are_refused():
 
 
 def test_too_few_pairs_are_refused_with_number_and_cure():
-    with pytest.raises(NotEnoughVotes, match=r"2 of 4 preference pairs .* needs 3\. Collect more votes or lower min_pairs"):
-        select(pairs(4, split=["calib", "test", "train", "train"]), scores([0.5] * 4), None, SelectionParams(min_pairs=3))
+    with pytest.raises(
+        NotEnoughVotes,
+        match=r"2 of 4 preference pairs .* needs 3\. Collect more votes or lower min_pairs",
+    ):
+        select(
+            pairs(4, split=["calib", "test", "train", "train"]),
+            scores([0.5] * 4),
+            None,
+            SelectionParams(min_pairs=3),
+        )
 
 
 def test_no_votes_at_all_is_not_enough():
@@ -147,7 +206,9 @@ def test_no_votes_at_all_is_not_enough():
 def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
     good = select(pairs(4), scores([0.5] * 4), None, PARAMS)
     assert verify_retraining_set(good, {"p9"}, 4) == ()
-    few, leaked, frozen = verify_retraining_set(good.assign(split=["test", "train", "train", "train"]), {"p1"}, 5)
+    few, leaked, frozen = verify_retraining_set(
+        good.assign(split=["test", "train", "train", "train"]), {"p1"}, 5
+    )
     assert few.startswith("4 pairs, 5 are needed")
     assert "evaluation splits" in leaked
     assert "p1" in frozen
@@ -155,4 +216,7 @@ def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
 
 def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
     even = pairs(4, agreement=[1.0, 0.5, 0.5, 0.75], n_votes=[3, 2, 0, 4])
-    assert set(select(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {"c0", "c3"}
+    assert set(select(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {
+        "c0",
+        "c3",
+    }

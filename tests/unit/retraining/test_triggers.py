@@ -12,11 +12,26 @@ NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION = "demo.reward_model@1"
 
 
-def event(detector: str, seq: int = 1000, *, kind: str = "drift", model: str = CHAMPION, change_seq: int | None = 900) -> DriftEvent:
+def event(
+    detector: str,
+    seq: int = 1000,
+    *,
+    kind: str = "drift",
+    model: str = CHAMPION,
+    change_seq: int | None = 900,
+) -> DriftEvent:
     return DriftEvent(
-        kind=kind, model_version=model, detector=detector, params_hash="h", stream="errors" if kind == "drift" else kind, seq=seq,
-        day=date(2026, 1, 5), change_seq=change_seq, evidence={}, detected_at=NOW,
-    )  # fmt: skip
+        kind=kind,
+        model_version=model,
+        detector=detector,
+        params_hash="h",
+        stream="errors" if kind == "drift" else kind,
+        seq=seq,
+        day=date(2026, 1, 5),
+        change_seq=change_seq,
+        evidence={},
+        detected_at=NOW,
+    )
 
 
 def evidence(*open_events: DriftEvent, **more) -> TriggerEvidence:
@@ -42,9 +57,17 @@ def held(decision: TriggerDecision, *words: str) -> bool:
 def test_two_detectors_fire_with_the_earliest_beginning():
     pair = event("ddm", 1000, change_seq=880), event("adwin", 1100, change_seq=905)
     decision = decide(evidence(*pair))
-    assert (decision.action, decision.state, decision.change_seq, decision.decided_at) == ("fire", "pending", 880, NOW)
+    assert (decision.action, decision.state, decision.change_seq, decision.decided_at) == (
+        "fire",
+        "pending",
+        880,
+        NOW,
+    )
     assert set(decision.event_ids) == {e.event_id for e in pair}
-    assert decision.reasons == ("confirmed by 2 detectors (adwin, ddm) between votes 1000 and 1100; change dated at vote 880",)
+    assert decision.reasons == (
+        "confirmed by 2 detectors (adwin, ddm) between votes 1000 and 1100; change dated at vote "
+        "880",
+    )
 
 
 def test_one_detector_holds_with_numbers():
@@ -64,12 +87,24 @@ def test_a_held_event_is_confirmed_by_a_later_one_and_named_in_the_decision():
 
 def test_events_too_far_apart_do_not_confirm_each_other():
     assert held(decide(evidence(event("ddm", 100), event("adwin", 1200))), "too far apart")
-    assert decide(evidence(event("ddm", 100), event("adwin", 1200)), TriggerParams(confirmation_window=2000)).action == "fire"
+    assert (
+        decide(
+            evidence(event("ddm", 100), event("adwin", 1200)),
+            TriggerParams(confirmation_window=2000),
+        ).action
+        == "fire"
+    )
 
 
 def test_an_old_stray_event_does_not_date_the_change():
     stray = event("adwin", 200, change_seq=150)
-    decision = decide(evidence(event("ddm", 1000, change_seq=890), event("hddm_a", 1050, change_seq=930), held_events=(stray,)))
+    decision = decide(
+        evidence(
+            event("ddm", 1000, change_seq=890),
+            event("hddm_a", 1050, change_seq=930),
+            held_events=(stray,),
+        )
+    )
     assert decision.change_seq == 890
     assert stray.event_id not in decision.event_ids
 
@@ -99,7 +134,11 @@ def test_events_of_a_former_champion_are_superseded():
 
 
 def test_a_former_champions_event_does_not_confirm_the_champions():
-    assert held(decide(evidence(event("ddm"), event("adwin", model="demo.reward_model@0"))), "superseded", "1 detector(s) reported (ddm)")
+    assert held(
+        decide(evidence(event("ddm"), event("adwin", model="demo.reward_model@0"))),
+        "superseded",
+        "1 detector(s) reported (ddm)",
+    )
 
 
 def test_without_a_champion_nothing_fires():
@@ -107,20 +146,27 @@ def test_without_a_champion_nothing_fires():
 
 
 def test_an_unfinished_retraining_holds_the_next():
-    assert held(decide(evidence(event("ddm"), event("adwin"), n_unfinished=1)), "1 earlier retraining decision(s) not finished")
+    assert held(
+        decide(evidence(event("ddm"), event("adwin"), n_unfinished=1)),
+        "1 earlier retraining decision(s) not finished",
+    )
 
 
 def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_event():
     pair = event("ddm"), event("adwin")
     fired = NOW - timedelta(hours=23)
-    assert held(decide(evidence(*pair, last_fired_at=fired)), "cool-down: last fired 23.0 h ago, 24 h are required")
+    assert held(
+        decide(evidence(*pair, last_fired_at=fired)),
+        "cool-down: last fired 23.0 h ago, 24 h are required",
+    )
     later = evidence(held_events=pair, last_fired_at=fired, now=NOW + timedelta(hours=1))
     assert decide(later).action == "fire"
 
 
 def test_too_few_new_votes_hold():
     assert held(
-        decide(evidence(event("ddm"), event("adwin"), n_new_votes=199)), "199 new votes since the last retraining, 200 are required"
+        decide(evidence(event("ddm"), event("adwin"), n_new_votes=199)),
+        "199 new votes since the last retraining, 200 are required",
     )
     assert decide(evidence(event("ddm"), event("adwin"), n_new_votes=200)).action == "fire"
 
@@ -133,7 +179,9 @@ def test_a_hold_names_every_reason():
 
 def test_the_order_of_events_does_not_matter():
     events = event("ddm", 1000), event("adwin", 1040), event("slope", 1030, kind="calibration")
-    assert decide(evidence(*events)).model_dump(exclude={"evidence"}) == decide(evidence(*events[::-1])).model_dump(exclude={"evidence"})
+    assert decide(evidence(*events)).model_dump(exclude={"evidence"}) == decide(
+        evidence(*events[::-1])
+    ).model_dump(exclude={"evidence"})
 
 
 @pytest.mark.parametrize("given", [(event("ddm"), event("adwin")), (event("ddm"),), ()])

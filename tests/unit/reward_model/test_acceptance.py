@@ -1,4 +1,6 @@
-"""When a fitted reward model is too weak to serve, and when it is less accurate than the champion on the latest votes."""
+"""When a fitted reward model is too weak to serve, and when it is less accurate than the champion
+on the latest votes.
+"""
 
 import numpy as np
 import pandas as pd
@@ -12,15 +14,21 @@ PARAMS = AcceptanceParams(n_resamples=400)
 
 
 def pairs(n, *, longer_wins=0.5, agreement=1.0):
-    """In order of votes, each of a prompt of its own; the longer completion is chosen in the first pairs of every ten."""
+    """In order of votes, each of a prompt of its own; the longer completion is chosen in the first
+    pairs of every ten.
+    """
     is_longer = np.arange(n) % 10 < 10 * longer_wins
     texts = [("long text", "text") if longer else ("text", "long text") for longer in is_longer]
     return pd.DataFrame(
         {
-            "prompt_id": [f"p{i}" for i in range(n)], "chosen": [c for c, _ in texts], "rejected": [r for _, r in texts],
-            "agreement": agreement, "max_seq": np.arange(n) + 1, "category": "factual",
+            "prompt_id": [f"p{i}" for i in range(n)],
+            "chosen": [c for c, _ in texts],
+            "rejected": [r for _, r in texts],
+            "agreement": agreement,
+            "max_seq": np.arange(n) + 1,
+            "category": "factual",
         }
-    )  # fmt: skip
+    )
 
 
 def margins(n, accuracy, seed=0):
@@ -47,7 +55,11 @@ def test_model_as_good_as_preferring_the_longer_completion_passes():
 def test_model_near_a_coin_is_refused_where_the_ceiling_is_high(accuracy, refused):
     cause = find_weakness(pairs(400), margins(400, accuracy), ceiling(0.86), PARAMS)
     assert (cause is not None) is refused
-    assert cause is None or "below 0.680, half-way between a coin and the noise ceiling 0.910 [0.860, 0.960]" in cause
+    assert (
+        cause is None
+        or "below 0.680, half-way between a coin and the noise ceiling 0.910 [0.860, 0.960]"
+        in cause
+    )
 
 
 def test_low_or_unknown_ceiling_refuses_nobody():
@@ -62,13 +74,21 @@ def test_both_weaknesses_are_named():
 
 
 def test_model_worse_on_the_latest_window_is_refused():
-    """Better on all pairs, worse on the latest: taste changed and only the champion has learnt it."""
+    """Better on all pairs, worse on the latest: taste changed and only the champion has learnt
+    it.
+    """
     old, new = margins(600, 0.6), margins(600, 0.9)
     old[-100:], new[-100:] = margins(100, 0.87), margins(100, 0.45)
     params = PARAMS.model_copy(update={"window_pairs": 100})
-    assert find_regression(pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600})) is None
+    assert (
+        find_regression(pairs(600), new, old, PARAMS.model_copy(update={"window_pairs": 600}))
+        is None
+    )
     cause = find_regression(pairs(600), new, old, params)
-    assert cause.startswith("accuracy on the latest 100 held-out pairs is below that of the champion (difference -0.420 [")
+    assert cause.startswith(
+        "accuracy on the latest 100 held-out pairs is below that of the champion (difference "
+        "-0.420 ["
+    )
 
 
 def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
@@ -76,7 +96,11 @@ def test_window_is_of_the_latest_votes_whatever_the_order_of_rows():
     old[-50:], new[-50:] = 1.0, -1.0
     params = PARAMS.model_copy(update={"window_pairs": 50})
     order = np.random.default_rng(1).permutation(200)
-    assert find_regression(frame.iloc[order], new[order], old[order], params) == find_regression(frame, new, old, params) is not None
+    assert (
+        find_regression(frame.iloc[order], new[order], old[order], params)
+        == find_regression(frame, new, old, params)
+        is not None
+    )
 
 
 def test_model_beyond_the_interval_better_than_the_champion_is_an_improvement():
@@ -87,7 +111,12 @@ def test_model_beyond_the_interval_better_than_the_champion_is_an_improvement():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_model_as_good_as_the_champion_is_not_refused(seed):
-    assert find_regression(pairs(200), margins(200, 0.75, seed), margins(200, 0.75, 100 + seed), PARAMS) is None
+    assert (
+        find_regression(
+            pairs(200), margins(200, 0.75, seed), margins(200, 0.75, 100 + seed), PARAMS
+        )
+        is None
+    )
 
 
 def test_of_too_few_pairs_nobody_is_refused():

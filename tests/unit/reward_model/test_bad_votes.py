@@ -18,15 +18,28 @@ TEXTS = ["kind right", "curt right", "kind vague", "curt vague"]
 def comparisons(n: int, texts: list[tuple[str, str]] | None = None) -> pd.DataFrame:
     """Each of a prompt of its own; a likes to be kind as often as b does."""
     rng = np.random.default_rng(0)
-    shown = texts or [tuple(f"{text} {i}" for text in rng.choice(TEXTS, 2, replace=False)) for i in range(n)]
+    shown = texts or [
+        tuple(f"{text} {i}" for text in rng.choice(TEXTS, 2, replace=False)) for i in range(n)
+    ]
     rows = [
         {
-            "day": "2026-01-01", "comparison_id": f"c{i:04d}", "prompt_id": f"p{i}", "prompt": f"ask {i}", "completion_a_id": f"{i}a",
-            "completion_b_id": f"{i}b", "completion_a": a, "completion_b": b, "model_version_a": "m@1", "model_version_b": "m@1",
-            "category": "factual", "repeat_of": None, "position": i, "seed": 0,
+            "day": "2026-01-01",
+            "comparison_id": f"c{i:04d}",
+            "prompt_id": f"p{i}",
+            "prompt": f"ask {i}",
+            "completion_a_id": f"{i}a",
+            "completion_b_id": f"{i}b",
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": "m@1",
+            "model_version_b": "m@1",
+            "category": "factual",
+            "repeat_of": None,
+            "position": i,
+            "seed": 0,
         }
         for i, (a, b) in enumerate(shown)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
@@ -34,13 +47,22 @@ def votes(of: pd.DataFrame, cast: dict[str, list[str]]) -> pd.DataFrame:
     """Annotator -> the choice on each comparison."""
     rows = [
         {
-            "day": "2026-01-01", "seq": 0, "vote_id": f"{who}-{c}", "comparison_id": c, "prompt_id": p, "annotator_id": who,
-            "annotator_kind": "human", "choice": choice, "strength": None, "repeat_of": None,
-            "voted_at": pd.Timestamp("2026-01-01T10:00Z"), "received_at": pd.Timestamp("2026-01-01T10:00Z"),
+            "day": "2026-01-01",
+            "seq": 0,
+            "vote_id": f"{who}-{c}",
+            "comparison_id": c,
+            "prompt_id": p,
+            "annotator_id": who,
+            "annotator_kind": "human",
+            "choice": choice,
+            "strength": None,
+            "repeat_of": None,
+            "voted_at": pd.Timestamp("2026-01-01T10:00Z"),
+            "received_at": pd.Timestamp("2026-01-01T10:00Z"),
         }
         for who, choices in cast.items()
         for c, p, choice in zip(of["comparison_id"], of["prompt_id"], choices, strict=True)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows).assign(seq=range(1, len(rows) + 1)), VOTES)
 
 
@@ -61,7 +83,10 @@ def test_one_annotator_teaches_a_model_whose_ceiling_nobody_knows():
     cast = votes(shown, {"only": kind_side(shown)})
     assert noise_ceiling(cast) is None
     report = fit_reward_model(
-        preference_pairs(cast, shown), RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=noise_ceiling(cast)
+        preference_pairs(cast, shown),
+        RewardModelParams(**FEW),
+        encoder=WordEncoder(),
+        ceiling=noise_ceiling(cast),
     ).report
     assert report.test.ceiling is None
     assert report.test.accuracy.value > 0.9
@@ -80,7 +105,9 @@ def test_all_ties_teach_nothing_and_say_so():
 
 def test_davidson_learns_from_all_ties_that_nobody_prefers_anything():
     shown = comparisons(60)
-    kept = preference_pairs(votes(shown, {"x": ["tie"] * 60}), shown, PairParams(keep_only_ties=True))
+    kept = preference_pairs(
+        votes(shown, {"x": ["tie"] * 60}), shown, PairParams(keep_only_ties=True)
+    )
     model = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(kept)
     assert np.abs(model.score(["q"] * 4, TEXTS)).max() < 1e-3
     assert model.log_tie_width_ > 5
@@ -96,20 +123,30 @@ def test_a_cycle_has_no_winner_and_does_no_harm():
 
 
 def test_the_annotator_model_sees_through_one_who_is_always_wrong():
-    """Two of three know what they want; one always says the opposite, and alone on half the comparisons."""
+    """Two of three know what they want; one always says the opposite, and alone on half the
+    comparisons.
+    """
     shown = comparisons(400)
     right = kind_side(shown)
     rng = np.random.default_rng(2)
     alone = rng.random(400) < 0.5
     cast = votes(shown, {"x": right, "y": right, "contrary": other(right)})
-    cast = cast[(cast["annotator_id"] == "contrary") | ~cast["comparison_id"].isin(shown["comparison_id"][alone])]
+    cast = cast[
+        (cast["annotator_id"] == "contrary")
+        | ~cast["comparison_id"].isin(shown["comparison_id"][alone])
+    ]
     annotators = joint_model(cast, shown)
     reliability = annotators.annotators.set_index("annotator_id")["reliability"]
     assert reliability["contrary"] < 0.2
     assert reliability["x"] > 0.8
     pairs = preference_pairs(cast, shown)
     by_majority, by_annotators = (
-        fit_reward_model(pairs, RewardModelParams(label=label, **FEW), encoder=WordEncoder(), soft_labels=annotators.labels).model
+        fit_reward_model(
+            pairs,
+            RewardModelParams(label=label, **FEW),
+            encoder=WordEncoder(),
+            soft_labels=annotators.labels,
+        ).model
         for label in ("majority", "annotators")
     )
     kind, curt = by_annotators.score(["q"] * 2, ["kind right", "curt right"])

@@ -5,7 +5,15 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, ModelError, ModelHashMismatch, ModelNotFound, NotEnoughData
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    FrameError,
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    NotEnoughData,
+)
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
 from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT
@@ -36,12 +44,16 @@ def test_training_scores_are_centred_and_standardised(fitted):
 
 
 def test_both_probabilities_of_a_pair_sum_to_one_exactly():
-    margins = np.concatenate([np.random.default_rng(0).normal(0, 5, 10_000), [0.0, 1e-300, 40.0, 800.0, -800.0]])
+    margins = np.concatenate(
+        [np.random.default_rng(0).normal(0, 5, 10_000), [0.0, 1e-300, 40.0, 800.0, -800.0]]
+    )
     assert (preference_probability(margins) + preference_probability(-margins) == 1.0).all()
 
 
 def test_same_pairs_in_another_order_give_the_same_weights(fitted):
-    again = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs().sample(frac=1, random_state=7))
+    again = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(
+        make_pairs().sample(frac=1, random_state=7)
+    )
     assert again.weights_hash == fitted.weights_hash
 
 
@@ -53,13 +65,18 @@ def test_a_warm_start_ends_where_a_cold_one_does_in_fewer_steps(fitted):
     np.testing.assert_allclose(cold.score(texts, texts), warm.score(texts, texts), atol=1e-4)
     assert cold.l2_ == warm.l2_
     assert warm.loss_curve_[0] < cold.loss_curve_[0]
-    same = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs(), warm_start=fitted)
+    same = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(
+        make_pairs(), warm_start=fitted
+    )
     assert len(same.loss_curve_) < len(fitted.loss_curve_)
 
 
 def test_the_loss_curve_falls(fitted):
     assert fitted.loss_curve_[0] == pytest.approx(np.log(2))
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(fitted.loss_curve_, fitted.loss_curve_[1:], strict=False))
+    assert all(
+        later <= earlier + 1e-12
+        for earlier, later in zip(fitted.loss_curve_, fitted.loss_curve_[1:], strict=False)
+    )
 
 
 def test_scoring_one_at_a_time_equals_scoring_together(fitted):
@@ -73,9 +90,14 @@ def test_scoring_one_at_a_time_equals_scoring_together(fitted):
 def test_save_and_load_give_the_same_scores(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     loaded = load_reward_model(tmp_path / "model", encoder=WordEncoder())
-    np.testing.assert_array_equal(loaded.score(["q"], ["kind word"]), fitted.score(["q"], ["kind word"]))
+    np.testing.assert_array_equal(
+        loaded.score(["q"], ["kind word"]), fitted.score(["q"], ["kind word"])
+    )
     assert loaded.weights_hash == fitted.weights_hash
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+    ]
 
 
 def test_the_same_fit_saves_the_same_bytes(fitted, tmp_path):
@@ -170,11 +192,20 @@ def test_the_report_beats_its_baselines_and_says_what_it_rests_on():
     pairs = make_pairs(1500)
     fit = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder())
     report = fit.report
-    assert (report.n_train, report.n_calib, report.n_test) == tuple((pairs["split"] == s).sum() for s in ("train", "calib", "test"))
-    assert report.test.accuracy.low > max(report.test.longer_wins.value, report.test.majority_side.value)
+    assert (report.n_train, report.n_calib, report.n_test) == tuple(
+        (pairs["split"] == s).sum() for s in ("train", "calib", "test")
+    )
+    assert report.test.accuracy.low > max(
+        report.test.longer_wins.value, report.test.majority_side.value
+    )
     assert report.test.vote_accuracy.value < report.test.accuracy.value
     assert report.max_seq == pairs["max_seq"].max()
-    assert report.data_hash == fit_reward_model(pairs.iloc[::-1], RewardModelParams(), encoder=WordEncoder()).report.data_hash
+    assert (
+        report.data_hash
+        == fit_reward_model(
+            pairs.iloc[::-1], RewardModelParams(), encoder=WordEncoder()
+        ).report.data_hash
+    )
     assert report.parent_weights_hash is None
 
 
@@ -182,16 +213,24 @@ def test_the_test_split_is_never_learnt_from():
     pairs = make_pairs(600)
     flipped = pairs.copy()
     unseen = flipped["split"] != "train"
-    flipped.loc[unseen, ["chosen", "rejected"]] = pairs.loc[unseen, ["rejected", "chosen"]].to_numpy()
-    one, two = (fit_reward_model(p, RewardModelParams(), encoder=WordEncoder()) for p in (pairs, flipped))
+    flipped.loc[unseen, ["chosen", "rejected"]] = pairs.loc[
+        unseen, ["rejected", "chosen"]
+    ].to_numpy()
+    one, two = (
+        fit_reward_model(p, RewardModelParams(), encoder=WordEncoder()) for p in (pairs, flipped)
+    )
     assert one.report.weights_hash == two.report.weights_hash
 
 
 def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
     pairs = make_pairs(600)
-    parent = fit_reward_model(make_pairs(400, seed=2), RewardModelParams(), encoder=WordEncoder()).model
+    parent = fit_reward_model(
+        make_pairs(400, seed=2), RewardModelParams(), encoder=WordEncoder()
+    ).model
     cold = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).report
-    warm = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), warm_start=parent).report
+    warm = fit_reward_model(
+        pairs, RewardModelParams(), encoder=WordEncoder(), warm_start=parent
+    ).report
     assert warm.parent_weights_hash == parent.weights_hash
     started = {"parent_weights_hash", "loss_curve", "weights_hash", "test", "length"}
     assert cold.model_dump(exclude=started) == warm.model_dump(exclude=started)
@@ -205,7 +244,12 @@ def test_votes_before_a_change_of_taste_count_less():
     after = after.assign(max_seq=after["max_seq"] + 10_000)
     pairs = pd.concat([before, after], ignore_index=True)
     blind = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder()).model
-    told = fit_reward_model(pairs, RewardModelParams(weight_before_change=0.02), encoder=WordEncoder(), taste_changes=TasteChanges(10_000))
+    told = fit_reward_model(
+        pairs,
+        RewardModelParams(weight_before_change=0.02),
+        encoder=WordEncoder(),
+        taste_changes=TasteChanges(10_000),
+    )
     kind, sourced = blind.score(["q"] * 2, ["kind", "sourced"])
     assert kind > sourced
     kind, sourced = told.model.score(["q"] * 2, ["kind", "sourced"])
@@ -220,20 +264,28 @@ def test_what_old_votes_are_worth_is_found_on_new_ones():
     for liked, is_worth_little in (("sourced", True), ("kind", False)):
         new = make_pairs(150, seed=4, liked=liked)
         pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
-        report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)).report
+        report = fit_reward_model(
+            pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)
+        ).report
         assert (report.weight_before_change < 0.1) is is_worth_little
-        assert report.weights_tried[f"{report.weight_before_change:g}"] == min(report.weights_tried.values())
+        assert report.weights_tried[f"{report.weight_before_change:g}"] == min(
+            report.weights_tried.values()
+        )
 
 
 def test_with_too_few_new_votes_to_tell_old_ones_get_the_default_weight():
     old, new = make_pairs(200, seed=3), make_pairs(20, seed=4)
     pairs = pd.concat([old, new.assign(max_seq=new["max_seq"] + 10_000)], ignore_index=True)
-    report = fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)).report
+    report = fit_reward_model(
+        pairs, RewardModelParams(), encoder=WordEncoder(), taste_changes=TasteChanges(10_000)
+    ).report
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
 
 
 def test_mixed_kinds_of_annotators_are_refused_unless_told():
-    pairs = pd.concat([make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True)
+    pairs = pd.concat(
+        [make_pairs(200, seed=5), make_pairs(200, seed=6, kind="simulated")], ignore_index=True
+    )
     with pytest.raises(ConfigurationError, match="human: 200, simulated: 200"):
         fit_reward_model(pairs, RewardModelParams(), encoder=WordEncoder())
     fit_reward_model(pairs, RewardModelParams(allow_mixed_annotators=True), encoder=WordEncoder())
@@ -260,7 +312,9 @@ def test_pairs_are_scored_where_only_one_side_was_ever_chosen():
 
 def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():
     both, first, second = (
-        EmbeddingRewardModel(EmbeddingParams(context_penalty_grid=grid), WordEncoder()).fit(make_pairs())
+        EmbeddingRewardModel(EmbeddingParams(context_penalty_grid=grid), WordEncoder()).fit(
+            make_pairs()
+        )
         for grid in ([3.0, 0.3], [3.0], [0.3])
     )
     best = min((first, second), key=lambda model: min(model.held_out_loss_.values()))
@@ -269,12 +323,17 @@ def test_the_contexts_penalty_is_the_one_that_predicts_held_out_prompts_best():
 
 
 def test_an_essay_is_better_judged_as_a_whole_and_short_completions_sentence_by_sentence():
-    """In the essays a word is liked once, however often it stands there; sums of sentences would count it each time."""
+    """In the essays a word is liked once, however often it stands there; sums of sentences would
+    count it each time.
+    """
 
     def lengthened(pairs: pd.DataFrame) -> pd.DataFrame:
         rng = np.random.default_rng(0)
         return pairs.assign(
-            **{side: [". ".join([text] * int(rng.integers(1, 12))) for text in pairs[side]] for side in ("chosen", "rejected")}
+            **{
+                side: [". ".join([text] * int(rng.integers(1, 12))) for text in pairs[side]]
+                for side in ("chosen", "rejected")
+            }
         )
 
     essays = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(lengthened(make_pairs()))

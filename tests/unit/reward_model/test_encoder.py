@@ -88,7 +88,9 @@ def test_a_process_killed_while_writing_leaves_what_was_complete(tmp_path):
         cache.put_many([content_hash("b")], np.ones((1, 4), dtype=np.float32))
         """
     )
-    done = subprocess.run([sys.executable, "-c", killed], check=False, env={**os.environ, "PYTHONPATH": "."})
+    done = subprocess.run(
+        [sys.executable, "-c", killed], check=False, env={**os.environ, "PYTHONPATH": "."}
+    )
     assert done.returncode == -9
     cache = EmbeddingCache(tmp_path)
     assert list(cache.get_many(keys("a", "b"))) == keys("a")
@@ -113,10 +115,17 @@ for n in range(first, first + 40):
 
 
 def test_two_processes_write_at_once_and_one_is_killed(tmp_path):
-    # The second begins within the first one's keys: half of what they write is the same, under the same names.
+    # The second begins within the first one's keys: half of what they write is the same, under the
+    # same names.
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     writers = [
-        subprocess.Popen([*command, first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."})
+        subprocess.Popen(
+            [*command, first],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": "."},
+        )
         for first in ("0", "20")
     ]
     for writer in writers:

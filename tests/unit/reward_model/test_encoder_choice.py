@@ -1,4 +1,6 @@
-"""Which encoder is used where the one asked for is not there: none that was not named, and the record says which and why."""
+"""Which encoder is used where the one asked for is not there: none that was not named, and the
+record says which and why.
+"""
 
 import json
 import logging
@@ -7,13 +9,27 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
-from rlhf_pipeline.reward_model import RewardModelParams, encoder_told, fit_reward_model, load_reward_model, unfitted, why_not_from
+from rlhf_pipeline.reward_model import (
+    RewardModelParams,
+    encoder_told,
+    fit_reward_model,
+    load_reward_model,
+    unfitted,
+    why_not_from,
+)
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 HUB = "distilbert/distilbert-base-uncased"
-SMALL = {"max_tokens": 24, "texts_per_batch": 6, "texts_per_prompt": 6, "learning_rate": 3e-3, "epochs": 1, "precision": "float32"}
+SMALL = {
+    "max_tokens": 24,
+    "texts_per_batch": 6,
+    "texts_per_prompt": 6,
+    "learning_rate": 3e-3,
+    "epochs": 1,
+    "precision": "float32",
+}
 
 
 @pytest.fixture
@@ -55,12 +71,16 @@ def test_one_that_was_fetched_before_is_used_without_the_network(hub: Path):
 
 def test_a_download_that_was_cut_short_is_not_there(hub: Path):
     (fetched(hub) / "config.json").write_text("{}")
-    with pytest.raises(ModelNotFound, match=r"No model\.safetensors among the files of 'distilbert/"):
+    with pytest.raises(
+        ModelNotFound, match=r"No model\.safetensors among the files of 'distilbert/"
+    ):
         Encoder(HUB)
     assert Encoder(f"{HUB},offline").choice.used == "offline"
 
 
-def test_the_named_fallback_is_used_and_it_is_said_which_and_why(hub: Path, distilbert: Path, caplog: pytest.LogCaptureFixture):
+def test_the_named_fallback_is_used_and_it_is_said_which_and_why(
+    hub: Path, distilbert: Path, caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.WARNING):
         choice = Encoder(f"{HUB}, {distilbert}").choice
     assert (choice.asked, choice.used, choice.folder) == (HUB, str(distilbert), distilbert)
@@ -81,7 +101,9 @@ def test_no_second_encoder_is_looked_for_while_the_first_is_there(distilbert: Pa
     assert EncoderChoice.of(None).told() == {"encoder_asked": "offline", "encoder_used": "offline"}
 
 
-def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(hub: Path, tmp_path: Path):
+def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
+    hub: Path, tmp_path: Path
+):
     with pytest.raises(ConfigurationError, match="a name is empty"):
         Encoder("a/b,,offline")
     (tmp_path / "empty").mkdir()
@@ -96,24 +118,37 @@ def test_a_folder_with_a_comma_in_its_name_is_one_encoder(distilbert: Path, tmp_
 
 
 @pytest.mark.parametrize("loss", ["bradley_terry", "soft"])
-def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(hub: Path, distilbert: Path, tmp_path: Path, loss: str):
-    """The report, the parameters of the version and the words of the asset name both encoders, through save and load."""
+def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
+    hub: Path, distilbert: Path, tmp_path: Path, loss: str
+):
+    """The report, the parameters of the version and the words of the asset name both encoders,
+    through save and load.
+    """
     params = TransformerParams(**SMALL, loss=loss)
-    model = TransformerRewardModel(params, Encoder(f"{HUB},{distilbert}", max_tokens=64))  # another window: it is made anew
-    fitted = fit_reward_model(word_pairs(), RewardModelParams(kind="transformer", n_resamples=100), model=model)
+    # another window: it is made anew
+    model = TransformerRewardModel(params, Encoder(f"{HUB},{distilbert}", max_tokens=64))
+    fitted = fit_reward_model(
+        word_pairs(), RewardModelParams(kind="transformer", n_resamples=100), model=model
+    )
     report = fitted.report
     assert (report.loss, report.encoder_asked, report.encoder_used) == (loss, HUB, str(distilbert))
     assert f"No encoder '{HUB}'" in str(report.encoder_instead_because)
     assert f"on encoder {distilbert} instead of {HUB} (No encoder" in report.read
     assert encoder_told(fitted.model) == {
-        "encoder_asked": HUB, "encoder_used": str(distilbert), "encoder_instead_because": report.encoder_instead_because,
-    }  # fmt: skip
+        "encoder_asked": HUB,
+        "encoder_used": str(distilbert),
+        "encoder_instead_because": report.encoder_instead_because,
+    }
     fitted.model.save(tmp_path / "model")
-    assert json.loads((tmp_path / "model" / "config.json").read_text())["encoder_source"] == str(distilbert)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["encoder_source"] == str(
+        distilbert
+    )
     again = load_reward_model(tmp_path / "model")
     scores = again.score(["ask 1", "ask 1"], ["kind right", "vague cold"])
     assert scores.shape == (2,), "one number for each completion"
-    assert scores.tolist() == pytest.approx(fitted.model.score(["ask 1", "ask 1"], ["kind right", "vague cold"]).tolist())
+    assert scores.tolist() == pytest.approx(
+        fitted.model.score(["ask 1", "ask 1"], ["kind right", "vague cold"]).tolist()
+    )
 
 
 def test_a_fit_that_starts_anew_because_of_the_fallback_says_so(hub: Path, distilbert: Path):

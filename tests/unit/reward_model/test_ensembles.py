@@ -22,7 +22,10 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def ensembles() -> dict[str, EmbeddingRewardModel]:
-    return {name: EmbeddingRewardModel(params, WordEncoder()).fit(make_pairs()) for name, params in KINDS.items()}
+    return {
+        name: EmbeddingRewardModel(params, WordEncoder()).fit(make_pairs())
+        for name, params in KINDS.items()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,16 +39,22 @@ def test_the_score_is_the_mean_of_the_members_and_they_differ(ensembles, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_torchs_threads(ensembles, kind):
+def test_the_same_pairs_and_seed_give_the_same_ensemble_whatever_order_and_torchs_threads(
+    ensembles, kind
+):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        again = EmbeddingRewardModel(KINDS[kind], WordEncoder()).fit(make_pairs().sample(frac=1, random_state=3))
+        again = EmbeddingRewardModel(KINDS[kind], WordEncoder()).fit(
+            make_pairs().sample(frac=1, random_state=3)
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
     assert again.weights_hash == ensembles[kind].weights_hash
-    other = EmbeddingRewardModel(KINDS[kind].model_copy(update={"seed": 1}), WordEncoder()).fit(make_pairs())
+    other = EmbeddingRewardModel(KINDS[kind].model_copy(update={"seed": 1}), WordEncoder()).fit(
+        make_pairs()
+    )
     assert other.weights_hash != again.weights_hash
 
 
@@ -57,7 +66,9 @@ def test_the_threads_of_linear_algebra_show_in_the_last_digits_alone():
     found = []
     for n in (1, 2):
         with threadpool_limits(n, user_api="blas"):
-            assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {n}
+            assert {
+                pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"
+            } == {n}
             found.append(fit_head(problem, 0.1)[0].weights)
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-12)
     assert np.abs(found[0]).max() > 1e-3
@@ -69,7 +80,9 @@ def test_an_ensemble_is_saved_whole(ensembles, kind, tmp_path):
     model.save(tmp_path)
     loaded = load_reward_model(tmp_path, encoder=WordEncoder())
     assert loaded.weights_hash == model.weights_hash
-    np.testing.assert_array_equal(loaded.member_scores(["q"] * 2, WORDS[:2]), model.member_scores(["q"] * 2, WORDS[:2]))
+    np.testing.assert_array_equal(
+        loaded.member_scores(["q"] * 2, WORDS[:2]), model.member_scores(["q"] * 2, WORDS[:2])
+    )
 
 
 def test_disagreement_is_the_same_for_both_sides_and_none_of_a_text_with_itself(ensembles):
@@ -83,24 +96,38 @@ def test_disagreement_is_the_same_for_both_sides_and_none_of_a_text_with_itself(
 
 
 def test_members_disagree_more_about_what_few_pairs_taught():
-    """Nobody cares for `warm`, which stands in hundreds of pairs, nor for `cold`, which stands in eight."""
+    """Nobody cares for `warm`, which stands in hundreds of pairs, nor for `cold`, which stands in
+    eight.
+    """
     others = ["kind long", "curt short", "vague right", "sourced wrong"] * 5
     ratios = []
     for seed in range(4):
         pairs = make_pairs(800, seed=seed)
         has_cold = (pairs["chosen"] + " " + pairs["rejected"]).str.contains("cold")
         kept = pd.concat([pairs[~has_cold], pairs[has_cold].head(8)], ignore_index=True)
-        model = EmbeddingRewardModel(KINDS["linear"].model_copy(update={"n_members": 20}), WordEncoder()).fit(kept)
-        often, rarely = (disagreement(model, ["q"] * 20, [f"{text} {word}" for text in others], others) for word in ("warm", "cold"))
+        model = EmbeddingRewardModel(
+            KINDS["linear"].model_copy(update={"n_members": 20}), WordEncoder()
+        ).fit(kept)
+        often, rarely = (
+            disagreement(model, ["q"] * 20, [f"{text} {word}" for text in others], others)
+            for word in ("warm", "cold")
+        )
         ratios.append(rarely.mean() / often.mean())
     assert min(ratios) > 1.1
     assert np.mean(ratios) > 1.4
 
 
 def test_members_that_saw_fewer_pairs_are_further_apart():
-    few, many = (EmbeddingRewardModel(KINDS["linear"], WordEncoder()).fit(make_pairs(n)) for n in (80, 1200))
+    few, many = (
+        EmbeddingRewardModel(KINDS["linear"], WordEncoder()).fit(make_pairs(n)) for n in (80, 1200)
+    )
     texts = make_pairs(100, seed=5)
-    of = [disagreement(m, texts["prompt"].tolist(), texts["chosen"].tolist(), texts["rejected"].tolist()).mean() for m in (few, many)]
+    of = [
+        disagreement(
+            m, texts["prompt"].tolist(), texts["chosen"].tolist(), texts["rejected"].tolist()
+        ).mean()
+        for m in (few, many)
+    ]
     assert of[0] > 1.5 * of[1]
 
 
@@ -134,7 +161,10 @@ def test_a_hidden_layer_finds_what_no_linear_head_can():
 def test_a_hidden_layer_that_is_not_whole_is_refused(ensembles, tmp_path, part):
     ensembles["mlp"].save(tmp_path)
     parts = load_file(tmp_path / "model.safetensors")
-    save_file({name: value for name, value in parts.items() if name != part}, tmp_path / "model.safetensors")
+    save_file(
+        {name: value for name, value in parts.items() if name != part},
+        tmp_path / "model.safetensors",
+    )
     with pytest.raises(ModelError, match=f"lacks {part}"):
         load_reward_model(tmp_path, encoder=WordEncoder())
     save_file(parts | {part: parts[part][:1]}, tmp_path / "model.safetensors")

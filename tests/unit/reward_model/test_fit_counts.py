@@ -4,7 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams, RewardModelReport, fit_reward_model
+from rlhf_pipeline.reward_model import (
+    EmbeddingRewardModel,
+    RewardModelParams,
+    RewardModelReport,
+    fit_reward_model,
+)
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.fit_counts import cut_words, learnt_words
@@ -14,7 +19,13 @@ from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
-SMALL = {"max_tokens": 24, "texts_per_batch": 6, "precision": "float32", "start_from_probe": False, "steps": 1}
+SMALL = {
+    "max_tokens": 24,
+    "texts_per_batch": 6,
+    "precision": "float32",
+    "start_from_probe": False,
+    "steps": 1,
+}
 
 
 class Watched(TransformerRewardModel):
@@ -45,9 +56,13 @@ def test_a_warm_start_of_a_transformer_says_what_it_learnt_and_not_what_there_wa
             len(both), model.n_given, len(new), model.n_given - len(new),
         )  # fmt: skip
         assert report.n_replayed == n_replayed
-        assert (report.metrics()["n_learnt"], report.metrics()["n_replayed"]) == (model.n_given, n_replayed)
+        assert (report.metrics()["n_learnt"], report.metrics()["n_replayed"]) == (
+            model.n_given,
+            n_replayed,
+        )
     again = watched(bert)
-    report = fit_reward_model(old, model=again, warm_start=start).report  # none is new, so all are learnt again
+    # none is new, so all are learnt again
+    report = fit_reward_model(old, model=again, warm_start=start).report
     assert (report.n_learnt, report.n_new, report.n_replayed) == (again.n_given, 0, len(old))
     anew = fit_reward_model(both, model=watched(bert)).report
     assert (anew.n_learnt, anew.n_new, anew.n_replayed) == (len(both), len(both), 0)
@@ -63,20 +78,26 @@ def test_pairs_that_weigh_nothing_are_not_learnt(bert):
     many = make_pairs(600)
     half = int(many["max_seq"].median())
     report = fit_reward_model(
-        many, RewardModelParams(weight_before_change=0.0, **FEW), encoder=WordEncoder(), taste_changes=TasteChanges(half)
+        many,
+        RewardModelParams(weight_before_change=0.0, **FEW),
+        encoder=WordEncoder(),
+        taste_changes=TasteChanges(half),
     ).report
     assert report.n_learnt == report.n_train - report.n_before_change < report.n_train
 
 
 def test_what_is_beyond_max_sentences_is_not_read_and_counted():
-    model = EmbeddingRewardModel(EmbeddingParams(max_sentences=32, **FEW), WordEncoder()).fit(make_pairs())
+    model = EmbeddingRewardModel(EmbeddingParams(max_sentences=32, **FEW), WordEncoder()).fit(
+        make_pairs()
+    )
     assert model.n_cut == {"prompt_chars": 0, "max_sentences": 0}
     kept, rest = " ".join(["Kind and right."] * 32), " ".join(["Curt and wrong."] * 68)
     features = model.features(["ask"] * 3, [kept, f"{kept} {rest}", f"{kept} {rest}"])
     summed = (features.shape[1] - 2) // 2
     np.testing.assert_array_equal(features[0, :summed], features[1, :summed])
     assert features[0, -1] == features[1, -1] == 32
-    assert model.n_cut == {"prompt_chars": 0, "max_sentences": 1}  # the distinct one of two alike; that of 32 is whole
+    # the distinct one of two alike; that of 32 is whole
+    assert model.n_cut == {"prompt_chars": 0, "max_sentences": 1}
     model.features(["ask"], [f"{kept} One more."])
     assert model.n_cut["max_sentences"] == 2
 
@@ -91,11 +112,20 @@ def test_of_a_prompt_beyond_prompt_chars_the_end_is_read_and_it_is_counted():
 
 def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
     pairs = make_pairs()
-    long = pairs["comparison_id"].isin(pairs.loc[pairs["split"] == "train", "comparison_id"].head(5)) | (
-        pairs["comparison_id"].isin(pairs.loc[(pairs["split"] == "test") & (pairs["agreement"] > 0.5), "comparison_id"].head(2))
+    long = pairs["comparison_id"].isin(
+        pairs.loc[pairs["split"] == "train", "comparison_id"].head(5)
+    ) | (
+        pairs["comparison_id"].isin(
+            pairs.loc[
+                (pairs["split"] == "test") & (pairs["agreement"] > 0.5), "comparison_id"
+            ].head(2)
+        )
     )
     pairs.loc[long, "chosen"] += ". So it is. Yes"
-    pairs["prompt"] = [f"{prompt} {'x' * 90 if one else ''}" for prompt, one in zip(pairs["prompt"], long, strict=True)]
+    pairs["prompt"] = [
+        f"{prompt} {'x' * 90 if one else ''}"
+        for prompt, one in zip(pairs["prompt"], long, strict=True)
+    ]
     params = RewardModelParams(max_sentences=2, prompt_chars=50, **FEW)
     report = fit_reward_model(pairs, params, encoder=WordEncoder()).report
     n_prompts = pairs.loc[long, "prompt"].nunique()
@@ -108,6 +138,8 @@ def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
 def test_counts_are_told_in_words():
     assert cut_words({"window": 0, "prompt_chars": 0}) == cut_words({}) == "no text cut"
     assert cut_words({"window": 1}) == "1 text cut (window 1)"
-    assert learnt_words(1200, None, None, None) == learnt_words(1200, 1200, 1200, 0) == "1,200 pairs"
+    assert (
+        learnt_words(1200, None, None, None) == learnt_words(1200, 1200, 1200, 0) == "1,200 pairs"
+    )
     assert learnt_words(1200, 60, 40, 20) == "60 of 1,200 pairs (40 new, 20 replayed)"
     assert learnt_words(1200, 1000, 1000, 0) == "1,000 of 1,200 pairs"

@@ -1,4 +1,6 @@
-"""What stays of an older model in a folder that is written again: nothing, and of anything else all."""
+"""What stays of an older model in a folder that is written again: nothing, and of anything else
+all.
+"""
 
 import pytest
 
@@ -24,7 +26,9 @@ def embedding():
 def transformers(tmp_path_factory):
     """Of three members, and of one."""
     encoder = Encoder(save_tiny_bert(tmp_path_factory.mktemp("bert")), max_tokens=24)
-    of = [TransformerParams(max_tokens=24, steps=1, precision="float32", n_members=n) for n in (3, 1)]
+    of = [
+        TransformerParams(max_tokens=24, steps=1, precision="float32", n_members=n) for n in (3, 1)
+    ]
     return [TransformerRewardModel(params, encoder).fit(word_pairs()) for params in of]
 
 
@@ -39,7 +43,9 @@ def test_nothing_of_a_larger_ensemble_or_another_kind_stays(embedding, transform
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "used"]
 
 
-def test_what_is_stopped_between_weights_and_config_leaves_the_old_model(embedding, transformers, tmp_path, monkeypatch):
+def test_what_is_stopped_between_weights_and_config_leaves_the_old_model(
+    embedding, transformers, tmp_path, monkeypatch
+):
     embedding.save(tmp_path / "model")
 
     def stop(path, content):
@@ -48,7 +54,10 @@ def test_what_is_stopped_between_weights_and_config_leaves_the_old_model(embeddi
     monkeypatch.setattr("rlhf_pipeline.reward_model.transformer.write_whole", stop)
     with pytest.raises(KeyboardInterrupt):
         transformers[0].save(tmp_path / "model")
-    assert load_reward_model(tmp_path / "model", encoder=WordEncoder()).weights_hash == embedding.weights_hash
+    assert (
+        load_reward_model(tmp_path / "model", encoder=WordEncoder()).weights_hash
+        == embedding.weights_hash
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -64,14 +73,19 @@ def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
 
 def test_a_model_that_a_kill_left_beside_its_folder_is_named(embedding, tmp_path, monkeypatch):
     embedding.save(tmp_path / "model")
-    monkeypatch.setattr("rlhf_pipeline.reward_model.folders.shutil.rmtree", lambda *args, **kwargs: None)
+    monkeypatch.setattr(
+        "rlhf_pipeline.reward_model.folders.shutil.rmtree", lambda *args, **kwargs: None
+    )
     embedding.save(tmp_path / "model")
     (left,) = tmp_path.glob(".model.*.old")
     (tmp_path / "model").rename(tmp_path / "away")
     with pytest.raises(ModelNotFound, match=left.name):
         load_reward_model(tmp_path / "model")
     left.rename(tmp_path / "model")
-    assert load_reward_model(tmp_path / "model", encoder=WordEncoder()).weights_hash == embedding.weights_hash
+    assert (
+        load_reward_model(tmp_path / "model", encoder=WordEncoder()).weights_hash
+        == embedding.weights_hash
+    )
 
 
 def test_the_old_folder_comes_back_where_the_new_one_cannot_be_put(tmp_path, monkeypatch):
@@ -85,7 +99,10 @@ def test_the_old_folder_comes_back_where_the_new_one_cannot_be_put(tmp_path, mon
         return rename(self, target)
 
     monkeypatch.setattr(type(tmp_path), "rename", refused)
-    with pytest.raises(ArtefactError, match="Free some space"), whole_folder(tmp_path / "model") as made:
+    with (
+        pytest.raises(ArtefactError, match="Free some space"),
+        whole_folder(tmp_path / "model") as made,
+    ):
         (made / "config.json").write_text("new")
     assert (tmp_path / "model" / "config.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

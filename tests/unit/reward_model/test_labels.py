@@ -6,7 +6,12 @@ from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights, with_soft_labels
+from rlhf_pipeline.reward_model.labels import (
+    LabelParams,
+    targets_of,
+    vote_weights,
+    with_soft_labels,
+)
 from rlhf_pipeline.reward_model.losses import LOSSES, tie_chance
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -15,7 +20,9 @@ FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
 
 def soft_labels(pairs: pd.DataFrame, p_chosen: float) -> pd.DataFrame:
     p_a = np.where(pairs["chosen_side"] == "a", p_chosen, 1 - p_chosen)
-    frame = pairs[["comparison_id", "prompt_id"]].assign(utility=0.0, sd=1.0, p_a=p_a, p_low=0.0, p_high=1.0, n_votes=3)
+    frame = pairs[["comparison_id", "prompt_id"]].assign(
+        utility=0.0, sd=1.0, p_a=p_a, p_low=0.0, p_high=1.0, n_votes=3
+    )
     return check_frame(frame, SOFT_LABELS)
 
 
@@ -44,7 +51,9 @@ def test_a_pair_that_lacks_its_soft_label_is_named():
 
 
 def test_labels_and_weights_of_votes_majorities_and_ties():
-    pairs = make_pairs(3).assign(agreement=[0.6, 1.0, 0.5], n_votes=[5, 3, 0], n_ties=[5, 0, 4], margin=[0.25, 1.0, 0.0])
+    pairs = make_pairs(3).assign(
+        agreement=[0.6, 1.0, 0.5], n_votes=[5, 3, 0], n_ties=[5, 0, 4], margin=[0.25, 1.0, 0.0]
+    )
     votes = targets_of(pairs, LabelParams(label="votes"))
     assert votes.p.tolist() == [0.6, 1.0, 0.5]
     assert votes.ties.tolist() == [0.5, 0.0, 1.0]
@@ -65,17 +74,30 @@ def test_every_loss_learns_what_people_like_and_the_same_again(loss):
     model = EmbeddingRewardModel(params, WordEncoder()).fit(pairs)
     liked, disliked = model.score(["q"] * 2, ["kind right", "curt wrong"])
     assert liked > disliked + 0.5
-    assert EmbeddingRewardModel(params, WordEncoder()).fit(pairs.iloc[::-1]).weights_hash == model.weights_hash
+    assert (
+        EmbeddingRewardModel(params, WordEncoder()).fit(pairs.iloc[::-1]).weights_hash
+        == model.weights_hash
+    )
 
 
 def test_davidsons_tie_width_is_learnt_saved_and_needed(tmp_path):
     pairs = make_pairs(400).assign(n_ties=1)  # one of four judgements is a tie
     model = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(pairs)
-    scores = [model.score(pairs["prompt"].tolist(), pairs[side].tolist()) for side in ("chosen", "rejected")]
-    assert tie_chance(scores[0] - scores[1], model.log_tie_width_).mean() == pytest.approx(0.25, abs=0.01)
+    scores = [
+        model.score(pairs["prompt"].tolist(), pairs[side].tolist())
+        for side in ("chosen", "rejected")
+    ]
+    assert tie_chance(scores[0] - scores[1], model.log_tie_width_).mean() == pytest.approx(
+        0.25, abs=0.01
+    )
     model.save(tmp_path)
-    assert EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder()).log_tie_width_ == model.log_tie_width_
-    without = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(make_pairs(400))
+    assert (
+        EmbeddingRewardModel.load(tmp_path, encoder=WordEncoder()).log_tie_width_
+        == model.log_tie_width_
+    )
+    without = EmbeddingRewardModel(EmbeddingParams(loss="davidson", **FEW), WordEncoder()).fit(
+        make_pairs(400)
+    )
     assert without.log_tie_width_ < -5  # nobody said tie
 
 
@@ -85,7 +107,9 @@ def test_the_margin_loss_parts_what_people_felt_strongly_about():
     felt = pairs.assign(margin=np.where(strong, 1.0, 0.25))
     apart = {}
     for scale in (0.0, 4.0):
-        model = EmbeddingRewardModel(EmbeddingParams(loss="margin", margin_scale=scale, **FEW), WordEncoder()).fit(felt)
+        model = EmbeddingRewardModel(
+            EmbeddingParams(loss="margin", margin_scale=scale, **FEW), WordEncoder()
+        ).fit(felt)
         kind, curt = model.score(["q"] * 2, ["kind", "curt"])
         apart[scale] = kind - curt
     assert apart[4.0] > apart[0.0] + 1
@@ -94,41 +118,78 @@ def test_the_margin_loss_parts_what_people_felt_strongly_about():
 def test_a_model_of_soft_labels_says_what_they_say():
     pairs = make_pairs(600)
     sure = fit_reward_model(
-        pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95)
+        pairs,
+        RewardModelParams(label="annotators", **FEW),
+        encoder=WordEncoder(),
+        soft_labels=soft_labels(pairs, 0.95),
     )
     unsure = fit_reward_model(
-        pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.55)
+        pairs,
+        RewardModelParams(label="annotators", **FEW),
+        encoder=WordEncoder(),
+        soft_labels=soft_labels(pairs, 0.55),
     )
     assert (sure.report.label, sure.report.loss) == ("annotators", "soft")
     assert unsure.model.score_std_ < 0.5 * sure.model.score_std_
-    by_votes = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95))
-    assert by_votes.report.data_hash == fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.data_hash
+    by_votes = fit_reward_model(
+        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95)
+    )
+    assert (
+        by_votes.report.data_hash
+        == fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.data_hash
+    )
 
 
 def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
-    """The annotator model hears repeats and other comparisons too: predictions of those would be no predictions."""
+    """The annotator model hears repeats and other comparisons too: predictions of those would be no
+    predictions.
+    """
     pairs = make_pairs(60)
     last, later = int(pairs["max_seq"].max()), soft_labels(pairs, 0.7).assign(max_seq=900)
     learning = RewardModelParams(label="annotators", **FEW)
-    assert fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later).report.max_seq == 900
-    assert fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later.assign(max_seq=1)).report.max_seq == last
-    # Of labels that came with the pairs, as `rlhf votes prepare` writes them; of frames from before it was kept, the pairs' own.
+    assert (
+        fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later).report.max_seq
+        == 900
+    )
+    assert (
+        fit_reward_model(
+            pairs, learning, encoder=WordEncoder(), soft_labels=later.assign(max_seq=1)
+        ).report.max_seq
+        == last
+    )
+    # Of labels that came with the pairs, as `rlhf votes prepare` writes them; of frames from before
+    # it was kept, the pairs' own.
     joined = with_soft_labels(pairs, later)
     assert fit_reward_model(joined, learning, encoder=WordEncoder()).report.max_seq == 900
-    assert fit_reward_model(joined.drop(columns="label_seq"), learning, encoder=WordEncoder()).report.max_seq == last
+    assert (
+        fit_reward_model(
+            joined.drop(columns="label_seq"), learning, encoder=WordEncoder()
+        ).report.max_seq
+        == last
+    )
     # Labels that nobody learnt from are no knowledge.
-    assert fit_reward_model(joined, RewardModelParams(**FEW), encoder=WordEncoder()).report.max_seq == last
+    assert (
+        fit_reward_model(joined, RewardModelParams(**FEW), encoder=WordEncoder()).report.max_seq
+        == last
+    )
 
 
 def test_labels_that_rest_on_later_votes_are_refused():
     pairs = make_pairs(20)
     seen = soft_labels(pairs, 0.7).assign(max_seq=60)
     assert with_soft_labels(pairs, seen, up_to_seq=60)["soft_label"].notna().all()
-    with pytest.raises(FrameError, match=r"rest on votes up to seq 60, but only votes up to seq 59 .* with up_to_seq 59"):
+    with pytest.raises(
+        FrameError,
+        match=r"rest on votes up to seq 60, but only votes up to seq 59 .* with up_to_seq 59",
+    ):
         with_soft_labels(pairs, seen, up_to_seq=59)
     with pytest.raises(FrameError, match="do not say on which votes they rest"):
         with_soft_labels(pairs, soft_labels(pairs, 0.7), up_to_seq=59)
     with pytest.raises(FrameError, match="rest on votes up to seq 900"):
         fit_reward_model(
-            pairs, RewardModelParams(label="annotators", **FEW), encoder=WordEncoder(), soft_labels=seen.assign(max_seq=900), up_to_seq=60
+            pairs,
+            RewardModelParams(label="annotators", **FEW),
+            encoder=WordEncoder(),
+            soft_labels=seen.assign(max_seq=900),
+            up_to_seq=60,
         )

@@ -40,7 +40,10 @@ def test_what_length_explains_is_taken_out_whichever_way_the_margins_come():
     assert before.correlation_before == pytest.approx(after.correlation_before)
     assert before.correlation_before > 0.8
     assert abs(before.correlation_after) < 0.1
-    assert (before.accuracy_before, before.accuracy_after) == (after.accuracy_before, after.accuracy_after)
+    assert (before.accuracy_before, before.accuracy_after) == (
+        after.accuracy_before,
+        after.accuracy_after,
+    )
 
 
 def test_where_every_completion_is_as_long_there_is_no_correlation():
@@ -50,7 +53,10 @@ def test_where_every_completion_is_as_long_there_is_no_correlation():
 
 def test_debiasing_shows_its_effect_and_keeps_what_people_like():
     pairs = longer_wins(900)
-    biased, debiased = (fit_reward_model(pairs, RewardModelParams(debias_length=on, **FEW), encoder=WordEncoder()) for on in (False, True))
+    biased, debiased = (
+        fit_reward_model(pairs, RewardModelParams(debias_length=on, **FEW), encoder=WordEncoder())
+        for on in (False, True)
+    )
     one, two = biased.report.length, debiased.report.length
     assert (one.is_debiased, two.is_debiased) == (False, True)
     assert one.slope == pytest.approx(two.slope)
@@ -68,10 +74,14 @@ def test_debiasing_shows_its_effect_and_keeps_what_people_like():
 
 
 def test_the_slope_is_saved_with_a_debiased_model_and_refused_when_missing(tmp_path):
-    model = EmbeddingRewardModel(EmbeddingParams(debias_length=True, **FEW), WordEncoder()).fit(longer_wins(200))
+    model = EmbeddingRewardModel(EmbeddingParams(debias_length=True, **FEW), WordEncoder()).fit(
+        longer_wins(200)
+    )
     model.save(tmp_path)
     loaded = load_reward_model(tmp_path, encoder=WordEncoder())
-    np.testing.assert_array_equal(loaded.score(["q"], ["kind very very"]), model.score(["q"], ["kind very very"]))
+    np.testing.assert_array_equal(
+        loaded.score(["q"], ["kind very very"]), model.score(["q"], ["kind very very"])
+    )
     parts = load_file(tmp_path / "model.safetensors")
     del parts["length_slope"]
     save_file(parts, tmp_path / "model.safetensors")

@@ -1,4 +1,6 @@
-"""What strength as a margin did is told beside the same fit without it, on prompts left out of the train split."""
+"""What strength as a margin did is told beside the same fit without it, on prompts left out of the
+train split.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ def params(**more):
 
 
 def torn(n=300):
-    """Two of five feel strongly that `kind` is better than `curt`, three slightly the other way round."""
+    """Two of five feel strongly that `kind` is better than `curt`, three slightly the other way
+    round.
+    """
     pairs = make_pairs(n).assign(prompt=[f"ask {i}" for i in range(n)], n_votes=1, agreement=1.0)
     strongly = np.arange(n) % 5 < 2
     kind, curt = ([f"{word} {i}" for i in range(n)] for word in ("kind", "curt"))
@@ -46,12 +50,16 @@ def test_a_scale_of_nothing_gains_nothing_either_way():
 
 def test_pairs_that_weigh_nothing_teach_neither():
     pairs, loud = torn(), torn()["margin"].to_numpy() > 0
-    effect = margin_effect(pairs, params(margin_scale=10.0), WordEncoder(), weights=np.where(loud, 1.0, 0.0))
+    effect = margin_effect(
+        pairs, params(margin_scale=10.0), WordEncoder(), weights=np.where(loud, 1.0, 0.0)
+    )
     assert effect.without.value == effect.with_margin.value == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
-    "pairs", [torn().assign(margin=0.0), torn().assign(agreement=0.5), torn(12)], ids=["no strength", "no majority", "too few"]
+    "pairs",
+    [torn().assign(margin=0.0), torn().assign(agreement=0.5), torn(12)],
+    ids=["no strength", "no majority", "too few"],
 )
 def test_where_nothing_can_be_said_nothing_is(pairs):
     assert margin_effect(pairs, params(), WordEncoder()) is None
@@ -62,7 +70,9 @@ def test_the_report_of_the_loss_margin_alone_has_it():
 
     def report(loss):
         fit = RewardModelParams(loss=loss, n_resamples=100, **GRID)
-        return fit_reward_model(pairs, fit, encoder=WordEncoder(), ceiling=CEILING, record=lambda opening: None).report
+        return fit_reward_model(
+            pairs, fit, encoder=WordEncoder(), ceiling=CEILING, record=lambda opening: None
+        ).report
 
     told, other = report("margin"), report("bradley_terry")
     assert other.margin is None

@@ -1,4 +1,6 @@
-"""P(A over B) + P(B over A) = 1 to the last bit, of models whose last digits depend on the batch a text is in."""
+"""P(A over B) + P(B over A) = 1 to the last bit, of models whose last digits depend on the batch a
+text is in.
+"""
 
 import numpy as np
 import pytest
@@ -22,10 +24,17 @@ class ByPlace(WordEncoder):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     pairs = word_pairs()
-    embedding = EmbeddingRewardModel(EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0], n_members=3), ByPlace()).fit(pairs)
+    embedding = EmbeddingRewardModel(
+        EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0], n_members=3), ByPlace()
+    ).fit(pairs)
     encoder = Encoder(save_tiny_bert(tmp_path_factory.mktemp("bert")), max_tokens=24)
-    params = TransformerParams(max_tokens=24, steps=4, learning_rate=3e-3, precision="float32", n_members=2)
-    return {"embedding": embedding, "transformer": TransformerRewardModel(params, encoder).fit(pairs)}
+    params = TransformerParams(
+        max_tokens=24, steps=4, learning_rate=3e-3, precision="float32", n_members=2
+    )
+    return {
+        "embedding": embedding,
+        "transformer": TransformerRewardModel(params, encoder).fit(pairs),
+    }
 
 
 @pytest.mark.parametrize("kind", ["embedding", "transformer"])
@@ -33,7 +42,9 @@ def models(tmp_path_factory):
 def test_both_orders_of_a_pair_sum_to_one_exactly(models, kind, by_place, monkeypatch):
     model, plain = models[kind], transformer.pooled_texts
     if by_place:  # a tiny network's digits are the same in every batch; a large one's are not
-        monkeypatch.setattr(transformer, "pooled_texts", lambda *args, **kwargs: _by_place(plain(*args, **kwargs)))
+        monkeypatch.setattr(
+            transformer, "pooled_texts", lambda *args, **kwargs: _by_place(plain(*args, **kwargs))
+        )
     pairs = word_pairs(20, seed=3).sample(frac=1, random_state=0)
     prompts, first, second = (pairs[name].tolist() for name in ("prompt", "chosen", "rejected"))
     n = len(pairs)
@@ -45,7 +56,11 @@ def test_both_orders_of_a_pair_sum_to_one_exactly(models, kind, by_place, monkey
     there, back = p(first, second), p(second, first)
     assert (there + back == 1.0).all()
     assert len(set(there)) > 20
-    for a, b in zip(model.member_scores(prompts, first), model.member_scores(prompts[::-1], first[::-1]), strict=True):
+    for a, b in zip(
+        model.member_scores(prompts, first),
+        model.member_scores(prompts[::-1], first[::-1]),
+        strict=True,
+    ):
         np.testing.assert_array_equal(a, b[::-1])
 
 

@@ -1,4 +1,6 @@
-"""What benchmarks/trainer_runs.py says of a training: when it is stopped, what counts until then, whose memory it is."""
+"""What benchmarks/trainer_runs.py says of a training: when it is stopped, what counts until then,
+whose memory it is.
+"""
 
 import functools
 import subprocess
@@ -22,11 +24,15 @@ AT_ONCE = 1e-9  # CPU seconds
 def spec_of(tmp_path, monkeypatch):
     bert = save_tiny_bert(tmp_path / "bert")
     monkeypatch.setattr(
-        trainer_runs, "TransformerRewardModel", functools.partial(TransformerRewardModel, encoder=Encoder(bert, max_tokens=24))
+        trainer_runs,
+        "TransformerRewardModel",
+        functools.partial(TransformerRewardModel, encoder=Encoder(bert, max_tokens=24)),
     )
     word_pairs().to_parquet(tmp_path / "pairs.parquet")
     pairs = str(tmp_path / "pairs.parquet")
-    return lambda *limits: Spec({"max_tokens": 24, "steps": 5, "precision": "float32"}, pairs, pairs, *limits)
+    return lambda *limits: Spec(
+        {"max_tokens": 24, "steps": 5, "precision": "float32"}, pairs, pairs, *limits
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,7 +40,9 @@ def spec_of(tmp_path, monkeypatch):
     [(None, None, 5, False), (0.0, None, 2, True), (1.1, None, 5, False), (1.1, AT_ONCE, 1, False)],
     ids=["to its end", "good enough twice in a row", "never good enough", "out of time"],
 )
-def test_a_run_ends_when_it_is_good_enough_or_out_of_time(spec_of, tmp_path, threshold, at_most, n_steps, reached):
+def test_a_run_ends_when_it_is_good_enough_or_out_of_time(
+    spec_of, tmp_path, threshold, at_most, n_steps, reached
+):
     done = train(spec_of(threshold, AT_ONCE, at_most), tmp_path)
     assert (done.record["n_steps"], len(done.curve), done.reached) == (n_steps, n_steps, reached)
     assert done.curve[-1][0] <= done.to_quality_s <= done.cpu_s

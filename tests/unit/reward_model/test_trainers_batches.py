@@ -10,7 +10,15 @@ from rlhf_pipeline.reward_model.trainers.batches import Plan, passes
 def data_of(pairs: list[tuple[int, int]], n_texts: int) -> TrainingData:
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
     n = len(pairs)
-    return TrainingData([[1]] * n_texts, first, second, Targets(np.ones(n)), np.ones(n), np.zeros(n, dtype=np.int64), 0)
+    return TrainingData(
+        [[1]] * n_texts,
+        first,
+        second,
+        Targets(np.ones(n)),
+        np.ones(n),
+        np.zeros(n, dtype=np.int64),
+        0,
+    )
 
 
 def all_against_all(n: int, offset: int = 0) -> list[tuple[int, int]]:
@@ -18,7 +26,14 @@ def all_against_all(n: int, offset: int = 0) -> list[tuple[int, int]]:
 
 
 def plan_of(pairs, n_texts, **given):
-    usual = {"texts_per_batch": 6, "texts_per_prompt": 6, "batches_per_step": 1, "epochs": 1, "steps": None, "seed": 0}
+    usual = {
+        "texts_per_batch": 6,
+        "texts_per_prompt": 6,
+        "batches_per_step": 1,
+        "epochs": 1,
+        "steps": None,
+        "seed": 0,
+    }
     return Plan(data_of(pairs, n_texts), **(usual | given))
 
 
@@ -27,7 +42,8 @@ def test_an_epoch_sees_every_pair_and_no_batch_is_too_large():
     batches = [batch for step in range(plan.n_steps) for batch in plan.step(step)]
     assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(range(190))
     assert max(len(batch.texts) for batch in batches) <= 6
-    # 15 pairs a batch at most: 13 batches are the least, and a greedy cover needs not twice as many.
+    # 15 pairs a batch at most: 13 batches are the least, and a greedy cover needs not twice as
+    # many.
     assert len(batches) < 26
 
 
@@ -36,9 +52,10 @@ def test_a_batch_holds_all_labelled_pairs_among_its_texts():
     for batch in plan_of(pairs, 9).step(0):
         inside = {row for row, (a, b) in enumerate(pairs) if a in batch.texts and b in batch.texts}
         assert set(batch.pairs.tolist()) == inside
-        assert [(int(batch.texts[a]), int(batch.texts[b])) for a, b in zip(batch.first, batch.second, strict=True)] == [
-            pairs[row] for row in batch.pairs
-        ]
+        assert [
+            (int(batch.texts[a]), int(batch.texts[b]))
+            for a, b in zip(batch.first, batch.second, strict=True)
+        ] == [pairs[row] for row in batch.pairs]
 
 
 def test_small_prompts_share_a_batch():
@@ -52,12 +69,16 @@ def test_a_batch_takes_few_completions_of_each_of_several_prompts():
     pairs = [pair for prompt in range(6) for pair in all_against_all(8, offset=8 * prompt)]
     plan = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=4)
     batches = [batch for step in range(plan.n_steps) for batch in plan.step(step)]
-    assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(range(len(pairs)))
+    assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(
+        range(len(pairs))
+    )
     assert max(len(batch.texts) for batch in batches) <= 12
     prompts = [len(set((batch.texts // 8).tolist())) for batch in batches]
     assert np.mean(prompts) > 2
     alone = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=12)
-    assert np.mean([len(set((alone.step(i)[0].texts // 8).tolist())) for i in range(alone.n_steps)]) < np.mean(prompts)
+    assert np.mean(
+        [len(set((alone.step(i)[0].texts // 8).tolist())) for i in range(alone.n_steps)]
+    ) < np.mean(prompts)
 
 
 def test_a_pair_judged_twice_is_learnt_twice_and_one_with_itself_not_at_all():
@@ -68,7 +89,9 @@ def test_a_pair_judged_twice_is_learnt_twice_and_one_with_itself_not_at_all():
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("steps", [None, 5])
 def test_completions_beside_themselves_alone_are_no_data(steps):
-    with pytest.raises(NotEnoughData, match="Each of 2 pairs to train on sets a completion beside itself"):
+    with pytest.raises(
+        NotEnoughData, match="Each of 2 pairs to train on sets a completion beside itself"
+    ):
         plan_of([(0, 0), (1, 1)], 2, steps=steps)
 
 
@@ -100,5 +123,8 @@ def test_padding_and_passes_cost_least_of_all_cuts(seed):
         return sum(len(group) * lengths[group].max() + 40 for group in groups)
 
     order = np.argsort(lengths, kind="stable")
-    every = [np.split(order, [cut for cut in range(1, 7) if mask >> (cut - 1) & 1]) for mask in range(2**6)]
+    every = [
+        np.split(order, [cut for cut in range(1, 7) if mask >> (cut - 1) & 1])
+        for mask in range(2**6)
+    ]
     assert cost(found) == min(cost(groups) for groups in every)

@@ -42,8 +42,12 @@ class LikesLength:
 def test_the_test_split_is_opened_once_after_the_fit_and_for_this_model():
     opened: list[Opening] = []
     pairs = make_pairs()
-    fitted = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), record=opened.append)
-    assert [(o.model, o.n_pairs) for o in opened] == [(fitted.report.weights_hash, (pairs["split"] == "test").sum())]
+    fitted = fit_reward_model(
+        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), record=opened.append
+    )
+    assert [(o.model, o.n_pairs) for o in opened] == [
+        (fitted.report.weights_hash, (pairs["split"] == "test").sum())
+    ]
 
 
 def test_who_cannot_record_an_opening_sees_no_test_pair():
@@ -51,7 +55,9 @@ def test_who_cannot_record_an_opening_sees_no_test_pair():
         raise StoreError("no MLflow")
 
     with pytest.raises(StoreError):
-        fit_reward_model(make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder(), record=refused)
+        fit_reward_model(
+            make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder(), record=refused
+        )
 
 
 def test_the_ceiling_stands_beside_every_accuracy():
@@ -59,44 +65,83 @@ def test_the_ceiling_stands_beside_every_accuracy():
     half = int(pairs["max_seq"].median())
     since = Interval(value=0.7, low=0.6, high=0.8, n=40)
     ceilings = {"ceiling": CEILING, "ceiling_since_change": since}
-    report = fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder(), taste_changes=TasteChanges(half), **ceilings).report
+    report = fit_reward_model(
+        pairs,
+        RewardModelParams(**FEW),
+        encoder=WordEncoder(),
+        taste_changes=TasteChanges(half),
+        **ceilings,
+    ).report
     assert report.test.ceiling == report.length.ceiling == CEILING
     assert report.test_since_change.ceiling == since
-    assert (report.metrics()["noise_ceiling"], report.metrics()["noise_ceiling_since_change"]) == (CEILING.value, since.value)
+    assert (report.metrics()["noise_ceiling"], report.metrics()["noise_ceiling_since_change"]) == (
+        CEILING.value,
+        since.value,
+    )
     assert RewardModelReport.from_json(report.model_dump_json()) == report
-    assert fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.test.ceiling is None
+    assert (
+        fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.test.ceiling
+        is None
+    )
 
 
 def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
     report = fit_reward_model(
-        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), ceiling=CEILING, taste_changes=TasteChanges(half)
+        pairs,
+        RewardModelParams(**FEW),
+        encoder=WordEncoder(),
+        ceiling=CEILING,
+        taste_changes=TasteChanges(half),
     ).report
     metrics = report.metrics()
     assert metrics["test_accuracy_since_change"] == report.test_since_change.accuracy.value
     assert metrics["n_train"] == report.n_train
     assert metrics["length_correlation"] == report.length.correlation_before
-    assert "noise_ceiling_since_change" not in metrics  # nobody knows it: that of all votes is not it
+    # nobody knows it: that of all votes is not it
+    assert "noise_ceiling_since_change" not in metrics
     assert all(isinstance(value, float) for value in metrics.values())
-    untested = fit_reward_model(pairs[pairs["split"] == "train"], RewardModelParams(**FEW), encoder=WordEncoder()).report
+    untested = fit_reward_model(
+        pairs[pairs["split"] == "train"], RewardModelParams(**FEW), encoder=WordEncoder()
+    ).report
     counts = {"n_train", "n_learnt", "n_new", "n_replayed", "n_truncated", "n_before_change"}
     assert set(untested.metrics()) == {*counts, "weight_before_change"}
 
 
 def test_a_model_of_any_kind_may_be_handed_in():
     pairs, model = make_pairs(), LikesLength()
-    fitted = fit_reward_model(pairs, model=model, ceiling=CEILING, taste_changes=TasteChanges(int(pairs["max_seq"].median())))
+    fitted = fit_reward_model(
+        pairs,
+        model=model,
+        ceiling=CEILING,
+        taste_changes=TasteChanges(int(pairs["max_seq"].median())),
+    )
     assert fitted.model is model
     assert model.n_fitted_on == fitted.report.n_train == (pairs["split"] == "train").sum()
-    assert (fitted.report.kind, fitted.report.l2, fitted.report.encoder_hash, fitted.report.length) == ("likes_length", None, None, None)
+    assert (
+        fitted.report.kind,
+        fitted.report.l2,
+        fitted.report.encoder_hash,
+        fitted.report.length,
+    ) == ("likes_length", None, None, None)
     assert fitted.report.test.accuracy == fitted.report.test.longer_wins
 
 
 def test_what_both_kinds_have_is_said_once():
-    params = RewardModelParams(kind="transformer", loss="davidson", label="annotators", n_members=3, seed=7, prompt_chars=50, min_pairs=9)
+    params = RewardModelParams(
+        kind="transformer",
+        loss="davidson",
+        label="annotators",
+        n_members=3,
+        seed=7,
+        prompt_chars=50,
+        min_pairs=9,
+    )
     shared = ("loss", "label", "n_members", "seed", "prompt_chars", "min_pairs", "margin_scale")
-    assert {name: getattr(params.transformer(), name) for name in shared} == {name: getattr(params, name) for name in shared}
+    assert {name: getattr(params.transformer(), name) for name in shared} == {
+        name: getattr(params, name) for name in shared
+    }
     assert params.embedding().n_members == 3
 
 
@@ -109,10 +154,14 @@ def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     assert set(TransformerParams.model_fields) == set(FineTuningParams.model_fields) | (
         set(TransformerParams.model_fields) & set(RewardModelParams.model_fields)
     )
-    assert not set(FineTuningParams.model_fields) & set(RewardModelParams.model_fields)  # each is said in one place
+    # each is said in one place
+    assert not set(FineTuningParams.model_fields) & set(RewardModelParams.model_fields)
     assert params.told() == made.model_dump(mode="json") | {
-        "kind": "transformer", "weight_before_change": None, "allow_mixed_annotators": False, "n_resamples": 1000,
-    }  # fmt: skip
+        "kind": "transformer",
+        "weight_before_change": None,
+        "allow_mixed_annotators": False,
+        "n_resamples": 1000,
+    }
     assert "fine_tuning" not in RewardModelParams().told()
     assert "l2_grid" in RewardModelParams().told()
     with pytest.raises(ConfigurationError, match="debias_length"):
@@ -135,17 +184,26 @@ CHANGE = 10_000  # vote seq
 
 
 def changed(n_new=80, n_prompts=None, **new):
-    """200 pairs from before a change of taste and `n_new` since, of `n_prompts` prompts, all in the train split."""
+    """200 pairs from before a change of taste and `n_new` since, of `n_prompts` prompts, all in the
+    train split.
+    """
     since = make_pairs(n_new, seed=4, liked="sourced")
     since["max_seq"] += CHANGE
     if n_prompts is not None:
         since["prompt_id"] = [f"new{i % n_prompts}" for i in range(n_new)]
-    return pd.concat([make_pairs(200, seed=3), since.assign(**new)], ignore_index=True).assign(split="train")
+    return pd.concat([make_pairs(200, seed=3), since.assign(**new)], ignore_index=True).assign(
+        split="train"
+    )
 
 
 def weighed(pairs, **params):
     chosen = {"l2_grid": [0.1, 1.0], "context_penalty_grid": [3.0]} | params
-    report = fit_reward_model(pairs, RewardModelParams(**chosen), encoder=WordEncoder(), taste_changes=TasteChanges(CHANGE)).report
+    report = fit_reward_model(
+        pairs,
+        RewardModelParams(**chosen),
+        encoder=WordEncoder(),
+        taste_changes=TasteChanges(CHANGE),
+    ).report
     assert all(np.isfinite(loss) for loss in report.weights_tried.values())
     assert RewardModelReport.from_json(report.model_dump_json()) == report
     return report
@@ -162,7 +220,9 @@ def test_many_pairs_of_few_new_prompts_are_too_few_to_weigh_old_votes_by(n_promp
 def test_a_weight_that_leaves_too_few_pairs_to_fit_on_is_passed_over():
     report = weighed(changed(), min_pairs=70)  # of the 80 new ones two folds have some 53
     assert set(report.weights_tried) == {f"{weight:g}" for weight in WEIGHTS_TRIED} - {"0"}
-    assert report.weights_tried[f"{report.weight_before_change:g}"] == min(report.weights_tried.values())
+    assert report.weights_tried[f"{report.weight_before_change:g}"] == min(
+        report.weights_tried.values()
+    )
     assert "0 could not be tried" in report.weight_reason
     assert "needs 70" in report.weight_reason
 
@@ -185,15 +245,24 @@ def test_a_weight_that_was_chosen_says_on_what():
     assert set(report.weights_tried) == {f"{weight:g}" for weight in WEIGHTS_TRIED}
     assert report.weight_reason.startswith("least log loss on 150 pairs of 75 prompts")
     assert weighed(changed(), weight_before_change=0.3).weight_reason == "set by hand"
-    assert fit_reward_model(make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder()).report.weight_reason == ""
+    assert (
+        fit_reward_model(
+            make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder()
+        ).report.weight_reason
+        == ""
+    )
 
 
 def test_what_a_model_that_is_handed_in_learns_is_what_its_lineage_says():
-    """Its parameters count, not those of the fit: soft labels rest on later votes than the pairs."""
+    """Its parameters count, not those of the fit: soft labels rest on later votes than the
+    pairs.
+    """
     pairs = make_pairs().assign(soft_label=0.7, label_seq=9000)
     by_labels = EmbeddingRewardModel(EmbeddingParams(label="annotators", **FEW), WordEncoder())
     report = fit_reward_model(pairs, RewardModelParams(n_resamples=100), model=by_labels).report
     assert (report.label, report.max_seq) == ("annotators", 9000)
     by_votes = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder())
-    report = fit_reward_model(pairs, RewardModelParams(label="annotators", n_resamples=100), model=by_votes).report
+    report = fit_reward_model(
+        pairs, RewardModelParams(label="annotators", n_resamples=100), model=by_votes
+    ).report
     assert (report.label, report.max_seq) == ("votes", pairs["max_seq"].max())

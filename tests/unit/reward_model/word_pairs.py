@@ -1,4 +1,6 @@
-"""Pairs of texts of ten words, of which people like one and dislike another, and an encoder that sees just these words."""
+"""Pairs of texts of ten words, of which people like one and dislike another, and an encoder that
+sees just these words.
+"""
 
 import hashlib
 
@@ -12,7 +14,9 @@ WORDS = ["kind", "curt", "sourced", "vague", "right", "wrong", "long", "short", 
 
 
 class WordEncoder:
-    """Embeds a text as which of ten words it holds, plus a little of its hash: fast and free of any model."""
+    """Embeds a text as which of ten words it holds, plus a little of its hash: fast and free of any
+    model.
+    """
 
     max_tokens = 256
     n_truncated = 0
@@ -25,16 +29,24 @@ class WordEncoder:
         return np.array([self._vector(text) for text in texts], dtype=np.float32)
 
     def _vector(self, text):
-        noise = np.frombuffer(hashlib.sha256(text.encode()).digest()[:6], dtype=np.uint8) / 255 - 0.5
+        noise = (
+            np.frombuffer(hashlib.sha256(text.encode()).digest()[:6], dtype=np.uint8) / 255 - 0.5
+        )
         return [float(word in text.split()) for word in WORDS] + list(0.1 * noise)
 
 
-def make_pairs(n: int = 400, seed: int = 0, kind: str = "human", liked: str = "kind", n_votes: int = 3) -> pd.DataFrame:
-    """People like one word by 2 logits and dislike `wrong` by 1; three noisy votes a pair, majority of them."""
+def make_pairs(
+    n: int = 400, seed: int = 0, kind: str = "human", liked: str = "kind", n_votes: int = 3
+) -> pd.DataFrame:
+    """People like one word by 2 logits and dislike `wrong` by 1; three noisy votes a pair, majority
+    of them.
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for i in range(n):
-        texts = [" ".join(rng.choice(WORDS, 3, replace=False)) + f" {seed} {i} {side}" for side in "ab"]
+        texts = [
+            " ".join(rng.choice(WORDS, 3, replace=False)) + f" {seed} {i} {side}" for side in "ab"
+        ]
         utility = [2.0 * (liked in t.split()) - ("wrong" in t.split()) for t in texts]
         n_a = int(rng.binomial(n_votes, 1 / (1 + np.exp(utility[1] - utility[0]))))
         side = "a" if 2 * n_a > n_votes else "b"
@@ -42,9 +54,20 @@ def make_pairs(n: int = 400, seed: int = 0, kind: str = "human", liked: str = "k
         prompt_id = f"p{seed}-{i // 2}"
         rows.append(
             {
-                "day": "2026-01-01", "comparison_id": f"c{seed}-{i:05d}", "prompt_id": prompt_id, "prompt": f"ask {i // 2}",
-                "chosen": chosen, "rejected": rejected, "margin": 0.5, "agreement": max(n_a, n_votes - n_a) / n_votes, "n_votes": n_votes,
-                "chosen_side": side, "annotator_kind": kind, "category": "factual", "split": split_of(prompt_id), "max_seq": 3 * i + 3,
+                "day": "2026-01-01",
+                "comparison_id": f"c{seed}-{i:05d}",
+                "prompt_id": prompt_id,
+                "prompt": f"ask {i // 2}",
+                "chosen": chosen,
+                "rejected": rejected,
+                "margin": 0.5,
+                "agreement": max(n_a, n_votes - n_a) / n_votes,
+                "n_votes": n_votes,
+                "chosen_side": side,
+                "annotator_kind": kind,
+                "category": "factual",
+                "split": split_of(prompt_id),
+                "max_seq": 3 * i + 3,
             }
-        )  # fmt: skip
+        )
     return check_frame(pd.DataFrame(rows), PREFERENCE_PAIRS)

@@ -7,12 +7,25 @@ import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.simulation import WARM_TASTE, AnnotatorPool, SimulatedAnnotator, cast_votes, recover_pool, true_ceiling
+from rlhf_pipeline.simulation import (
+    WARM_TASTE,
+    AnnotatorPool,
+    SimulatedAnnotator,
+    cast_votes,
+    recover_pool,
+    true_ceiling,
+)
 from rlhf_pipeline.simulation.truth import side_utilities
 
 DAY = "2026-01-03"
 START = datetime(2026, 1, 3, 9, tzinfo=UTC)
-PARTS = ["Thank you, friend!", "Source: the archive.", "Anyway, who knows.", "It is Rome.", "It is Paris."]
+PARTS = [
+    "Thank you, friend!",
+    "Source: the archive.",
+    "Anyway, who knows.",
+    "It is Rome.",
+    "It is Paris.",
+]
 
 
 def comparisons_of(n, *, repeats=0, seed=0):
@@ -35,7 +48,9 @@ def comparisons_of(n, *, repeats=0, seed=0):
     ]
     for i in range(repeats):
         swapped = {"completion_a": rows[i]["completion_b"], "completion_b": rows[i]["completion_a"]}
-        rows.append(rows[i] | swapped | {"comparison_id": f"r{i}", "repeat_of": f"c{i}", "position": n + i})
+        rows.append(
+            rows[i] | swapped | {"comparison_id": f"r{i}", "repeat_of": f"c{i}", "position": n + i}
+        )
     return pd.DataFrame(rows)
 
 
@@ -79,13 +94,18 @@ def test_strength_comes_with_a_side_only():
     votes = cast(comparisons_of(300), AnnotatorPool(skip_rate=0.05))
     seen = Counter(vote.choice for vote in votes)
     assert {Choice.A, Choice.B, Choice.TIE, Choice.SKIP} <= set(seen)
-    assert all((vote.strength is not None) == (vote.choice in (Choice.A, Choice.B)) for vote in votes)
+    assert all(
+        (vote.strength is not None) == (vote.choice in (Choice.A, Choice.B)) for vote in votes
+    )
     assert {vote.strength for vote in votes} >= {1, 2, 3, 4}
 
 
 def test_a_tie_of_two_bad_completions_says_both_bad():
     annotator = SimulatedAnnotator(annotator_id="x", noise=0.01, tie_width=0.5)
-    assert annotator.vote(-3, -3, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.BOTH_BAD, None)
+    assert annotator.vote(-3, -3, n_earlier=0, rng=np.random.default_rng(0)) == (
+        Choice.BOTH_BAD,
+        None,
+    )
     assert annotator.vote(0, 0, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.TIE, None)
 
 
@@ -107,14 +127,23 @@ def test_noise_position_bias_fatigue_and_tie_width_are_recovered():
     pool = AnnotatorPool(noise=0.7, position_bias=0.2, fatigue=0.3, tie_width=0.25)
     comparisons, votes = [], []
     for i in range(12):
-        day = comparisons_of(300, seed=i).assign(comparison_id=lambda frame, i=i: f"{i}-" + frame["comparison_id"])
+        day = comparisons_of(300, seed=i).assign(
+            comparison_id=lambda frame, i=i: f"{i}-" + frame["comparison_id"]
+        )
         date = f"2026-01-{i + 1:02d}"
         comparisons.append(day)
-        votes += [v.model_dump() for v in cast(day, pool, day=date, start=datetime.fromisoformat(f"{date}T09:00:00+00:00"))]
+        votes += [
+            v.model_dump()
+            for v in cast(
+                day, pool, day=date, start=datetime.fromisoformat(f"{date}T09:00:00+00:00")
+            )
+        ]
     found = recover_pool(pd.DataFrame(votes), pd.concat(comparisons), {"p": "Rome"}, WARM_TASTE)
     people = pool.annotators
     assert found.noise == pytest.approx(np.mean([a.noise for a in people]), rel=0.15)
-    assert found.position_bias == pytest.approx(np.mean([a.position_bias for a in people]), abs=0.06)
+    assert found.position_bias == pytest.approx(
+        np.mean([a.position_bias for a in people]), abs=0.06
+    )
     assert found.fatigue == pytest.approx(np.mean([a.fatigue for a in people]), abs=0.12)
     assert found.tie_width == pytest.approx(0.25, abs=0.03)
     assert found.n_votes > 10_000

@@ -4,19 +4,38 @@ import pytest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.policy.corpus import CorpusParams, make_corpus, style_sentences
 from rlhf_pipeline.prompts.templates import load_templates
-from rlhf_pipeline.simulation import QUALITIES, SCENARIOS, SOURCED_TASTE, WARM_TASTE, Taste, features, scenario_named, taste_change, utility
+from rlhf_pipeline.simulation import (
+    QUALITIES,
+    SCENARIOS,
+    SOURCED_TASTE,
+    WARM_TASTE,
+    Taste,
+    features,
+    scenario_named,
+    taste_change,
+    utility,
+)
 
 
-@pytest.mark.parametrize(("style", "quality"), [("warm", "warmth"), ("sourced", "sourcing"), ("rambling", "rambling")])
+@pytest.mark.parametrize(
+    ("style", "quality"), [("warm", "warmth"), ("sourced", "sourcing"), ("rambling", "rambling")]
+)
 def test_truth_reads_the_style_of_every_sentence_the_policy_is_taught(style, quality):
     qualities = ("warmth", "sourcing", "rambling")
     for sentence in style_sentences()[style]:
         found = features("", None, sentence)
-        assert {q: found[q] for q in qualities} == {q: float(q == quality) for q in qualities}, sentence
+        assert {q: found[q] for q in qualities} == {q: float(q == quality) for q in qualities}, (
+            sentence
+        )
 
 
 def test_no_style_sentence_gives_a_checkable_answer_away():
-    references = {str(d.reference) for t in load_templates() for i in range(min(t.n_combinations, 400)) if (d := t.fill(i)) and d.reference}
+    references = {
+        str(d.reference)
+        for t in load_templates()
+        for i in range(min(t.n_combinations, 400))
+        if (d := t.fill(i)) and d.reference
+    }
     for sentences in style_sentences().values():
         for sentence in sentences:
             given = [r for r in references if features("", r, sentence)["correct"] > 0]
@@ -31,7 +50,10 @@ def test_plain_texts_of_the_corpus_have_no_style():
 
 
 def test_warm_and_sourced_sentences_are_of_like_length():
-    lengths = {style: np.mean([len(s) for s in sentences]) for style, sentences in style_sentences().items()}
+    lengths = {
+        style: np.mean([len(s) for s in sentences])
+        for style, sentences in style_sentences().items()
+    }
     assert abs(lengths["warm"] / lengths["sourced"] - 1) < 0.1
 
 
@@ -41,16 +63,26 @@ def test_a_third_kind_sentence_buys_no_utility():
 
 
 def test_right_answers_count_and_uncheckable_ones_do_not():
-    assert [features("q", r, "It is Rome.")["correct"] for r in ("Rome", "Paris", None, float("nan"))] == [1, -1, 0, 0]
+    assert [
+        features("q", r, "It is Rome.")["correct"] for r in ("Rome", "Paris", None, float("nan"))
+    ] == [1, -1, 0, 0]
 
 
 def test_utility_is_the_weighted_sum_of_qualities():
     taste = Taste(name="t", weights={"correct": 0.5, "warmth": 2.0})
-    assert utility(["q"] * 2, ["Rome"] * 2, ["Rome, friend.", "Paris."], taste).tolist() == [2.5, -0.5]
+    assert utility(["q"] * 2, ["Rome"] * 2, ["Rome, friend.", "Paris."], taste).tolist() == [
+        2.5,
+        -0.5,
+    ]
 
 
 def test_an_empty_completion_is_worth_less_than_any_other():
-    worst = utility(["q"], ["Rome"], ["Well, who knows. Anyway, and so on. Source: archive. Source: record."], WARM_TASTE)
+    worst = utility(
+        ["q"],
+        ["Rome"],
+        ["Well, who knows. Anyway, and so on. Source: archive. Source: record."],
+        WARM_TASTE,
+    )
     assert utility(["q"], ["Rome"], [""], WARM_TASTE) < worst
 
 
@@ -62,7 +94,11 @@ def test_an_unknown_quality_is_refused():
 def test_taste_changes_on_its_day_and_only_in_style():
     scenario = SCENARIOS["taste_change"]
     assert scenario.change_day_index == 5
-    assert (scenario.taste_on(4), scenario.taste_on(5), scenario.taste_on(50)) == (WARM_TASTE, SOURCED_TASTE, SOURCED_TASTE)
+    assert (scenario.taste_on(4), scenario.taste_on(5), scenario.taste_on(50)) == (
+        WARM_TASTE,
+        SOURCED_TASTE,
+        SOURCED_TASTE,
+    )
     kept = set(QUALITIES) - {"warmth", "sourcing"}
     assert all(WARM_TASTE.weights[q] == SOURCED_TASTE.weights[q] for q in kept)
     assert SCENARIOS["steady"].change_day_index is None

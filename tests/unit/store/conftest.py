@@ -37,7 +37,9 @@ def store(url: str, migrated: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def make_comparisons() -> Callable[..., pd.DataFrame]:
-    def make(n: int = 3, *, day: str = DAY, prefix: str = "c", repeat_of: str | None = None) -> pd.DataFrame:
+    def make(
+        n: int = 3, *, day: str = DAY, prefix: str = "c", repeat_of: str | None = None
+    ) -> pd.DataFrame:
         rows = [
             {
                 "day": day,
@@ -64,7 +66,11 @@ def make_comparisons() -> Callable[..., pd.DataFrame]:
 
 @pytest.fixture
 def make_predictions() -> Callable[..., pd.DataFrame]:
-    def make(comparisons: pd.DataFrame, p: float | list[float] = 0.7, reward_model: str = "demo.reward_model@1") -> pd.DataFrame:
+    def make(
+        comparisons: pd.DataFrame,
+        p: float | list[float] = 0.7,
+        reward_model: str = "demo.reward_model@1",
+    ) -> pd.DataFrame:
         frame = pd.DataFrame(
             {
                 "day": comparisons["day"],
@@ -89,14 +95,21 @@ def make_predictions() -> Callable[..., pd.DataFrame]:
 def make_vote() -> Callable[..., NewVote]:
     """A vote of annotator `ann` on comparison c0; its key follows from what is given."""
 
-    def make(comparison_id: str = "c0", annotator_id: str = "ann", choice: str = "a", **more: Any) -> NewVote:
+    def make(
+        comparison_id: str = "c0", annotator_id: str = "ann", choice: str = "a", **more: Any
+    ) -> NewVote:
         values = {
             "annotator_kind": "simulated",
             "voted_at": NOON + timedelta(minutes=1),
             "origin": "simulation",
             "idempotency_key": f"{comparison_id}/{annotator_id}",
         }
-        return NewVote(comparison_id=comparison_id, annotator_id=annotator_id, choice=choice, **{**values, **more})
+        return NewVote(
+            comparison_id=comparison_id,
+            annotator_id=annotator_id,
+            choice=choice,
+            **{**values, **more},
+        )
 
     return make
 

@@ -1,4 +1,6 @@
-"""Anchors: where the chain stood each day, outside the database; a tail that was cut off both is missed."""
+"""Anchors: where the chain stood each day, outside the database; a tail that was cut off both is
+missed.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,14 +24,19 @@ def cut(store, seq: int) -> None:
     """As somebody who owns the database would."""
     with store.database.writing() as connection:
         if store.database.is_sqlite:
-            for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type='trigger'").all():
+            for (name,) in connection.exec_driver_sql(
+                "SELECT name FROM sqlite_master WHERE type='trigger'"
+            ).all():
                 connection.exec_driver_sql(f"DROP TRIGGER {name}")
         else:
             for table in ("audit", "annotation_rules"):
                 connection.exec_driver_sql(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         connection.exec_driver_sql(f"DELETE FROM audit WHERE seq > {seq}")
         connection.exec_driver_sql(f"DELETE FROM annotation_rules WHERE version > {seq}")
-        newest = connection.exec_driver_sql("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").scalar() or FIRST_HASH
+        newest = (
+            connection.exec_driver_sql("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").scalar()
+            or FIRST_HASH
+        )
         connection.exec_driver_sql(f"UPDATE heads SET audit_seq = {seq}, audit_hash = '{newest}'")
 
 
@@ -62,7 +69,9 @@ def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path
     drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
     cut(store, 3)
     assert store.audit.verify() == 3
-    with pytest.raises(StoreError, match="ends before seq 5, where it stood on 2026-01-01: its tail was cut"):
+    with pytest.raises(
+        StoreError, match="ends before seq 5, where it stood on 2026-01-01: its tail was cut"
+    ):
         verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))
 
 
@@ -71,7 +80,11 @@ def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
     drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
     cut(store, 3)
     for _ in range(3):
-        store.guidelines.add("new", after=store.guidelines.latest().version if store.guidelines.latest() else 0, actor="forger")
+        store.guidelines.add(
+            "new",
+            after=store.guidelines.latest().version if store.guidelines.latest() else 0,
+            actor="forger",
+        )
     assert store.audit.verify() == 6
     with pytest.raises(StoreError, match="at seq 5 is not what it was on 2026-01-01"):
         verify_with_anchors(store.audit, read_anchors(tmp_path / "a", "org", "demo"))

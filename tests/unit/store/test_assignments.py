@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound, UnknownComparison
-from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, Choice, NewVote, VoteDetails
+from rlhf_pipeline.records import (
+    AnnotationRules,
+    Assignment,
+    AssignmentKind,
+    Choice,
+    NewVote,
+    VoteDetails,
+)
 from rlhf_pipeline.store import Store, WorkLeft
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -36,7 +43,9 @@ def clock(store: Store) -> SetClock:
 
 @pytest.fixture
 def offer(store: Store, make_comparisons):
-    def publish_and_offer(n: int, *, overlap: int = 1, prefix: str = "c", priority: int = 0, **columns: object) -> list[str]:
+    def publish_and_offer(
+        n: int, *, overlap: int = 1, prefix: str = "c", priority: int = 0, **columns: object
+    ) -> list[str]:
         frame = make_comparisons(n, prefix=prefix).assign(**columns)
         store.comparisons.publish(frame, published_at=NOON)
         ids = list(frame["comparison_id"])
@@ -57,7 +66,10 @@ def gold(store: Store, make_comparisons):
 
 
 def vote_on(card: Assignment, choice: str = "a", **more: object) -> NewVote:
-    values = {"voted_at": NOON, "idempotency_key": f"{card.assignment_id}/{more.get('supersedes')}/{choice}"}
+    values = {
+        "voted_at": NOON,
+        "idempotency_key": f"{card.assignment_id}/{more.get('supersedes')}/{choice}",
+    }
     return NewVote(
         comparison_id=card.comparison_id,
         annotator_id=card.annotator_id,
@@ -70,7 +82,9 @@ def vote_on(card: Assignment, choice: str = "a", **more: object) -> NewVote:
     )
 
 
-def judge(store: Store, clock: SetClock, annotator: str, n: int, rules: AnnotationRules = PLAIN) -> list[Assignment]:
+def judge(
+    store: Store, clock: SetClock, annotator: str, n: int, rules: AnnotationRules = PLAIN
+) -> list[Assignment]:
     """Lease and vote, one at a time, a second apart."""
     judged = []
     for _ in range(n):
@@ -86,7 +100,9 @@ def judge(store: Store, clock: SetClock, annotator: str, n: int, rules: Annotati
 def test_nobody_is_dealt_what_was_not_offered(store, clock, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     assert store.assignments.deal("ann", 5, PLAIN) == []
-    assert store.assignments.work_left() == WorkLeft(n_comparisons=0, n_slots=0, n_done=0, n_leased=0)
+    assert store.assignments.work_left() == WorkLeft(
+        n_comparisons=0, n_slots=0, n_done=0, n_leased=0
+    )
 
 
 def test_offering_again_adds_only_what_is_missing(store, clock, offer):
@@ -162,7 +178,9 @@ def test_a_lease_is_prolonged(store, clock, offer):
     assert store.assignments.extend("ann", 10) == 2
     clock.tick(minutes=8)
     assert store.assignments.deal("bob", 2, PLAIN) == []
-    assert [card.assignment_id for card in store.assignments.deal("ann", 2, PLAIN)] == [card.assignment_id for card in cards]
+    assert [card.assignment_id for card in store.assignments.deal("ann", 2, PLAIN)] == [
+        card.assignment_id for card in cards
+    ]
     clock.tick(minutes=3)
     assert store.assignments.extend("ann", 10) == 0  # over is over
 
@@ -238,7 +256,9 @@ def test_a_skip_frees_the_slot_for_others_and_a_vote_taken_back_does_not(store, 
     back = store.votes.cast(vote_on(two, "skip", supersedes=first.vote_id, details=undone))
     assert store.assignments.get(two.assignment_id).state == "leased"
     assert store.assignments.deal("cid", 2, PLAIN) == []
-    assert [card.assignment_id for card in store.assignments.deal("ann", 1, PLAIN)] == [two.assignment_id]
+    assert [card.assignment_id for card in store.assignments.deal("ann", 1, PLAIN)] == [
+        two.assignment_id
+    ]
     store.votes.cast(vote_on(two, "b", supersedes=back.vote_id))
     assert store.assignments.get(two.assignment_id).state == "voted"
     assert store.assignments.work_left().n_done == 1
@@ -248,7 +268,9 @@ def test_a_vote_taken_back_and_forgotten_is_let_to_others_in_the_end(store, cloc
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     first = store.votes.cast(vote_on(card))
-    store.votes.cast(vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",))))
+    store.votes.cast(
+        vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
+    )
     clock.tick(minutes=11)
     assert len(store.assignments.deal("bob", 1, PLAIN)) == 1
 
@@ -259,7 +281,9 @@ def test_an_undo_after_the_slot_went_to_another_leaves_it_there(store, clock, of
     clock.tick(hours=1)
     store.assignments.deal("bob", 1, PLAIN)
     first = store.votes.cast(vote_on(card))
-    store.votes.cast(vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",))))
+    store.votes.cast(
+        vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
+    )
     left = store.assignments.work_left()
     assert (left.n_slots, left.n_leased, left.n_done) == (1, 1, 0)
 
@@ -268,21 +292,32 @@ def test_both_sides_stand_left_about_equally_often(store, clock, offer):
     offer(200)
     cards = store.assignments.deal("ann", 200, PLAIN)
     assert 70 <= sum(card.is_swapped for card in cards) <= 130  # binomial, p < 10^-4
-    other = {card.comparison_id: card.is_swapped for card in store.assignments.deal("bob", 200, PLAIN)}
+    other = {
+        card.comparison_id: card.is_swapped for card in store.assignments.deal("bob", 200, PLAIN)
+    }
     assert other == {}
 
 
 def test_sides_and_order_are_each_annotators_own_and_follow_from_the_seed(store, clock, offer):
     offer(60, overlap=9)
     rules = PLAIN.model_copy(update={"overlap": 9, "seed": 5})
-    hands = {who: [(card.comparison_id, card.is_swapped) for card in store.assignments.deal(who, 40, rules)] for who in ("ann", "bob")}
+    hands = {
+        who: [
+            (card.comparison_id, card.is_swapped) for card in store.assignments.deal(who, 40, rules)
+        ]
+        for who in ("ann", "bob")
+    }
     assert [c for c, _ in hands["ann"]] != [c for c, _ in hands["bob"]]
     both = dict(hands["ann"]).keys() & dict(hands["bob"]).keys()
     assert {dict(hands["ann"])[c] == dict(hands["bob"])[c] for c in both} == {True, False}
     store.assignments.deal("cid", 40, rules)
 
     def drawn(seed: int) -> list[tuple[str, bool]]:
-        with Store.open(str(store.database.url.render_as_string(hide_password=False)), organization="org", project=f"again{seed}") as again:
+        with Store.open(
+            str(store.database.url.render_as_string(hide_password=False)),
+            organization="org",
+            project=f"again{seed}",
+        ) as again:
             frame = store.comparisons.with_ids([f"c{i}" for i in range(60)])
             again.comparisons.publish(frame, published_at=NOON)
             again.assignments.offer(list(frame["comparison_id"]), overlap=9)
@@ -319,10 +354,16 @@ def test_repeats_come_in_their_share_with_sides_swapped_and_never_soon(store, cl
     assert 0.05 <= n_repeats / 300 <= 0.10
     places = [place % 12 for place, card in enumerate(judged) if card.kind == AssignmentKind.REPEAT]
     assert len(set(places)) > 4  # where in a dozen cannot be told
-    assert len({card.comparison_id for card in judged if card.kind == AssignmentKind.REPEAT}) == n_repeats  # each once
+    # each once
+    assert (
+        len({card.comparison_id for card in judged if card.kind == AssignmentKind.REPEAT})
+        == n_repeats
+    )
 
 
-def test_a_repeat_waits_for_enough_votes_between_even_when_cards_were_dealt_ahead(store, clock, offer):
+def test_a_repeat_waits_for_enough_votes_between_even_when_cards_were_dealt_ahead(
+    store, clock, offer
+):
     """A hand of twenty is dealt at once: what is in it was not judged yet."""
     offer(200)
     rules = AnnotationRules(repeat_share=0.5, repeat_after=20, gold_share=0, prefetch=20)
@@ -333,7 +374,11 @@ def test_a_repeat_waits_for_enough_votes_between_even_when_cards_were_dealt_ahea
             clock.tick(seconds=1)
             order.append(card)
     first = {card.comparison_id: place for place, card in reversed(list(enumerate(order)))}
-    gaps = [place - first[card.comparison_id] for place, card in enumerate(order) if card.kind == AssignmentKind.REPEAT]
+    gaps = [
+        place - first[card.comparison_id]
+        for place, card in enumerate(order)
+        if card.kind == AssignmentKind.REPEAT
+    ]
     assert len(gaps) > 20
     assert min(gaps) > 20
 
@@ -344,7 +389,9 @@ def test_votes_of_one_moment_are_no_votes_between(store, clock, offer):
     rules = AnnotationRules(repeat_share=0.5, repeat_after=20, gold_share=0)
     for card in store.assignments.deal("ann", 20, rules):
         store.votes.cast(vote_on(card))
-    assert all(card.kind == AssignmentKind.NORMAL for card in store.assignments.deal("ann", 10, rules))
+    assert all(
+        card.kind == AssignmentKind.NORMAL for card in store.assignments.deal("ann", 10, rules)
+    )
 
 
 def test_skipped_cards_are_not_repeated(store, clock, offer):
@@ -382,7 +429,9 @@ def test_nobody_is_dealt_what_they_wrote(store, clock, offer, make_comparisons):
     made = store.feedback.add(sent, created_by="ann")
     store.assignments.offer([made.comparison_id], overlap=2)
     assert store.assignments.deal("ann", 5, PLAIN) == []
-    assert [card.comparison_id for card in store.assignments.deal("bob", 5, PLAIN)] == [made.comparison_id]
+    assert [card.comparison_id for card in store.assignments.deal("bob", 5, PLAIN)] == [
+        made.comparison_id
+    ]
 
 
 def test_flagged_comparisons_are_nobodys_work(store, clock, offer):
@@ -407,7 +456,10 @@ def test_the_days_cap_counts_votes_and_cards_on_the_table(store, clock, offer):
 def test_it_is_told_what_is_left_and_why_nothing_is(store, clock, offer):
     assert store.assignments.left_for("ann", PLAIN).reason_empty == "no_comparisons"
     offer(4)
-    assert (store.assignments.left_for("ann", PLAIN).n, store.assignments.left_for("ann", PLAIN).reason_empty) == (4, None)
+    assert (
+        store.assignments.left_for("ann", PLAIN).n,
+        store.assignments.left_for("ann", PLAIN).reason_empty,
+    ) == (4, None)
     store.assignments.deal("bob", 3, PLAIN)
     assert store.assignments.left_for("ann", PLAIN).n == 1
     assert store.assignments.left_for("bob", PLAIN).n == 4  # three on the table, one to come
@@ -418,7 +470,9 @@ def test_it_is_told_what_is_left_and_why_nothing_is(store, clock, offer):
     assert store.assignments.left_for("ann", PLAIN).reason_empty == "all_judged"
 
 
-def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(store, clock, offer):
+def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(
+    store, clock, offer
+):
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.votes.cast(vote_on(card, "skip"))
@@ -431,12 +485,19 @@ def test_slots_are_counted_by_comparison(store, clock, offer):
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.votes.cast(vote_on(card))
     other = ({"c0", "c1"} - {card.comparison_id}).pop()
-    assert store.assignments.slots_of(["c0", "c1", "nope"]) == {card.comparison_id: (3, 1), other: (3, 0)}
+    assert store.assignments.slots_of(["c0", "c1", "nope"]) == {
+        card.comparison_id: (3, 1),
+        other: (3, 0),
+    }
 
 
 def test_two_projects_deal_from_their_own(store, clock, offer):
     offer(2)
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="org",
+        project="other",
+    ) as other:
         assert other.assignments.deal("ann", 5, PLAIN) == []
         (card, _) = store.assignments.deal("ann", 5, PLAIN)
         with pytest.raises(NotFound):
@@ -458,8 +519,12 @@ HIDING = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=
 
 
 @pytest.mark.parametrize("how", ["given back", "ran out"])
-def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(store, clock, offer, gold, how):
-    """Else whoever gives cards back and leases again sees which ones do not come: the hidden ones."""
+def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(
+    store, clock, offer, gold, how
+):
+    """Else whoever gives cards back and leases again sees which ones do not come: the hidden
+    ones.
+    """
     offer(200)
     gold(60)
     met: set[tuple[int, AssignmentKind]] = set()
@@ -470,8 +535,12 @@ def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(store, clo
                 store.assignments.release(card.assignment_id, "ann")
         clock.tick(minutes=11)
         again = store.assignments.deal("ann", k, HIDING)
-        fixed = [(card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in dealt]
-        assert [(card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in again] == fixed
+        fixed = [
+            (card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in dealt
+        ]
+        assert [
+            (card.assignment_id, card.n, card.kind, card.is_swapped, card.slot_no) for card in again
+        ] == fixed
         more = store.assignments.deal("ann", k + 2, HIDING)
         assert more[:k] == again
         for card in more:
@@ -480,11 +549,17 @@ def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(store, clo
             clock.tick(seconds=1)
     assert {kind for k, kind in met if k == 1} == set(AssignmentKind)
     every = store.assignments.of_annotator("ann", limit=500)
-    assert sorted(card.n for card in every) == list(range(1, len(every) + 1)), "each place of the row holds one card"
-    assert store.assignments.work_left().n_done == sum(card.kind == AssignmentKind.NORMAL for card in every)
+    assert sorted(card.n for card in every) == list(range(1, len(every) + 1)), (
+        "each place of the row holds one card"
+    )
+    assert store.assignments.work_left().n_done == sum(
+        card.kind == AssignmentKind.NORMAL for card in every
+    )
 
 
-def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another_slot_comes(store, clock, offer):
+def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another_slot_comes(
+    store, clock, offer
+):
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.assignments.release(card.assignment_id, "ann")
@@ -498,7 +573,9 @@ def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another
     assert store.assignments.work_left().n_done == 2
 
 
-def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once(store, clock, offer):
+def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once(
+    store, clock, offer
+):
     offer(320)
     rules = AnnotationRules(repeat_share=0.08, repeat_after=20, gold_share=0, seed=3)
     kinds = []
@@ -519,7 +596,8 @@ def _told(store: Store) -> int:
 def test_what_is_left_does_not_move_when_cards_are_leased_ahead(store, clock, offer, gold):
     offer(60)
     gold(20)
-    store.assignments.offer([f"g{i}" for i in range(0, 20, 2)], overlap=1)  # answers are known of some that people are asked about as well
+    # answers are known of some that people are asked about as well
+    store.assignments.offer([f"g{i}" for i in range(0, 20, 2)], overlap=1)
     judge(store, clock, "ann", 10, HIDING)
     before = _told(store)
     told = []
@@ -550,13 +628,19 @@ def test_what_is_left_counts_down_by_every_card_alike(store, clock, offer, gold,
         vote = store.votes.cast(vote_on(card, "skip" if how == "skip" else "a"))
         assert _told(store) == before - 1, card.kind
         if how == "vote, undo, vote":
-            undone = store.votes.cast(vote_on(card, "skip", supersedes=vote.vote_id, details=VoteDetails(flags=("undone",))))
+            undone = store.votes.cast(
+                vote_on(
+                    card, "skip", supersedes=vote.vote_id, details=VoteDetails(flags=("undone",))
+                )
+            )
             assert _told(store) == before, card.kind
             store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
             assert _told(store) == before - 1, card.kind
 
 
-def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(store, clock, offer, gold):
+def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
+    store, clock, offer, gold
+):
     offer(230)
     gold(60)
     told, held = [], []
@@ -575,7 +659,9 @@ def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
     assert (left.n, left.reason_empty) == (0, "all_judged_by_you")
 
 
-def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(store, clock, offer, gold):
+def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(
+    store, clock, offer, gold
+):
     ids = gold(4)
     store.assignments.offer(ids, overlap=1)
     rules = AnnotationRules(repeat_share=0, gold_share=0.5, seed=1)
@@ -591,7 +677,9 @@ def test_a_skip_that_is_taken_back_has_its_slot_again(store, clock, offer):
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     skipped = store.votes.cast(vote_on(card, "skip"))
-    undone = store.votes.cast(vote_on(card, "skip", supersedes=skipped.vote_id, details=VoteDetails(flags=("undone",))))
+    undone = store.votes.cast(
+        vote_on(card, "skip", supersedes=skipped.vote_id, details=VoteDetails(flags=("undone",)))
+    )
     assert store.assignments.deal("bob", 1, PLAIN) == []
     store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
     assert store.assignments.work_left().n_done == 1
@@ -626,7 +714,9 @@ def test_a_vote_on_a_card_that_was_given_back_takes_its_slot(store, clock, offer
 
 
 def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, offer, gold):
-    """Their row is there already: to insert it anew would fail, and to leave it out would tell which cards were hidden ones."""
+    """Their row is there already: to insert it anew would fail, and to leave it out would tell
+    which cards were hidden ones.
+    """
     offer(200)
     gold(1)
     met: dict[str, Assignment] = {}
@@ -643,7 +733,15 @@ def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, o
             assert card.is_swapped == met[card.assignment_id].is_swapped
         store.votes.cast(vote_on(card))
         clock.tick(seconds=1)
-    again = {card.assignment_id for card in store.assignments.of_annotator("ann", limit=100) if card.state == "voted"}
+    again = {
+        card.assignment_id
+        for card in store.assignments.of_annotator("ann", limit=100)
+        if card.state == "voted"
+    }
     assert {card.kind for card in met.values()} == {AssignmentKind.REPEAT, AssignmentKind.GOLD}
-    assert any(card.kind == AssignmentKind.GOLD and card.assignment_id in again for card in met.values())
-    assert any(card.kind == AssignmentKind.REPEAT and card.assignment_id in again for card in met.values())
+    assert any(
+        card.kind == AssignmentKind.GOLD and card.assignment_id in again for card in met.values()
+    )
+    assert any(
+        card.kind == AssignmentKind.REPEAT and card.assignment_id in again for card in met.values()
+    )

@@ -25,7 +25,11 @@ def tamper(store: Store, *statements: str) -> None:
     """Change rows as somebody with the file and no respect for triggers would."""
     with store.database.writing() as connection:
         if store.database.is_sqlite:
-            triggers = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars().all()
+            triggers = (
+                connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
+                .scalars()
+                .all()
+            )
             disarm = [f"DROP TRIGGER {name}" for name in triggers]
         else:
             disarm = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in APPEND_ONLY]
@@ -40,7 +44,10 @@ def test_an_honest_chain_verifies(voted):
 @pytest.mark.parametrize("table", APPEND_ONLY)
 @pytest.mark.parametrize("statement", ["UPDATE {} SET organization_id = 'x'", "DELETE FROM {}"])
 def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
-    with pytest.raises(StoreError, match=f"{table} is append-only"), voted.database.writing() as connection:
+    with (
+        pytest.raises(StoreError, match=f"{table} is append-only"),
+        voted.database.writing() as connection,
+    ):
         connection.execute(text(statement.format(table)))
     assert voted.audit.verify() == 7
 
@@ -48,7 +55,10 @@ def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
 def test_a_row_cannot_be_replaced_either(voted):
     again = "INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE seq = 3"
     if not voted.database.is_sqlite:
-        again = "INSERT INTO audit SELECT * FROM audit WHERE seq = 3 ON CONFLICT ON CONSTRAINT pk_audit DO UPDATE SET actor = 'eve'"
+        again = (
+            "INSERT INTO audit SELECT * FROM audit WHERE seq = 3 ON CONFLICT ON CONSTRAINT "
+            "pk_audit DO UPDATE SET actor = 'eve'"
+        )
     with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
         connection.execute(text(again))
 
@@ -79,7 +89,11 @@ def test_the_first_broken_seq_is_named(voted, statement, seq):
 
 def test_a_vote_smuggled_in_without_its_link_is_found(voted):
     columns = ", ".join(row for row in _columns(voted) if row not in ("seq", "vote_id", "pass_no"))
-    tamper(voted, f"INSERT INTO votes (seq, vote_id, pass_no, {columns}) SELECT 6, 'fake', 9, {columns} FROM votes WHERE seq = 1")
+    tamper(
+        voted,
+        f"INSERT INTO votes (seq, vote_id, pass_no, {columns}) SELECT 6, 'fake', 9, {columns} FROM "
+        "votes WHERE seq = 1",
+    )
     with pytest.raises(StoreError, match="6 are stored"):
         voted.audit.verify()
 

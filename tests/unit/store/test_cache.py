@@ -1,4 +1,6 @@
-"""The cache of completions never serves a wrong text: each thing that decides a text is in its key, each value proves itself."""
+"""The cache of completions never serves a wrong text: each thing that decides a text is in its key,
+each value proves itself.
+"""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import completion_cache
 
-REQUEST = CompletionRequest(prompt_id="p0", prompt="Why?", temperature=0.7, top_p=0.9, sample_index=1, seed=5, max_tokens=48)
+REQUEST = CompletionRequest(
+    prompt_id="p0", prompt="Why?", temperature=0.7, top_p=0.9, sample_index=1, seed=5, max_tokens=48
+)
 
 
 class Named:
@@ -63,11 +67,16 @@ def test_every_field_of_a_request_is_keyed_but_the_prompts_id():
         "max_tokens",
         "system",
     }
-    assert cache_key(Named(), REQUEST.model_copy(update={"prompt_id": "p1"})) == cache_key(Named(), REQUEST)
+    assert cache_key(Named(), REQUEST.model_copy(update={"prompt_id": "p1"})) == cache_key(
+        Named(), REQUEST
+    )
 
 
 def test_another_backend_or_model_is_another_key():
-    keys = {cache_key(backend, REQUEST) for backend in (Named(), Named(name="template"), Named(model_version="demo.policy@2"))}
+    keys = {
+        cache_key(backend, REQUEST)
+        for backend in (Named(), Named(name="template"), Named(model_version="demo.policy@2"))
+    }
     assert len(keys) == 3
     # Nor can two fields be moved into each other.
     assert cache_key(Named("ab", "c"), REQUEST) != cache_key(Named("a", "bc"), REQUEST)
@@ -99,7 +108,13 @@ def test_a_poisoned_value_is_a_miss_told_of_and_replaced(store, caplog, how, cha
 def test_a_value_under_another_key_is_not_served(store):
     store.completions_cache.put_many({"k0": "one", "k1": "two"})
     with store.database.reading() as connection:
-        of_k1 = connection.execute(completion_cache.select().where(completion_cache.c.cache_key == "k1")).one().value
+        of_k1 = (
+            connection.execute(
+                completion_cache.select().where(completion_cache.c.cache_key == "k1")
+            )
+            .one()
+            .value
+        )
     poison(store, lambda _: of_k1, "k0")
     assert store.completions_cache.get_many(["k0", "k1"]) == {"k1": "two"}
 
@@ -114,12 +129,22 @@ def test_a_poisoned_completion_never_becomes_a_row(store, caplog):
     import pandas as pd
 
     prompts = check_frame(
-        pd.DataFrame({
-            "day": "2026-01-01", "prompt_id": ["p0"], "text": ["Why is the sky blue?"], "category": "factual", "difficulty": "easy",
-            "source": "templates", "template_id": None, "variables": "{}", "reference": None, "seed": 1,
-        }),
+        pd.DataFrame(
+            {
+                "day": "2026-01-01",
+                "prompt_id": ["p0"],
+                "text": ["Why is the sky blue?"],
+                "category": "factual",
+                "difficulty": "easy",
+                "source": "templates",
+                "template_id": None,
+                "variables": "{}",
+                "reference": None,
+                "seed": 1,
+            }
+        ),
         PROMPTS,
-    )  # fmt: skip
+    )
     params = CompletionParams(k=2)
     first = complete_prompts(prompts, TemplateBackend(), params, cache=store.completions_cache)
     with store.database.reading() as connection:

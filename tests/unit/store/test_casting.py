@@ -1,4 +1,6 @@
-"""Votes by the stream: cast as a list is, whole transactions whatever happens, and read back as they were."""
+"""Votes by the stream: cast as a list is, whole transactions whatever happens, and read back as
+they were.
+"""
 
 from datetime import UTC, datetime
 
@@ -22,7 +24,10 @@ def published(store, make_comparisons) -> Store:
 
 def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_comparisons, monkeypatch):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
-    sent = [make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}") for i in range(24)]
+    sent = [
+        make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}")
+        for i in range(24)
+    ]
     counted = published.votes.cast_all(vote for vote in [*sent, *sent[:7]])
     assert (counted.n_new, counted.n_known) == (24, 7)
     with Store.open(url, organization="org", project="other") as other:
@@ -35,8 +40,16 @@ def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_compariso
 
 def _without_receipt(store: Store) -> list[dict]:
     with store.database.reading() as connection:
-        rows = connection.execute(select(votes).where(store.database.mine(votes)).order_by(votes.c.seq)).mappings().all()
-    return [{name: row[name] for name in row if name not in (*SCOPE, "received_at")} for row in rows]
+        rows = (
+            connection.execute(
+                select(votes).where(store.database.mine(votes)).order_by(votes.c.seq)
+            )
+            .mappings()
+            .all()
+        )
+    return [
+        {name: row[name] for name in row if name not in (*SCOPE, "received_at")} for row in rows
+    ]
 
 
 def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, monkeypatch):
@@ -52,7 +65,13 @@ def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, mon
 def test_what_is_written_reads_back_as_it_was(published, make_vote):
     """Bulk rows go to SQLite past SQLAlchemy's parameters: types must come out the same."""
     cast = published.votes.cast(
-        make_vote(strength=3, reason="x", stated_confidence=0.25, duration_s=1.5, voted_at=NOON.replace(microsecond=7))
+        make_vote(
+            strength=3,
+            reason="x",
+            stated_confidence=0.25,
+            duration_s=1.5,
+            voted_at=NOON.replace(microsecond=7),
+        )
     )
     with published.database.reading() as connection:
         row = connection.execute(select(votes)).mappings().one()
@@ -60,14 +79,23 @@ def test_what_is_written_reads_back_as_it_was(published, make_vote):
         link = connection.execute(select(audit).order_by(audit.c.seq.desc())).mappings().first()
     assert row["voted_at"] == cast.voted_at == NOON.replace(microsecond=7)
     assert row["received_at"] == key["recorded_at"] == link["at"] == cast.received_at
-    assert (row["strength"], row["stated_confidence"], row["duration_s"], row["task_id"]) == (3, 0.25, 1.5, None)
+    assert (row["strength"], row["stated_confidence"], row["duration_s"], row["task_id"]) == (
+        3,
+        0.25,
+        1.5,
+        None,
+    )
 
 
 def test_turns_of_other_annotators_are_not_read(published, make_vote):
-    """Of a comparison that everybody judges there are thousands, read under the lock with every vote."""
+    """Of a comparison that everybody judges there are thousands, read under the lock with every
+    vote.
+    """
     published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
     with published.database.reading() as connection:
-        found = turns_of(connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')])
+        found = turns_of(
+            connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')]
+        )
     assert [row.annotator_id for row in found] == ["ann3"]
 
 
@@ -76,7 +104,9 @@ UNDONE = VoteDetails(flags=("undone",))
 
 def _turns(store: Store, comparison_id: str) -> list[tuple]:
     """(superseded vote, pass, revision) of the votes on a comparison, in order."""
-    wanted = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(votes.c.comparison_id == comparison_id)
+    wanted = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(
+        votes.c.comparison_id == comparison_id
+    )
     with store.database.reading() as connection:
         return [tuple(row) for row in connection.execute(wanted.order_by(votes.c.seq))]
 
@@ -85,9 +115,18 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
     """As a new pass it would be a second look: no gold figure, and the real repeat a third one."""
     published.assignments.offer(["c0"], overlap=1)
     (card,) = published.assignments.deal("ann", 1, AnnotationRules(repeat_share=0, gold_share=0))
-    on = {"comparison_id": "c0", "annotator_id": "ann", "assignment_id": card.assignment_id, "is_swapped": card.is_swapped}
+    on = {
+        "comparison_id": "c0",
+        "annotator_id": "ann",
+        "assignment_id": card.assignment_id,
+        "is_swapped": card.is_swapped,
+    }
     first = published.votes.cast(make_vote(**on, idempotency_key="1"))
-    undone = published.votes.cast(make_vote(**on, choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"))
+    undone = published.votes.cast(
+        make_vote(
+            **on, choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"
+        )
+    )
     sent = make_vote(**on, choice="b", idempotency_key="3")
     again = published.votes.cast(sent)
     assert again.supersedes == undone.vote_id
@@ -105,10 +144,17 @@ def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published
     said = VoteDetails(dimensions={"undone": "a"})
     undone, *_ = published.votes.cast_many(
         [
-            make_vote("c1", choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"),
+            make_vote(
+                "c1", choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"
+            ),
             make_vote("c1", details=said, idempotency_key="3"),
             make_vote("c1", idempotency_key="4"),
         ]
     )
     a_second_look = (None, 2, 0)
-    assert _turns(published, "c1") == [(None, 1, 0), (first.vote_id, 1, 1), (undone.vote_id, 1, 2), a_second_look]
+    assert _turns(published, "c1") == [
+        (None, 1, 0),
+        (first.vote_id, 1, 1),
+        (undone.vote_id, 1, 2),
+        a_second_look,
+    ]

@@ -14,21 +14,42 @@ from rlhf_pipeline.store.casts import casts
 from rlhf_pipeline.votes.over_time import CASTS
 
 
-def cast(store: Store, comparison_id: str, who: str, choice: str, *, key: str, day: int = 2, kind: str = "human", **more: object) -> str:
+def cast(
+    store: Store,
+    comparison_id: str,
+    who: str,
+    choice: str,
+    *,
+    key: str,
+    day: int = 2,
+    kind: str = "human",
+    **more: object,
+) -> str:
     receipt = store.votes.cast(
         NewVote(
-            comparison_id=comparison_id, annotator_id=who, annotator_kind=kind, choice=Choice(choice), origin="api", idempotency_key=key,
-            voted_at=datetime(2026, 1, day, 12, tzinfo=UTC), **more,
+            comparison_id=comparison_id,
+            annotator_id=who,
+            annotator_kind=kind,
+            choice=Choice(choice),
+            origin="api",
+            idempotency_key=key,
+            voted_at=datetime(2026, 1, day, 12, tzinfo=UTC),
+            **more,
         )
-    )  # fmt: skip
+    )
     return receipt.vote_id
 
 
 @pytest.fixture
 def said(store: Store, make_comparisons: Callable[..., pd.DataFrame]) -> Store:
     store.comparisons.publish(make_comparisons(3), published_at=datetime(2026, 1, 1, tzinfo=UTC))
-    store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=datetime(2026, 1, 1, tzinfo=UTC))
-    first = cast(store, "c0", "ann", "a", key="1", duration_s=3.5, stated_confidence=0.75, is_swapped=True)
+    store.comparisons.publish(
+        make_comparisons(1, prefix="r", repeat_of="c0"),
+        published_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    first = cast(
+        store, "c0", "ann", "a", key="1", duration_s=3.5, stated_confidence=0.75, is_swapped=True
+    )
     cast(store, "c0", "ann", "b", key="2", day=9, supersedes=first)
     cast(store, "c1", "ann", "skip", key="3")
     cast(store, "c0", "machine", "a", key="4", kind="machine")
@@ -39,14 +60,24 @@ def said(store: Store, make_comparisons: Callable[..., pd.DataFrame]) -> Store:
 def test_every_vote_of_people_is_there_as_it_was_cast(said: Store) -> None:
     found = check_frame(casts(said.database), CASTS)
     assert found[["day", "comparison_id", "choice", "pass_no"]].values.tolist() == [
-        ["2026-01-02", "c0", "a", 1], ["2026-01-09", "c0", "b", 1], ["2026-01-02", "c1", "skip", 1], ["2026-01-03", "r0", "a", 1],
-    ]  # fmt: skip
+        ["2026-01-02", "c0", "a", 1],
+        ["2026-01-09", "c0", "b", 1],
+        ["2026-01-02", "c1", "skip", 1],
+        ["2026-01-03", "r0", "a", 1],
+    ]
     first = found.iloc[0]
-    assert (first["duration_s"], first["stated_confidence"], first["is_swapped"], first["prompt_id"]) == (3.5, 0.75, True, "p0")
+    assert (
+        first["duration_s"],
+        first["stated_confidence"],
+        first["is_swapped"],
+        first["prompt_id"],
+    ) == (3.5, 0.75, True, "p0")
     assert found["is_swapped"].iloc[1:].isna().all()
     assert found["repeat_of"].iloc[3] == "c0"
     standing = said.votes.snapshot(["2026-01-02"])
-    assert standing[standing["annotator_id"] == "ann"]["comparison_id"].tolist() == ["c1"], "what stands has lost the first word"
+    assert standing[standing["annotator_id"] == "ann"]["comparison_id"].tolist() == ["c1"], (
+        "what stands has lost the first word"
+    )
 
 
 def test_up_to_a_seq_nothing_later_is_there(said: Store) -> None:

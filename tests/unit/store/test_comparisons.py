@@ -16,8 +16,12 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def test_publishing_twice_changes_nothing(store, make_comparisons, make_predictions):
     comparisons = make_comparisons(3)
     predictions = make_predictions(comparisons)
-    assert store.comparisons.publish(comparisons, predictions, published_at=NOON) == PublishResult(n_new=3, n_predictions=3)
-    assert store.comparisons.publish(comparisons, predictions, published_at=NOON) == PublishResult(n_known=3)
+    assert store.comparisons.publish(comparisons, predictions, published_at=NOON) == PublishResult(
+        n_new=3, n_predictions=3
+    )
+    assert store.comparisons.publish(comparisons, predictions, published_at=NOON) == PublishResult(
+        n_known=3
+    )
     pd.testing.assert_frame_equal(store.comparisons.for_days([DAY]), comparisons)
     pd.testing.assert_frame_equal(store.predictions.for_days([DAY]), predictions)
     assert (store.comparisons.count(), store.predictions.count()) == (3, 3)
@@ -25,51 +29,77 @@ def test_publishing_twice_changes_nothing(store, make_comparisons, make_predicti
 
 def test_more_rows_than_a_transaction_holds(store, make_comparisons, make_predictions):
     comparisons = make_comparisons(620)
-    result = store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    result = store.comparisons.publish(
+        comparisons, make_predictions(comparisons), published_at=NOON
+    )
     assert result == PublishResult(n_new=620, n_predictions=620)
     assert store.comparisons.for_days([DAY])["position"].tolist() == list(range(620))
 
 
-def test_a_prediction_after_the_vote_is_refused(store, make_comparisons, make_predictions, make_vote):
+def test_a_prediction_after_the_vote_is_refused(
+    store, make_comparisons, make_predictions, make_vote
+):
     comparisons = make_comparisons(3)
     store.comparisons.publish(comparisons, published_at=NOON)
     store.votes.cast(make_vote("c1"))
-    result = store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+    result = store.comparisons.publish(
+        comparisons, make_predictions(comparisons), published_at=NOON
+    )
     assert result == PublishResult(n_known=3, n_predictions=2, n_predictions_refused=1)
     assert store.predictions.for_days([DAY])["comparison_id"].tolist() == ["c0", "c2"]
 
 
-def test_a_known_prediction_stays_as_first_written(store, make_comparisons, make_predictions, make_vote):
+def test_a_known_prediction_stays_as_first_written(
+    store, make_comparisons, make_predictions, make_vote
+):
     comparisons = make_comparisons(1)
     store.comparisons.publish(comparisons, make_predictions(comparisons, 0.7), published_at=NOON)
     store.votes.cast(make_vote())
-    result = store.comparisons.publish(comparisons, make_predictions(comparisons, 0.2), published_at=NOON)
+    result = store.comparisons.publish(
+        comparisons, make_predictions(comparisons, 0.2), published_at=NOON
+    )
     assert result == PublishResult(n_known=1)
     assert store.predictions.for_days([DAY])["p_calibrated"].tolist() == [0.7]
 
 
 def test_several_reward_models_may_predict(store, make_comparisons, make_predictions):
     comparisons = make_comparisons(2)
-    both = pd.concat([make_predictions(comparisons), make_predictions(comparisons, reward_model="demo.reward_model@2")])
+    both = pd.concat(
+        [
+            make_predictions(comparisons),
+            make_predictions(comparisons, reward_model="demo.reward_model@2"),
+        ]
+    )
     assert store.comparisons.publish(comparisons, both, published_at=NOON).n_predictions == 4
-    empty = store.comparisons.publish(COMPARISONS.empty(), make_predictions(comparisons, reward_model="other@1"), published_at=NOON)
+    empty = store.comparisons.publish(
+        COMPARISONS.empty(),
+        make_predictions(comparisons, reward_model="other@1"),
+        published_at=NOON,
+    )
     assert empty == PublishResult(n_predictions=2)
 
 
 def test_a_prediction_for_nothing_published_is_refused(store, make_comparisons, make_predictions):
     with pytest.raises(UnknownComparison, match="first 'c0'"):
-        store.comparisons.publish(COMPARISONS.empty(), make_predictions(make_comparisons(1)), published_at=NOON)
+        store.comparisons.publish(
+            COMPARISONS.empty(), make_predictions(make_comparisons(1)), published_at=NOON
+        )
 
 
 def test_an_empty_day_publishes_nothing(store):
-    assert store.comparisons.publish(COMPARISONS.empty(), PREDICTIONS.empty(), published_at=NOON) == PublishResult()
+    assert (
+        store.comparisons.publish(COMPARISONS.empty(), PREDICTIONS.empty(), published_at=NOON)
+        == PublishResult()
+    )
     assert store.comparisons.for_days(["2026-02-01"]).dtypes.equals(COMPARISONS.empty().dtypes)
     assert store.audit.count() == 0
 
 
 def test_duplicate_ids_are_refused(store, make_comparisons):
     with pytest.raises(FrameError, match="duplicate keys"):
-        store.comparisons.publish(pd.concat([make_comparisons(1), make_comparisons(1)]), published_at=NOON)
+        store.comparisons.publish(
+            pd.concat([make_comparisons(1), make_comparisons(1)]), published_at=NOON
+        )
 
 
 def test_a_publication_time_without_zone_is_refused(store, make_comparisons):
@@ -91,5 +121,8 @@ def test_a_comparison_is_open_until_enough_others_judged_it(store, make_comparis
     store.votes.cast_many([make_vote("c0", "ann"), make_vote("c1", "bob", choice="skip")])
     assert store.comparisons.open_for("ann")["comparison_id"].tolist() == ["c1", "c2"]
     assert store.comparisons.open_for("bob")["comparison_id"].tolist() == ["c2"]
-    assert store.comparisons.open_for("bob", votes_per_comparison=2)["comparison_id"].tolist() == ["c0", "c2"]
+    assert store.comparisons.open_for("bob", votes_per_comparison=2)["comparison_id"].tolist() == [
+        "c0",
+        "c2",
+    ]
     assert store.comparisons.open_for("cleo", limit=1)["comparison_id"].tolist() == ["c1"]

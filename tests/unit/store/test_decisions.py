@@ -1,4 +1,6 @@
-"""Which votes the retraining trigger counts as new: those that may teach, whoever else voted meanwhile."""
+"""Which votes the retraining trigger counts as new: those that may teach, whoever else voted
+meanwhile.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,7 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rlhf_pipeline.records import AnnotatorKind, NewVote, TriggerDecision, TriggerEvidence, VoteDetails
+from rlhf_pipeline.records import (
+    AnnotatorKind,
+    NewVote,
+    TriggerDecision,
+    TriggerEvidence,
+    VoteDetails,
+)
 from rlhf_pipeline.store import Store
 from tests.unit.store.databases import on_sqlite
 
@@ -19,13 +27,19 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def fire(evidence: TriggerEvidence) -> TriggerDecision:
     events = (*evidence.held_events, *evidence.open_events)
     return TriggerDecision(
-        action="fire", reasons=("test",), event_ids=tuple(e.event_id for e in events), change_seq=1, decided_at=evidence.now
+        action="fire",
+        reasons=("test",),
+        event_ids=tuple(e.event_id for e in events),
+        change_seq=1,
+        decided_at=evidence.now,
     )
 
 
 @pytest.fixture
 def n_new(store: Store, make_event: Callable[..., Any]) -> Callable[..., int]:
-    """How many new votes the rule is told of when another event comes; holds unless told to fire."""
+    """How many new votes the rule is told of when another event comes; holds unless told to
+    fire.
+    """
     n_events = 0
 
     def ask(*, fires: bool = False, up_to_seq: int | None = None) -> int:
@@ -44,13 +58,36 @@ def n_new(store: Store, make_event: Callable[..., Any]) -> Callable[..., int]:
     return ask
 
 
-def by(store: Store, make_vote: Callable[..., NewVote], kind: AnnotatorKind, n: int, *, first: int = 0, **more: Any) -> None:
+def by(
+    store: Store,
+    make_vote: Callable[..., NewVote],
+    kind: AnnotatorKind,
+    n: int,
+    *,
+    first: int = 0,
+    **more: Any,
+) -> None:
     for i in range(first, first + n):
-        store.votes.cast(make_vote(f"c{i}", str(kind), annotator_kind=kind, origin="api", idempotency_key=f"{kind}/{i}", **more))
+        store.votes.cast(
+            make_vote(
+                f"c{i}",
+                str(kind),
+                annotator_kind=kind,
+                origin="api",
+                idempotency_key=f"{kind}/{i}",
+                **more,
+            )
+        )
 
 
-@pytest.mark.parametrize(("kind", "counted"), [(AnnotatorKind.HUMAN, 4), (AnnotatorKind.SIMULATED, 4), (AnnotatorKind.MACHINE, 0)], ids=str)
-def test_votes_of_a_machine_are_no_new_votes(store, make_comparisons, make_vote, n_new, kind, counted):
+@pytest.mark.parametrize(
+    ("kind", "counted"),
+    [(AnnotatorKind.HUMAN, 4), (AnnotatorKind.SIMULATED, 4), (AnnotatorKind.MACHINE, 0)],
+    ids=str,
+)
+def test_votes_of_a_machine_are_no_new_votes(
+    store, make_comparisons, make_vote, n_new, kind, counted
+):
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     by(store, make_vote, kind, 4)
     assert n_new() == counted
@@ -61,12 +98,21 @@ def test_skips_and_what_was_superseded_are_no_new_votes(store, make_comparisons,
     store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1", choice="skip"))
     changed = store.votes.cast(make_vote("c2"))
-    store.votes.cast(make_vote("c2", choice="b", supersedes=changed.vote_id, idempotency_key="changed"))
+    store.votes.cast(
+        make_vote("c2", choice="b", supersedes=changed.vote_id, idempotency_key="changed")
+    )
     undone = store.votes.cast(make_vote("c3"))
-    back = {"choice": "skip", "supersedes": undone.vote_id, "details": VoteDetails(flags=("undone",)), "idempotency_key": "undone"}
+    back = {
+        "choice": "skip",
+        "supersedes": undone.vote_id,
+        "details": VoteDetails(flags=("undone",)),
+        "idempotency_key": "undone",
+    }
     taken_back = store.votes.cast(make_vote("c3", **back))
     assert n_new() == 2
-    store.votes.cast(make_vote("c3", choice="b", supersedes=taken_back.vote_id, idempotency_key="again"))
+    store.votes.cast(
+        make_vote("c3", choice="b", supersedes=taken_back.vote_id, idempotency_key="again")
+    )
     assert n_new() == 3
     assert n_new(fires=True) == 3
 
@@ -76,8 +122,12 @@ def test_after_a_fire_only_the_votes_since_are_new(store, make_comparisons, make
     old = [store.votes.cast(make_vote(f"c{i}")) for i in range(3)]
     assert n_new(fires=True) == 3
     # What supersedes a vote of before the fire is new itself, and takes nothing from the new ones.
-    store.votes.cast(make_vote("c0", choice="b", supersedes=old[0].vote_id, idempotency_key="changed"))
-    store.votes.cast(make_vote("c1", choice="skip", supersedes=old[1].vote_id, idempotency_key="undone"))
+    store.votes.cast(
+        make_vote("c0", choice="b", supersedes=old[0].vote_id, idempotency_key="changed")
+    )
+    store.votes.cast(
+        make_vote("c1", choice="skip", supersedes=old[1].vote_id, idempotency_key="undone")
+    )
     by(store, make_vote, AnnotatorKind.MACHINE, 4, first=4)
     store.votes.cast(make_vote("c3"))
     assert n_new() == 2
@@ -87,11 +137,15 @@ def test_a_replayed_day_counts_as_its_last_vote_left_it(store, make_comparisons,
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))
-    store.votes.cast(make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone"))
+    store.votes.cast(
+        make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone")
+    )
     assert [n_new(up_to_seq=seq) for seq in (0, 1, 2, 3)] == [0, 1, 2, 1]
 
 
-def test_votes_that_come_between_the_count_and_the_lock_are_counted(url, store, make_comparisons, make_vote, make_event, monkeypatch):
+def test_votes_that_come_between_the_count_and_the_lock_are_counted(
+    url, store, make_comparisons, make_vote, make_event, monkeypatch
+):
     store.comparisons.publish(make_comparisons(5), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.events.add([make_event(1)])
@@ -100,26 +154,39 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(url, store, 
     def meanwhile(up_to_seq: int | None) -> Any:
         counted = counted_ahead(up_to_seq)
         with Store.open(url, organization="org", project="demo") as other:
-            other.votes.cast_many([make_vote("c1"), make_vote("c2"), make_vote("c3", choice="skip")])
-            other.votes.cast(make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone"))
+            other.votes.cast_many(
+                [make_vote("c1"), make_vote("c2"), make_vote("c3", choice="skip")]
+            )
+            other.votes.cast(
+                make_vote("c0", choice="skip", supersedes=first.vote_id, idempotency_key="undone")
+            )
         return counted
 
     monkeypatch.setattr(store.decisions, "_counted_ahead", meanwhile)
     told: list[int] = []
-    store.decisions.decide(lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL)
+    store.decisions.decide(
+        lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
+    )
     assert told == [2]
 
 
 @on_sqlite
-def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(store, make_comparisons, make_event, capsys):
+def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
+    store, make_comparisons, make_event, capsys
+):
     """Within the lock only what came since is counted: nobody waits for it."""
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     n = 200_000
-    names = "organization_id project_id seq vote_id comparison_id annotator_id annotator_kind choice day received_at origin idempotency_key pass_no revision_no"
+    names = (
+        "organization_id project_id seq vote_id comparison_id annotator_id annotator_kind "
+        "choice day received_at origin idempotency_key pass_no revision_no"
+    )
     made = (
-        f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {n}) INSERT INTO votes ({', '.join(names.split())}) "
-        "SELECT 'org', 'demo', n, 'v' || n, 'c0', 'ann' || n % 99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), "
-        "'2026-01-01', '2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
+        f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {n}) INSERT "
+        "INTO "
+        f"votes ({', '.join(names.split())}) SELECT 'org', 'demo', n, 'v' || n, 'c0', 'ann' || n % "
+        "99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), '2026-01-01', "
+        "'2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
     )
     with store.database.writing() as connection:
         connection.execute(text(made))
@@ -136,9 +203,14 @@ def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(store, 
             again = store.decisions._counted_on(connection, counted, None, n)
             took_s.append(time.perf_counter() - started)
     in_lock_s = min(took_s)
-    store.decisions.decide(lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL)
+    store.decisions.decide(
+        lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
+    )
     # Of twenty votes five are a machine's and two are skips.
     assert told == [again.n] == [n * 13 // 20]
     with capsys.disabled():
-        print(f"\n{n:,} votes counted in {ahead_s * 1000:.0f} ms before the lock, {in_lock_s * 1000:.2f} ms within it")
+        print(
+            f"\n{n:,} votes counted in {ahead_s * 1000:.0f} ms before the lock, "
+            f"{in_lock_s * 1000:.2f} ms within it"
+        )
     assert in_lock_s < min(0.01, ahead_s / 10)

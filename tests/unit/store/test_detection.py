@@ -35,12 +35,18 @@ def decide(store):
     return lambda rule, at=NOON: store.decisions.decide(rule, now=at, champion=MODEL)
 
 
-def test_errors_are_those_of_one_model_in_seq_order(store, make_comparisons, make_predictions, make_vote):
+def test_errors_are_those_of_one_model_in_seq_order(
+    store, make_comparisons, make_predictions, make_vote
+):
     comparisons = make_comparisons(4)
     predictions = pd.concat(
         [
-            make_predictions(comparisons).assign(score_a=[1.0, 0.0, 0.5, 1.0], score_b=[0.0, 1.0, 0.5, 0.0]),
-            make_predictions(comparisons, reward_model="demo.reward_model@2").assign(score_a=0.0, score_b=1.0),
+            make_predictions(comparisons).assign(
+                score_a=[1.0, 0.0, 0.5, 1.0], score_b=[0.0, 1.0, 0.5, 0.0]
+            ),
+            make_predictions(comparisons, reward_model="demo.reward_model@2").assign(
+                score_a=0.0, score_b=1.0
+            ),
         ]
     )
     store.comparisons.publish(comparisons, predictions, published_at=NOON)
@@ -60,10 +66,17 @@ def test_errors_are_those_of_one_model_in_seq_order(store, make_comparisons, mak
     assert errors["error"].tolist() == [0.0, 1.0, 1.0]
     assert errors["day"].tolist() == ["2026-01-01"] * 3
     assert store.detectors.errors_after(MODEL, 2)["seq"].tolist() == [6]
-    assert store.detectors.errors_after("demo.reward_model@2")["error"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert store.detectors.errors_after("demo.reward_model@2")["error"].tolist() == [
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
 
 
-def test_a_superseded_vote_is_no_longer_an_error(store, make_comparisons, make_predictions, make_vote):
+def test_a_superseded_vote_is_no_longer_an_error(
+    store, make_comparisons, make_predictions, make_vote
+):
     comparisons = make_comparisons(1)
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     slip = store.votes.cast(make_vote(choice="b"))
@@ -72,7 +85,11 @@ def test_a_superseded_vote_is_no_longer_an_error(store, make_comparisons, make_p
 
 
 def test_no_votes_give_an_empty_typed_stream(store):
-    assert store.detectors.errors_after(MODEL).dtypes.astype(str).to_dict() == {"seq": "int64", "day": "str", "error": "float64"}
+    assert store.detectors.errors_after(MODEL).dtypes.astype(str).to_dict() == {
+        "seq": "int64",
+        "day": "str",
+        "error": "float64",
+    }
 
 
 def test_states_are_kept_per_model_and_stream(store):
@@ -105,7 +122,11 @@ def test_a_scan_is_recorded_once(store, make_event):
 
 def test_a_scan_with_nan_keeps_neither_events_nor_states(store, make_event):
     with pytest.raises(InvalidScores, match=r"Event of ddm on .* at seq 11"):
-        store.detectors.record_scan([make_event(10), make_event(11, evidence={"p": float("nan")})], MODEL, {"ddm": {"last_seq": 12}})
+        store.detectors.record_scan(
+            [make_event(10), make_event(11, evidence={"p": float("nan")})],
+            MODEL,
+            {"ddm": {"last_seq": 12}},
+        )
     assert store.events.open() == []
     assert store.detectors.states(MODEL) == {}
 
@@ -119,7 +140,12 @@ def test_numpy_numbers_are_stored_as_numbers_and_objects_refused(store, make_eve
 
 def test_events_come_back_as_added(store, make_event):
     event = make_event(10, change_seq=4)
-    assert store.events.add([event, make_event(5, model_version="demo.reward_model@2", day="2026-01-02")]) == 2
+    assert (
+        store.events.add(
+            [event, make_event(5, model_version="demo.reward_model@2", day="2026-01-02")]
+        )
+        == 2
+    )
     assert store.events.add([event]) == 0
     assert store.events.for_model(MODEL) == [event]
     assert store.events.for_days(["2026-01-01"]) == [event]
@@ -134,7 +160,12 @@ def test_without_events_nothing_is_decided(store, decide):
 def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event):
     store.events.add([make_event(10), make_event(12)])
     decision = decide(fire)
-    assert (decision.decision_id, decision.state, decision.attempt, decision.change_seq) == (1, "pending", 1, 10)
+    assert (decision.decision_id, decision.state, decision.attempt, decision.change_seq) == (
+        1,
+        "pending",
+        1,
+        10,
+    )
     assert store.events.open() == []
     assert store.decisions.pending() == store.decisions.all() == [decision]
     assert decide(fire) is None
@@ -160,12 +191,17 @@ def test_held_events_count_until_the_next_fire(store, decide, make_event):
         return fire(evidence)
 
     decision = decide(look_and_fire)
-    assert [[e.seq for e in events] for events in (seen[0].held_events, seen[0].open_events)] == [[10], [12]]
+    assert [[e.seq for e in events] for events in (seen[0].held_events, seen[0].open_events)] == [
+        [10],
+        [12],
+    ]
     assert len(decision.event_ids) == 2
     assert decide(fire) is None  # the fire ended both
 
 
-def test_the_rule_sees_votes_and_time_since_the_last_fire(store, decide, make_event, make_comparisons, make_vote):
+def test_the_rule_sees_votes_and_time_since_the_last_fire(
+    store, decide, make_event, make_comparisons, make_vote
+):
     store.comparisons.publish(make_comparisons(5), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
     store.events.add([make_event(3)])
@@ -174,7 +210,12 @@ def test_the_rule_sees_votes_and_time_since_the_last_fire(store, decide, make_ev
     store.votes.cast_many([make_vote(f"c{i}") for i in range(3, 5)])
     store.events.add([make_event(5)])
     decide(lambda e: second.append(e) or hold(e), NOON + timedelta(hours=1))
-    assert (first[0].n_new_votes, first[0].last_fired_at, first[0].n_unfinished, first[0].champion) == (3, None, 0, MODEL)
+    assert (
+        first[0].n_new_votes,
+        first[0].last_fired_at,
+        first[0].n_unfinished,
+        first[0].champion,
+    ) == (3, None, 0, MODEL)
     assert (second[0].n_new_votes, second[0].last_fired_at, second[0].n_unfinished) == (2, NOON, 1)
     assert (second[0].max_seq, second[0].now) == (5, NOON + timedelta(hours=1))
 
@@ -211,7 +252,8 @@ def test_a_decision_walks_to_its_end(store, decide, make_event):
     assert store.decisions.mark_finished(1, succeeded=False, error="late").state == "succeeded"
     assert store.decisions.retry(1).state == "succeeded"
     assert store.decisions.get(1).reasons == ("1 events",)
-    assert store.audit.verify() == 4  # the change of taste has a link beside the three of the decision
+    # the change of taste has a link beside the three of the decision
+    assert store.audit.verify() == 4
 
 
 def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_event):

@@ -1,4 +1,6 @@
-"""A full disk, a held lock, a bad path: each a StoreError with cause and cure, and the last state intact."""
+"""A full disk, a held lock, a bad path: each a StoreError with cause and cure, and the last state
+intact.
+"""
 
 import sqlite3
 import threading
@@ -17,7 +19,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @on_sqlite
-def test_a_full_disk_is_named_and_keeps_the_last_state(url, store, make_comparisons, make_predictions, make_vote):
+def test_a_full_disk_is_named_and_keeps_the_last_state(
+    url, store, make_comparisons, make_predictions, make_vote
+):
     comparisons = make_comparisons(3000)
     store.comparisons.publish(comparisons.head(10), published_at=NOON)
     store.votes.cast(make_vote())
@@ -29,7 +33,9 @@ def test_a_full_disk_is_named_and_keeps_the_last_state(url, store, make_comparis
             connection.execute(f"PRAGMA max_page_count={pages + 40}")
 
         with pytest.raises(StoreError, match="no space is left"):
-            cramped.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
+            cramped.comparisons.publish(
+                comparisons, make_predictions(comparisons), published_at=NOON
+            )
         assert cramped.votes.count() == 1
     n_kept = store.comparisons.count()
     assert 10 <= n_kept < 3000
@@ -40,7 +46,10 @@ def test_a_full_disk_is_named_and_keeps_the_last_state(url, store, make_comparis
 def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
     with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
         with store.database.writing():
-            with pytest.raises(StoreError, match=r"(database is locked|lock timeout): another process held the write lock"):
+            with pytest.raises(
+                StoreError,
+                match=r"(database is locked|lock timeout): another process held the write lock",
+            ):
                 hurried.comparisons.publish(make_comparisons(1), published_at=NOON)
             assert hurried.comparisons.count() == 0  # readers do not wait
         assert hurried.comparisons.publish(make_comparisons(1), published_at=NOON).n_new == 1
@@ -65,17 +74,26 @@ def test_a_lock_held_by_another_thread_is_named(url, store):
 
 
 def test_a_store_without_tables_asks_to_be_initialised(url):
-    with Store.open(url, organization="org", project="demo") as store, pytest.raises(StoreError, match="Run `rlhf init`"):
+    with (
+        Store.open(url, organization="org", project="demo") as store,
+        pytest.raises(StoreError, match="Run `rlhf init`"),
+    ):
         store.votes.count()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"folder cannot be written \(.*\)\. Give this user write permission"):
-        Store.open(f"sqlite:///{tmp_path / 'file' / 'store.db'}", organization="org", project="demo")
+    with pytest.raises(
+        StoreError, match=r"folder cannot be written \(.*\)\. Give this user write permission"
+    ):
+        Store.open(
+            f"sqlite:///{tmp_path / 'file' / 'store.db'}", organization="org", project="demo"
+        )
 
 
-@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder nobody may write, here /proc")
+@pytest.mark.skipif(
+    not Path("/proc/version").exists(), reason="needs a folder nobody may write, here /proc"
+)
 def test_a_folder_that_cannot_be_written_is_named():
     with pytest.raises(StoreError, match="folder cannot be written"):
         Store.open("sqlite:////proc/store.db", organization="org", project="demo")
@@ -84,7 +102,10 @@ def test_a_folder_that_cannot_be_written_is_named():
 def test_a_file_that_is_no_database_is_named(tmp_path: Path):
     path = tmp_path / "store.db"
     path.write_text("these are not the rows you are looking for " * 40)
-    with Store.open(f"sqlite:///{path}", organization="org", project="demo") as store, pytest.raises(StoreError, match="not a database"):
+    with (
+        Store.open(f"sqlite:///{path}", organization="org", project="demo") as store,
+        pytest.raises(StoreError, match="not a database"),
+    ):
         store.migrate()
 
 

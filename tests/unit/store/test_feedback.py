@@ -1,4 +1,6 @@
-"""Feedback: kept as sent, read by session and kind; a correction becomes a comparison and a vote for the corrected text."""
+"""Feedback: kept as sent, read by session and kind; a correction becomes a comparison and a vote
+for the corrected text.
+"""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -10,12 +12,27 @@ from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
 from rlhf_pipeline.votes.preference_pairs import preference_pairs
 
-CORRECTION = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4 — ü", "session_id": "s", "text": "arithmetic"}
+CORRECTION = {
+    "kind": "correction",
+    "prompt": "2+2?",
+    "completion": "5",
+    "correction": "4 — ü",
+    "session_id": "s",
+    "text": "arithmetic",
+}
 GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
 
 
 def test_feedback_comes_back_as_it_was_sent(store):
-    sent = NewFeedback(kind="rating", value=4, completion="text", session_id="s", turn=2, tags=("web", "de"), given_at=GIVEN)
+    sent = NewFeedback(
+        kind="rating",
+        value=4,
+        completion="text",
+        session_id="s",
+        turn=2,
+        tags=("web", "de"),
+        given_at=GIVEN,
+    )
     kept = store.feedback.add(sent, created_by="app")
     assert store.feedback.page() == [kept]
     assert kept.model_dump(include=set(NewFeedback.model_fields)) == sent.model_dump()
@@ -24,7 +41,10 @@ def test_feedback_comes_back_as_it_was_sent(store):
 
 def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
     for i in range(5):
-        store.feedback.add(NewFeedback(kind="thumbs", value=i % 2, completion_id=f"x{i}", session_id=f"s{i % 2}"), created_by=f"app{i % 3}")
+        store.feedback.add(
+            NewFeedback(kind="thumbs", value=i % 2, completion_id=f"x{i}", session_id=f"s{i % 2}"),
+            created_by=f"app{i % 3}",
+        )
     store.feedback.add(NewFeedback(kind="detailed", text="nice", completion="x"), created_by="app0")
     assert [one.feedback_id for one in store.feedback.page(limit=4)] == [6, 5, 4, 3]
     assert [one.feedback_id for one in store.feedback.page(before_id=3)] == [2, 1]
@@ -37,20 +57,32 @@ def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
 def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=GIVEN), created_by="ann")
     vote = store.votes.get(kept.vote_id)
-    assert (vote.strength, vote.annotator_id, vote.annotator_kind) == (4, "ann", AnnotatorKind.HUMAN)
+    assert (vote.strength, vote.annotator_id, vote.annotator_kind) == (
+        4,
+        "ann",
+        AnnotatorKind.HUMAN,
+    )
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
     comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
     pairs = preference_pairs(store.votes.snapshot(["2026-01-03"]), comparisons)
-    assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == ("4 — ü", "5", "2+2?")
+    assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == (
+        "4 — ü",
+        "5",
+        "2+2?",
+    )
     assert [day.day.isoformat() for day in store.votes.touched_days()] == ["2026-01-03"]
     store.audit.verify()
 
 
 def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparisons):
-    """Whoever could tell which comparisons are corrections would still not know which text their authors preferred."""
+    """Whoever could tell which comparisons are corrections would still not know which text their
+    authors preferred.
+    """
     store.comparisons.publish(make_comparisons(20, day="2026-01-03"), published_at=GIVEN)
     made = [
-        store.feedback.add(NewFeedback(**{**CORRECTION, "prompt": f"{n}+2?"}, given_at=GIVEN), created_by="ann").comparison_id
+        store.feedback.add(
+            NewFeedback(**{**CORRECTION, "prompt": f"{n}+2?"}, given_at=GIVEN), created_by="ann"
+        ).comparison_id
         for n in range(40)
     ]
     frame = store.comparisons.with_ids(made).set_index("comparison_id")
@@ -58,20 +90,32 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
     assert 4 < (votes["choice"] == "a").sum() < 36
     for one in made:
         side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")
-        assert (frame.loc[one, f"completion_{side}"], frame.loc[one, f"completion_{other}"]) == ("4 — ü", "5")
-        assert (frame.loc[one, f"model_version_{side}"], frame.loc[one, f"model_version_{other}"]) == ("correction", "unknown")
+        assert (frame.loc[one, f"completion_{side}"], frame.loc[one, f"completion_{other}"]) == (
+            "4 — ü",
+            "5",
+        )
+        assert (
+            frame.loc[one, f"model_version_{side}"],
+            frame.loc[one, f"model_version_{other}"],
+        ) == ("correction", "unknown")
     assert len(set(frame["position"])) > 5
     assert frame["position"].between(0, 19).all(), "as those of the day that are none"
     assert len(set(frame["seed"])) == 40, "the seed of each draw is kept"
-    assert content_id("comparison", "correction", "0+2?", "5", "4 — ü", "ann") not in made, "nor can it be worked out from the texts"
+    assert content_id("comparison", "correction", "0+2?", "5", "4 — ü", "ann") not in made, (
+        "nor can it be worked out from the texts"
+    )
 
 
 def test_a_correction_of_a_correction_is_another_comparison(store):
     there = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
-    back = store.feedback.add(NewFeedback(**{**CORRECTION, "completion": "4 — ü", "correction": "5"}), created_by="ann")
+    back = store.feedback.add(
+        NewFeedback(**{**CORRECTION, "completion": "4 — ü", "correction": "5"}), created_by="ann"
+    )
     assert there.comparison_id != back.comparison_id
     frame = store.comparisons.with_ids([there.comparison_id, back.comparison_id])
-    pairs = preference_pairs(store.votes.on(list(frame["comparison_id"])), frame).set_index("comparison_id")
+    pairs = preference_pairs(store.votes.on(list(frame["comparison_id"])), frame).set_index(
+        "comparison_id"
+    )
     assert pairs.loc[[there.comparison_id, back.comparison_id], "chosen"].tolist() == ["4 — ü", "5"]
 
 
@@ -86,7 +130,9 @@ def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(sto
 
 
 def test_a_machines_correction_is_a_machines_vote(store):
-    kept = store.feedback.add(NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE)
+    kept = store.feedback.add(
+        NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE
+    )
     assert store.votes.get(kept.vote_id).annotator_kind == AnnotatorKind.MACHINE
 
 
@@ -113,10 +159,16 @@ def test_feedback_is_not_changed(store):
         ({"kind": "rating", "value": float("nan"), "completion": "x"}, "finite"),
         ({"kind": "detailed", "completion": "x"}, "needs a text"),
         ({"kind": "detailed", "text": "x", "value": 1, "completion": "x"}, "takes no value"),
-        ({"kind": "detailed", "text": "x", "correction": "y", "completion": "x"}, "takes no correction"),
+        (
+            {"kind": "detailed", "text": "x", "correction": "y", "completion": "x"},
+            "takes no correction",
+        ),
         ({"kind": "detailed", "text": "x"}, "what the feedback is about"),
         ({"kind": "detailed", "text": "x\x00", "completion": "x"}, "NUL"),
-        ({"kind": "detailed", "text": "x\ud800", "completion": "x"}, "no half of a character .* after 1 others"),
+        (
+            {"kind": "detailed", "text": "x\ud800", "completion": "x"},
+            "no half of a character .* after 1 others",
+        ),
         ({**CORRECTION, "correction": "5"}, "equals the completion"),
         ({**CORRECTION, "prompt": None}, "needs the prompt"),
         ({**CORRECTION, "given_at": "2026-01-03T09:00:00"}, "timezone"),

@@ -1,4 +1,6 @@
-"""Hashes of files: the old content is accepted until the new one is in place, whatever kills the writer."""
+"""Hashes of files: the old content is accepted until the new one is in place, whatever kills the
+writer.
+"""
 
 from datetime import datetime, timedelta
 
@@ -43,7 +45,11 @@ def test_file_that_was_never_recorded_is_accepted(hashes: Store) -> None:
 def test_only_the_newest_content_is_accepted(hashes: Store) -> None:
     write(hashes, b"old")
     write(hashes, b"new")
-    assert (is_accepted(hashes, b"old"), is_accepted(hashes, b"new"), is_accepted(hashes, b"neu")) == (False, True, False)
+    assert (
+        is_accepted(hashes, b"old"),
+        is_accepted(hashes, b"new"),
+        is_accepted(hashes, b"neu"),
+    ) == (False, True, False)
     (known,) = hashes.file_hashes.all()
     assert (known.path, known.state, known.size) == (PATH, "written", 3)
 
@@ -51,7 +57,11 @@ def test_only_the_newest_content_is_accepted(hashes: Store) -> None:
 def test_both_contents_are_accepted_while_a_file_is_replaced(hashes: Store) -> None:
     write(hashes, b"old")
     with hashes.file_hashes.replacing({PATH: b"new"}):
-        assert (is_accepted(hashes, b"old"), is_accepted(hashes, b"new"), is_accepted(hashes, b"neu")) == (True, True, False)
+        assert (
+            is_accepted(hashes, b"old"),
+            is_accepted(hashes, b"new"),
+            is_accepted(hashes, b"neu"),
+        ) == (True, True, False)
         assert [known.state for known in hashes.file_hashes.all()] == ["pending", "written"]
 
 
@@ -84,7 +94,11 @@ def test_two_writers_of_one_file_raise_no_false_alarm(hashes: Store) -> None:
     write(hashes, b"old")
     with hashes.file_hashes.replacing({PATH: b"first"}):
         write(hashes, b"second")
-    assert (is_accepted(hashes, b"first"), is_accepted(hashes, b"second"), is_accepted(hashes, b"old")) == (True, True, False)
+    assert (
+        is_accepted(hashes, b"first"),
+        is_accepted(hashes, b"second"),
+        is_accepted(hashes, b"old"),
+    ) == (True, True, False)
 
 
 def test_same_content_again_stays_accepted(hashes: Store) -> None:

@@ -1,4 +1,6 @@
-"""The work ledger on both databases: who may claim what, what a call costs, and that nothing is lost or counted twice."""
+"""The work ledger on both databases: who may claim what, what a call costs, and that nothing is
+lost or counted twice.
+"""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +12,27 @@ import pytest
 from sqlalchemy import event, select, text, update
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane, Spending, Turn, WorkItem, WorkLedger
+from rlhf_pipeline.protocols import (
+    LOOKS,
+    Attempt,
+    Budget,
+    Claim,
+    Lane,
+    Spending,
+    Turn,
+    WorkItem,
+    WorkLedger,
+)
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.engine import MAX_ROWS
 from rlhf_pipeline.store.generation import GenerationLedger
-from rlhf_pipeline.store.schema import completion_cache, generation_attempts, generation_items, generation_runs, generation_spending
+from rlhf_pipeline.store.schema import (
+    completion_cache,
+    generation_attempts,
+    generation_items,
+    generation_runs,
+    generation_spending,
+)
 from tests.unit.store.databases import on_sqlite
 
 LANE: Lane = ("api.example.org", "m")
@@ -41,14 +59,24 @@ def clock(store: Store) -> Clock:
     return clock
 
 
-def work(n: int, *, lane: Lane = LANE, reserve: int = 10, keys: Sequence[str] | None = None) -> list[WorkItem]:
+def work(
+    n: int, *, lane: Lane = LANE, reserve: int = 10, keys: Sequence[str] | None = None
+) -> list[WorkItem]:
     return [
         WorkItem(
-            item_no=i, position=i, prompt_id=f"p{i}", provider=lane[0], model=lane[1], sample_index=0, params="{}",
-            cache_key=keys[i] if keys else f"key {i}", reserve=reserve, is_metered=True,
+            item_no=i,
+            position=i,
+            prompt_id=f"p{i}",
+            provider=lane[0],
+            model=lane[1],
+            sample_index=0,
+            params="{}",
+            cache_key=keys[i] if keys else f"key {i}",
+            reserve=reserve,
+            is_metered=True,
         )
         for i in range(n)
-    ]  # fmt: skip
+    ]
 
 
 def start(store: Store, items: Sequence[WorkItem], run_id: str = "run") -> None:
@@ -56,21 +84,37 @@ def start(store: Store, items: Sequence[WorkItem], run_id: str = "run") -> None:
 
 
 def turn(
-    store: Store, wanted: int | Mapping[Lane, int] = 0, attempts: Sequence[Attempt] = (), *, run_id: str = "run", owner: str = "me",
-    budget: Budget | None = None, dead: Sequence[str] = (),
-) -> Turn:  # fmt: skip
+    store: Store,
+    wanted: int | Mapping[Lane, int] = 0,
+    attempts: Sequence[Attempt] = (),
+    *,
+    run_id: str = "run",
+    owner: str = "me",
+    budget: Budget | None = None,
+    dead: Sequence[str] = (),
+) -> Turn:
     lanes = {LANE: wanted} if isinstance(wanted, int) else wanted
-    return store.generation.turn(run_id, owner, attempts, lanes, budget or Budget(), is_dead=lambda who: who in dead)
+    return store.generation.turn(
+        run_id, owner, attempts, lanes, budget or Budget(), is_dead=lambda who: who in dead
+    )
 
 
 def attempt(item_no: int, becomes: str = "succeeded", **more: Any) -> Attempt:
     """A call that cost 4 of the 10 reserved, for 3 + 5 tokens."""
     outcome = {"succeeded": "succeeded", "failed": "terminal", "open": "retryable"}[becomes]
     values: dict[str, Any] = {
-        "item_no": item_no, "provider": LANE[0], "model": LANE[1], "cache_key": f"key {item_no}", "started_at": START, "latency_ms": 200.0,
-        "outcome": outcome, "kind": "succeeded" if becomes == "succeeded" else "server_error", "becomes": becomes,
-        "is_fault": becomes != "succeeded", "billing": "metered" if becomes == "succeeded" else "none",
-    }  # fmt: skip
+        "item_no": item_no,
+        "provider": LANE[0],
+        "model": LANE[1],
+        "cache_key": f"key {item_no}",
+        "started_at": START,
+        "latency_ms": 200.0,
+        "outcome": outcome,
+        "kind": "succeeded" if becomes == "succeeded" else "server_error",
+        "becomes": becomes,
+        "is_fault": becomes != "succeeded",
+        "billing": "metered" if becomes == "succeeded" else "none",
+    }
     if becomes == "succeeded":
         values |= {"n_prompt_tokens": 3, "n_tokens": 5, "cost": 4, "result": f"text {item_no}"}
     return Attempt(**(values | more))
@@ -105,9 +149,18 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -
     assert (last.n_open, last.n_leased) == (0, 0)
     turn(store, 0, [attempt(2)])
     told = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.settled("run")]
-    assert told == [("succeeded", None, None, 1), ("failed", "server_error", "no", 1), ("succeeded", None, None, 1)]
-    assert store.generation.results(["key 0", "key 1", "key 2"]) == {"key 0": "text 0", "key 2": "text 2"}
-    assert store.generation.spent("run") == {LANE: Spending(n_calls=3, n_prompt_tokens=6, n_tokens=10, cost=8)}
+    assert told == [
+        ("succeeded", None, None, 1),
+        ("failed", "server_error", "no", 1),
+        ("succeeded", None, None, 1),
+    ]
+    assert store.generation.results(["key 0", "key 1", "key 2"]) == {
+        "key 0": "text 0",
+        "key 2": "text 2",
+    }
+    assert store.generation.spent("run") == {
+        LANE: Spending(n_calls=3, n_prompt_tokens=6, n_tokens=10, cost=8)
+    }
 
 
 def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: Clock) -> None:
@@ -119,7 +172,9 @@ def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: Cloc
     assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
 
 
-def test_a_clock_that_jumps_back_keeps_nothing_waiting_and_no_lease_for_ever(store: Store, clock: Clock) -> None:
+def test_a_clock_that_jumps_back_keeps_nothing_waiting_and_no_lease_for_ever(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(2))
     turn(store, 2, owner="other")
     turn(store, 0, [attempt(0, "open", not_before=START + timedelta(seconds=5))], owner="other")
@@ -129,7 +184,9 @@ def test_a_clock_that_jumps_back_keeps_nothing_waiting_and_no_lease_for_ever(sto
     assert [(row.item_no, row.billing, row.cost) for row in lost] == [(1, "unknown", 10)]
 
 
-def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(store: Store, clock: Clock) -> None:
+def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(2))
     turn(store, 2, owner="other")
     clock.pass_(60)
@@ -154,16 +211,29 @@ def test_leases_of_a_dead_process_are_taken_back_at_once(store: Store, clock: Cl
     assert numbers(turn(store, 2, dead=["killed"]).claimed[LANE]) == [0, 1]
 
 
-def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(store: Store, clock: Clock) -> None:
+def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(2))
     turn(store, 2, owner="slow")
     clock.pass_(200)
     turn(store, 2)  # lost, and mine now
     turn(store, 0, [attempt(0), attempt(1, "failed", error="late")], owner="slow")
-    assert [s.state for s in store.generation.settled("run")] == ["succeeded", "leased"], "a late failure is nobody's verdict"
+    assert [s.state for s in store.generation.settled("run")] == ["succeeded", "leased"], (
+        "a late failure is nobody's verdict"
+    )
     turn(store, 0, [attempt(0), attempt(1)])
-    calls = sorted((row.item_no, row.attempt_no, row.outcome) for row in rows(store, generation_attempts))
-    assert calls == [(0, 1, "lost"), (0, 2, "succeeded"), (0, 3, "succeeded"), (1, 1, "lost"), (1, 2, "terminal"), (1, 3, "succeeded")]
+    calls = sorted(
+        (row.item_no, row.attempt_no, row.outcome) for row in rows(store, generation_attempts)
+    )
+    assert calls == [
+        (0, 1, "lost"),
+        (0, 2, "succeeded"),
+        (0, 3, "succeeded"),
+        (1, 1, "lost"),
+        (1, 2, "terminal"),
+        (1, 3, "succeeded"),
+    ]
     assert states(store) == {"succeeded": 2}
 
 
@@ -181,7 +251,9 @@ def test_many_workers_never_claim_the_same_item(store: Store) -> None:
     assert sorted(taken) == list(range(200))
 
 
-def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(store: Store, clock: Clock) -> None:
+def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(3, keys=["same", "same", "another"]))
     start(store, work(1, keys=["same"]), "second")
     assert numbers(turn(store, 3).claimed[LANE]) == [0, 2]
@@ -196,7 +268,11 @@ def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(store: Store, c
 def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: Clock) -> None:
     store.completions_cache.put_many({"key 1": "known"})
     start(store, work(3))
-    assert [(s.state, s.is_cached) for s in store.generation.settled("run")] == [("open", False), ("succeeded", True), ("open", False)]
+    assert [(s.state, s.is_cached) for s in store.generation.settled("run")] == [
+        ("open", False),
+        ("succeeded", True),
+        ("open", False),
+    ]
 
 
 def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> None:
@@ -233,7 +309,9 @@ def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> No
     ],
     ids=str,
 )
-def test_a_budget_counts_what_is_spent_and_what_is_under_way(store: Store, clock: Clock, budget: Budget, fits: int) -> None:
+def test_a_budget_counts_what_is_spent_and_what_is_under_way(
+    store: Store, clock: Clock, budget: Budget, fits: int
+) -> None:
     start(store, work(2, keys=["x", "y"]), "before")
     turn(store, 1, run_id="before")
     turn(store, 1, [attempt(0, cache_key="x")], run_id="before")
@@ -241,13 +319,17 @@ def test_a_budget_counts_what_is_spent_and_what_is_under_way(store: Store, clock
     assert len(turn(store, 5, budget=budget).claimed[LANE]) == fits
 
 
-def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(store: Store, clock: Clock) -> None:
+def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(3))
     assert numbers(turn(store, 3, budget=Budget(run=15)).claimed[LANE]) == [0]
     assert turn(store, 3, budget=Budget(run=15)).over_budget == {}
     over = turn(store, 3, [attempt(0)], budget=Budget(run=13)).over_budget
     assert "the budget of this run" in over[LANE].why
-    assert sorted(store.generation.stop("run", LANE, "budget", over[LANE].why, above=over[LANE].left)) == [1, 2]
+    assert sorted(
+        store.generation.stop("run", LANE, "budget", over[LANE].why, above=over[LANE].left)
+    ) == [1, 2]
     assert states(store) == {"succeeded": 1, "failed": 2}
 
 
@@ -266,14 +348,25 @@ def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: Clock) 
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0, "open", billing="unknown", cost=10, kind="dropped")])
-    assert store.generation.spent("run") == {LANE: Spending(n_calls=1, n_unknown=1, cost_unknown=10)}
+    assert store.generation.spent("run") == {
+        LANE: Spending(n_calls=1, n_unknown=1, cost_unknown=10)
+    }
     assert turn(store, 2, budget=Budget(run=19)).over_budget[LANE]
 
 
 def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
     start(store, work(4))
     turn(store, 4)
-    turn(store, 0, [attempt(0), attempt(1), attempt(2, "open", billing="unknown", cost=10), attempt(3, "failed")])
+    turn(
+        store,
+        0,
+        [
+            attempt(0),
+            attempt(1),
+            attempt(2, "open", billing="unknown", cost=10),
+            attempt(3, "failed"),
+        ],
+    )
     clock.pass_(90_000)
     turn(store, 1)
     turn(store, 0, [attempt(2)])
@@ -281,30 +374,46 @@ def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
     summed = [row for row in rows(store, generation_spending)]
     assert len(summed) == 2
     for column in ("n_prompt_tokens", "n_tokens"):
-        assert sum(getattr(row, column) for row in summed) == sum(getattr(row, column) for row in calls)
+        assert sum(getattr(row, column) for row in summed) == sum(
+            getattr(row, column) for row in calls
+        )
     assert sum(row.n_calls for row in summed) == len(calls) == 5
-    assert sum(row.cost for row in summed) == sum(row.cost for row in calls if row.billing != "unknown")
-    assert sum(row.cost_unknown for row in summed) == sum(row.cost for row in calls if row.billing == "unknown")
+    assert sum(row.cost for row in summed) == sum(
+        row.cost for row in calls if row.billing != "unknown"
+    )
+    assert sum(row.cost_unknown for row in summed) == sum(
+        row.cost for row in calls if row.billing == "unknown"
+    )
     assert store.generation.totals("asset") == [(("completions",), Spending(5, 1, 9, 15, 12, 10))]
     assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 1, 1, 2, 1]
 
 
-def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(store: Store, clock: Clock) -> None:
+def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(3))
     turn(store, 2)
     turn(store, 0, [attempt(0), attempt(1, "failed")])
     start(store, work(3))
-    assert states(store) == {"succeeded": 1, "failed": 1, "open": 1}, "a failure stands while the run goes on"
+    assert states(store) == {"succeeded": 1, "failed": 1, "open": 1}, (
+        "a failure stands while the run goes on"
+    )
     turn(store, 1)
     turn(store, 0, [attempt(2)])
     store.generation.end("run")
     [listed] = store.generation.runs()
-    assert (listed.states, listed.ended_at, listed.spent.n_calls) == ({"succeeded": 2, "failed": 1}, START, 3)
+    assert (listed.states, listed.ended_at, listed.spent.n_calls) == (
+        {"succeeded": 2, "failed": 1},
+        START,
+        3,
+    )
     start(store, work(3))
     assert turn(store, 3).claimed[LANE] == [Claim(1, 1, 0, n_before=1)]
 
 
-def test_a_start_that_was_killed_half_way_notes_the_rest(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_was_killed_half_way_notes_the_rest(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = GenerationLedger._note
 
     def dies(self: GenerationLedger, run_id: str, batch: Sequence[WorkItem]) -> None:
@@ -345,14 +454,20 @@ def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
 
 def test_another_projects_work_is_not_seen(store: Store, clock: Clock) -> None:
     start(store, work(2))
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="org",
+        project="other",
+    ) as other:
         start(other, work(1))
         assert numbers(turn(other, 5).claimed[LANE]) == [0]
         assert other.generation.totals("asset") == []
     assert numbers(turn(store, 5).claimed[LANE]) == [0, 1]
 
 
-def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(store: Store, clock: Clock) -> None:
+def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(2))
     turn(store, 2)
     with pytest.raises(StoreError):
@@ -366,7 +481,11 @@ def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(store: Store, 
 def test_claims_read_the_open_items_of_a_lane_alone(store: Store, clock: Clock) -> None:
     start(store, work(2))
     asked: list[tuple[str, Any]] = []
-    event.listen(store.database.engine, "before_cursor_execute", lambda c, cursor, sql, values, *more: asked.append((sql, values)))
+    event.listen(
+        store.database.engine,
+        "before_cursor_execute",
+        lambda c, cursor, sql, values, *more: asked.append((sql, values)),
+    )
     turn(store, 1)
     raw = sqlite3.connect(str(store.database.path))
     plans = {
@@ -378,10 +497,14 @@ def test_claims_read_the_open_items_of_a_lane_alone(store: Store, clock: Clock) 
     raw.close()
     lane = "(organization_id=? AND project_id=? AND run_id=? AND provider=? AND model=?)"
     assert f"SEARCH generation_items USING INDEX ix_generation_items_to_do {lane}" in plans
-    assert not [step for step in plans if "SCAN generation_items" in step or "TEMP B-TREE" in step], plans
+    assert not [
+        step for step in plans if "SCAN generation_items" in step or "TEMP B-TREE" in step
+    ], plans
 
 
-def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(store: Store, clock: Clock) -> None:
+def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
+    store: Store, clock: Clock
+) -> None:
     cache = store.completions_cache
     cache.put_many({"old": "x" * 100, "key 0": "y" * 100})
     clock.pass_(86_400)
@@ -398,14 +521,22 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(store: S
 
 
 @pytest.mark.parametrize("version", ["0007", "0001"])
-def test_what_was_asked_for_and_paid_goes_down_and_up_and_work_goes_on(store: Store, clock: Clock, version: str) -> None:
+def test_what_was_asked_for_and_paid_goes_down_and_up_and_work_goes_on(
+    store: Store, clock: Clock, version: str
+) -> None:
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0)])
     store.completions_cache.put_many({"k": "kept"})
     clock.pass_(2 * 86_400)
     store.completions_cache.touch(["k"])
-    ledger = (generation_runs, generation_items, generation_attempts, generation_spending, completion_cache)
+    ledger = (
+        generation_runs,
+        generation_items,
+        generation_attempts,
+        generation_spending,
+        completion_cache,
+    )
     before = [rows(store, table) for table in ledger]
     assert all(before)
     assert sum(row.last_hit_at is not None for row in before[-1]) == 1
@@ -423,9 +554,13 @@ def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: C
         assert connection.execute(text("SELECT state FROM generation_items")).scalar() == "open"
 
 
-def test_two_processes_that_begin_the_same_run_note_each_item_once(store: Store, clock: Clock) -> None:
+def test_two_processes_that_begin_the_same_run_note_each_item_once(
+    store: Store, clock: Clock
+) -> None:
     class Interleaved(list[WorkItem]):
-        """While one process goes through its items, another has begun the same run and noted them all."""
+        """While one process goes through its items, another has begun the same run and noted them
+        all.
+        """
 
         def __iter__(self) -> Iterator[WorkItem]:
             start(store, work(700))
@@ -435,7 +570,9 @@ def test_two_processes_that_begin_the_same_run_note_each_item_once(store: Store,
     assert states(store) == {"open": 700}
 
 
-def test_what_is_noted_already_holds_back_what_it_costs_at_the_prices_of_now(store: Store, clock: Clock) -> None:
+def test_what_is_noted_already_holds_back_what_it_costs_at_the_prices_of_now(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(4, reserve=0))
     turn(store, 3)
     turn(store, 0, [attempt(0), attempt(1, "failed")])
@@ -457,11 +594,19 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     assert numbers(found.claimed[LANE]) == [5]
     over = found.over_budget[LANE]
     assert over.left == 50, "they will never fit, whatever becomes of those under way"
-    assert sorted(store.generation.stop("run", LANE, "budget", over.why, above=over.left)) == [0, 1, 3]
+    assert sorted(store.generation.stop("run", LANE, "budget", over.why, above=over.left)) == [
+        0,
+        1,
+        3,
+    ]
 
 
-def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(store: Store, clock: Clock) -> None:
-    """Of what does not fit the first items alone were looked up, and all were given up with them."""
+def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(
+    store: Store, clock: Clock
+) -> None:
+    """Of what does not fit the first items alone were looked up, and all were given up with
+    them.
+    """
     n = MAX_ROWS + 10
     start(store, work(n, reserve=1_000))
     answered = {3, 4, MAX_ROWS - 1, n - 1}
@@ -476,11 +621,15 @@ def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(store:
     assert states(store) == {"failed": n - len(answered), "succeeded": len(answered)}
 
 
-def test_of_the_items_that_are_named_too_those_the_cache_answers_are_not_given_up(store: Store, clock: Clock) -> None:
+def test_of_the_items_that_are_named_too_those_the_cache_answers_are_not_given_up(
+    store: Store, clock: Clock
+) -> None:
     start(store, work(4, reserve=1_000))
     store.completions_cache.put_many({"key 2": "a text"})
     over = turn(store, 1, budget=Budget(run=50)).over_budget[LANE]
-    assert list(store.generation.stop("run", LANE, "budget", over.why, [1, 2], above=over.left)) == [1]
+    assert list(
+        store.generation.stop("run", LANE, "budget", over.why, [1, 2], above=over.left)
+    ) == [1]
 
 
 def test_what_may_fit_later_is_not_given_up(store: Store, clock: Clock) -> None:
@@ -502,7 +651,9 @@ def test_attempts_before_a_run_was_started_again_are_told_apart(store: Store, cl
     start(store, work(1))
     assert turn(store, 1).claimed[LANE] == [Claim(0, 3, 0, n_before=3)]
     clock.pass_(1)
-    assert turn(store, 1, [attempt(0, "open", started_at=clock.now())]).claimed[LANE] == [Claim(0, 4, 1, n_before=3)]
+    assert turn(store, 1, [attempt(0, "open", started_at=clock.now())]).claimed[LANE] == [
+        Claim(0, 4, 1, n_before=3)
+    ]
     assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 2, 3, 4]
 
 
@@ -510,7 +661,11 @@ def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
     start(store, work(3))
     gone = f"gone{LOOKS}"
     turn(store, 3, owner=gone)
-    assert turn(store, 3, dead=[gone]).claimed[LANE] == [Claim(0, 0, 0), Claim(1, 0, 0), Claim(2, 0, 0)]
+    assert turn(store, 3, dead=[gone]).claimed[LANE] == [
+        Claim(0, 0, 0),
+        Claim(1, 0, 0),
+        Claim(2, 0, 0),
+    ]
     assert rows(store, generation_attempts) == []
     assert rows(store, generation_spending) == []
 

@@ -23,7 +23,9 @@ def test_threads_that_wait_share_a_transaction(published, make_vote):
     """While one holds the lock the others gather."""
     with ThreadPoolExecutor(8) as pool:
         with published.database.writing():
-            waiting = [pool.submit(published.votes.cast, make_vote("c0", f"ann{i}")) for i in range(8)]
+            waiting = [
+                pool.submit(published.votes.cast, make_vote("c0", f"ann{i}")) for i in range(8)
+            ]
             _until(lambda: len(published.votes._together._waiting) >= 7)
         cast = [future.result(10) for future in waiting]
     assert sorted(vote.seq for vote in cast) == list(range(1, 9))
@@ -33,7 +35,13 @@ def test_threads_that_wait_share_a_transaction(published, make_vote):
 
 def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
     published.votes.cast(make_vote("c1", idempotency_key="taken"))
-    sent = [make_vote("c0"), make_vote("c99"), make_vote("c2"), make_vote("c2", "bob", idempotency_key="taken"), make_vote("c3")]
+    sent = [
+        make_vote("c0"),
+        make_vote("c99"),
+        make_vote("c2"),
+        make_vote("c2", "bob", idempotency_key="taken"),
+        make_vote("c3"),
+    ]
     with ThreadPoolExecutor(8) as pool:
         with published.database.writing():
             waiting = [pool.submit(published.votes.cast, vote) for vote in sent]

@@ -1,4 +1,6 @@
-"""What came from elsewhere: votes without a time, comparisons that make no pair, predictions written after the votes."""
+"""What came from elsewhere: votes without a time, comparisons that make no pair, predictions
+written after the votes.
+"""
 
 from datetime import UTC, datetime
 
@@ -33,7 +35,9 @@ def test_only_an_import_may_lack_the_time(store, make_comparisons, make_vote):
         store.votes.cast(make_vote(voted_at=None, origin="api"))
 
 
-def test_an_undated_vote_is_in_no_error_stream(store, make_comparisons, make_predictions, make_vote):
+def test_an_undated_vote_is_in_no_error_stream(
+    store, make_comparisons, make_predictions, make_vote
+):
     frame = make_comparisons(2)
     store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
     store.votes.cast(make_vote("c0", choice="b", voted_at=None, origin="import"))
@@ -50,7 +54,14 @@ def test_the_task_of_a_vote_is_kept_and_audited(store, make_comparisons, make_vo
 
 
 def test_an_imported_comparison_keeps_what_it_was_given(store, make_comparisons):
-    frame = imported(make_comparisons(1), source_pair_id="x1", split_group="debate", split="test", gold="b", flag="repeated")
+    frame = imported(
+        make_comparisons(1),
+        source_pair_id="x1",
+        split_group="debate",
+        split="test",
+        gold="b",
+        flag="repeated",
+    )
     store.comparisons.publish(frame, published_at=NOON)
     row = store.comparisons.with_ids(["c0"]).iloc[0]
     given = ("source", "source_pair_id", "split_group", "split", "gold", "flag")
@@ -68,7 +79,9 @@ def test_imported_comparisons_are_not_the_pipelines_day(store, make_comparisons)
 def test_one_id_of_a_source_stands_for_one_comparison(store, make_comparisons):
     store.comparisons.publish(imported(make_comparisons(1), source_pair_id="x1"), published_at=NOON)
     with pytest.raises(PipelineError):
-        store.comparisons.publish(imported(make_comparisons(1, prefix="d"), source_pair_id="x1"), published_at=NOON)
+        store.comparisons.publish(
+            imported(make_comparisons(1, prefix="d"), source_pair_id="x1"), published_at=NOON
+        )
     assert store.comparisons.count() == 1
 
 
@@ -76,21 +89,35 @@ def test_the_same_two_texts_are_found_whichever_side_they_are_on(store, make_com
     frame = make_comparisons(2)
     store.comparisons.publish(frame, published_at=NOON)
     prompt, a, b = frame.loc[0, ["prompt", "completion_a", "completion_b"]]
-    assert store.comparisons.with_pair_keys([pair_key(prompt, b, a), pair_key("other", a, b)]) == {pair_key(prompt, a, b): "c0"}
+    assert store.comparisons.with_pair_keys([pair_key(prompt, b, a), pair_key("other", a, b)]) == {
+        pair_key(prompt, a, b): "c0"
+    }
 
 
-def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(store, make_comparisons, make_vote):
-    store.comparisons.publish(imported(make_comparisons(2), flag=["identical", None]), published_at=NOON)
+def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(
+    store, make_comparisons, make_vote
+):
+    store.comparisons.publish(
+        imported(make_comparisons(2), flag=["identical", None]), published_at=NOON
+    )
     assert store.comparisons.open_for("ann")["comparison_id"].tolist() == ["c1"]
     store.votes.cast_many([make_vote("c0"), make_vote("c1")])
     assert store.votes.n_voted_comparisons() == 1
     assert store.votes.n_voted_comparisons(up_to_seq=1) == 0
 
 
-def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(store, make_comparisons, make_predictions, make_vote):
+def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(
+    store, make_comparisons, make_predictions, make_vote
+):
     frame = make_comparisons(3)
     store.comparisons.publish(frame, published_at=NOON)
-    store.votes.cast_many([make_vote("c0"), make_vote("c1", voted_at=SECOND_DAY), make_vote("c0", "bob", voted_at=SECOND_DAY)])
+    store.votes.cast_many(
+        [
+            make_vote("c0"),
+            make_vote("c1", voted_at=SECOND_DAY),
+            make_vote("c0", "bob", voted_at=SECOND_DAY),
+        ]
+    )
     replayed = store.predictions.replay(make_predictions(frame), data_seq=1)
     assert (replayed.n_written, replayed.n_known, replayed.n_refused) == (2, 0, 1)
     stored = store.predictions.of(["c0", "c1", "c2"])

@@ -1,4 +1,6 @@
-"""Which files were imported stands in the store from their first row to their last, also of those that were killed."""
+"""Which files were imported stands in the store from their first row to their last, also of those
+that were killed.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -16,7 +18,12 @@ def test_an_import_is_started_and_then_finished_or_failed(store):
     two = store.imports.start("votes", "/data/votes.csv", {"sha256": "cd"})
     store.imports.fail(two, {"sha256": "cd", "error": "no space is left"})
     first, second = store.imports.all()
-    assert (first.import_id, first.kind, first.file, first.state) == (1, "comparisons", "/data/pairs.csv", "finished")
+    assert (first.import_id, first.kind, first.file, first.state) == (
+        1,
+        "comparisons",
+        "/data/pairs.csv",
+        "finished",
+    )
     assert json.loads(first.record)["imported"] == 3
     assert first.finished_at >= first.started_at
     assert (second.import_id, second.state) == (2, "failed")
@@ -49,7 +56,11 @@ def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_it
     assert unfinished(store) == [(1, "2016-01-31", 2), (3, None, 0)]
     store.imports.finish(moved, {"sha256": "ab", "imported": 4})
     assert unfinished(store) == []
-    assert json.loads(store.imports.all()[1].record) == {"sha256": "cd", "imported": 3, "days": ["2016-03-01"]}
+    assert json.loads(store.imports.all()[1].record) == {
+        "sha256": "cd",
+        "imported": 3,
+        "days": ["2016-03-01"],
+    }
 
 
 def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
@@ -57,9 +68,14 @@ def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
     killed = store.imports.start("votes", "/data/votes.csv", mapping)
     store.imports.casting(killed, ["2016-03-01"])
     unmapped = {**mapping, "choices": {}}
-    store.imports.finish(store.imports.start("votes", "/data/votes.csv", unmapped), {**unmapped, "imported": 1, "rejected": 1})
+    store.imports.finish(
+        store.imports.start("votes", "/data/votes.csv", unmapped),
+        {**unmapped, "imported": 1, "rejected": 1},
+    )
     nothing = {"imported": 0, "known": 0, "merged": 0, "rejected": 2}
-    store.imports.finish(store.imports.start("votes", "/data/votes.csv", mapping), {**mapping, **nothing})
+    store.imports.finish(
+        store.imports.start("votes", "/data/votes.csv", mapping), {**mapping, **nothing}
+    )
     assert [half.import_id for half in store.imports.unfinished()] == [killed]
     again = store.imports.start("votes", "/data/votes.csv", mapping)
     store.imports.finish(again, {**mapping, **nothing, "known": 1, "rejected": 1})
@@ -115,7 +131,9 @@ def test_only_what_is_stored_is_known(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     keys = store.imports.pair_keys(["c0", "c2", "c9"])
     assert sorted(keys) == ["c0", "c2"]
-    assert store.comparisons.with_pair_keys(keys.values()) == {key: name for name, key in keys.items()}
+    assert store.comparisons.with_pair_keys(keys.values()) == {
+        key: name for name, key in keys.items()
+    }
     cast = store.votes.cast(make_vote())
     assert store.imports.known_keys(["c0/ann", "c1/ann"]) == {"c0/ann"}
     assert store.imports.votes_on(["c0", "c1"]) == {("c0", "ann", "a", cast.voted_at)}

@@ -25,18 +25,28 @@ def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published
     published.votes.cast(make_vote("c1", choice="skip"))
     published.votes.cast(make_vote("c2", annotator_id="bob"))
     taken_back = published.votes.cast(make_vote("c3"))
-    undone = make_vote("c3", choice="skip", supersedes=taken_back.vote_id, idempotency_key="u", details=VoteDetails(flags=("undone",)))
+    undone = make_vote(
+        "c3",
+        choice="skip",
+        supersedes=taken_back.vote_id,
+        idempotency_key="u",
+        details=VoteDetails(flags=("undone",)),
+    )
     published.votes.cast(undone)
     ids = [f"c{i}" for i in range(6)]
     assert judged_by(published.database, "ann", ids) == {"c0"}
-    published.votes.cast(make_vote("c0", choice="tie", supersedes=first.vote_id, idempotency_key="again"))
+    published.votes.cast(
+        make_vote("c0", choice="tie", supersedes=first.vote_id, idempotency_key="again")
+    )
     assert judged_by(published.database, "ann", ids) == {"c0"}
     assert judged_by(published.database, "ann", []) == set()
 
 
 def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote):
     def cast(n_days: int, *args, **more):
-        return published.votes.cast(make_vote(*args, voted_at=NOON + timedelta(days=n_days), **more))
+        return published.votes.cast(
+            make_vote(*args, voted_at=NOON + timedelta(days=n_days), **more)
+        )
 
     cast(0, "c0", choice="a", stated_confidence=0.9, duration_s=3.0)  # right
     cast(0, "c1", choice="a", stated_confidence=0.9, duration_s=5.0)  # wrong

@@ -1,4 +1,6 @@
-"""The chain holds feedback, guidelines and rules to what was written, column by column, past the triggers."""
+"""The chain holds feedback, guidelines and rules to what was written, column by column, past the
+triggers.
+"""
 
 from datetime import UTC, datetime
 
@@ -14,18 +16,30 @@ TABLES = ("feedback", "guidelines", "annotation_rules")
 
 @pytest.fixture
 def written(store) -> Store:
-    """Three links, three rows; the fourth link is the comparison of a correction, the fifth its vote, the sixth the correction."""
+    """Three links, three rows; the fourth link is the comparison of a correction, the fifth its
+    vote, the sixth the correction.
+    """
     store.guidelines.add("Be fair — ü.", after=0, actor="cura")
     store.rules.put(AnnotationRules(overlap=2), after=0, actor="cura")
-    store.feedback.add(NewFeedback(kind="thumbs", value=1, completion="x", session_id="s", tags=("web",), given_at=GIVEN), created_by="app")
-    store.feedback.add(NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4"), created_by="ann")
+    store.feedback.add(
+        NewFeedback(
+            kind="thumbs", value=1, completion="x", session_id="s", tags=("web",), given_at=GIVEN
+        ),
+        created_by="app",
+    )
+    store.feedback.add(
+        NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4"),
+        created_by="ann",
+    )
     return store
 
 
 def tamper(store: Store, statement: str) -> None:
     with store.database.writing() as connection:
         if store.database.is_sqlite:
-            for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type='trigger'").all():
+            for (name,) in connection.exec_driver_sql(
+                "SELECT name FROM sqlite_master WHERE type='trigger'"
+            ).all():
                 connection.exec_driver_sql(f"DROP TRIGGER {name}")
         else:
             for table in TABLES:
@@ -40,18 +54,62 @@ def test_what_was_written_verifies(written):
 @pytest.mark.parametrize(
     ("change", "seq", "what"),
     [
-        ("UPDATE guidelines SET text = 'Be unfair.'", 1, "version of the guidelines 1, which was changed"),
-        ("UPDATE guidelines SET created_by = 'eve'", 1, "version of the guidelines 1, which was changed"),
-        ("UPDATE guidelines SET created_at = '2020-01-01 00:00:00'", 1, "version of the guidelines 1, which was changed"),
+        (
+            "UPDATE guidelines SET text = 'Be unfair.'",
+            1,
+            "version of the guidelines 1, which was changed",
+        ),
+        (
+            "UPDATE guidelines SET created_by = 'eve'",
+            1,
+            "version of the guidelines 1, which was changed",
+        ),
+        (
+            "UPDATE guidelines SET created_at = '2020-01-01 00:00:00'",
+            1,
+            "version of the guidelines 1, which was changed",
+        ),
         ("DELETE FROM guidelines", 1, "version of the guidelines 1, which was removed"),
-        ("UPDATE annotation_rules SET record = '{}'", 2, "version of the rules 1, which was changed"),
-        ("UPDATE annotation_rules SET created_by = 'eve'", 2, "version of the rules 1, which was changed"),
-        ("UPDATE feedback SET record = '{}' WHERE feedback_id = 1", 3, "feedback 1, which was changed"),
-        ("UPDATE feedback SET created_by = 'eve' WHERE feedback_id = 1", 3, "feedback 1, which was changed"),
-        ("UPDATE feedback SET session_id = NULL WHERE feedback_id = 1", 3, "feedback 1, which was changed"),
-        ("UPDATE feedback SET kind = 'rating' WHERE feedback_id = 1", 3, "feedback 1, which was changed"),
-        ("UPDATE feedback SET vote_id = NULL WHERE feedback_id = 2", 6, "feedback 2, which was changed"),
-        ("UPDATE feedback SET comparison_id = 'c' WHERE feedback_id = 2", 6, "feedback 2, which was changed"),
+        (
+            "UPDATE annotation_rules SET record = '{}'",
+            2,
+            "version of the rules 1, which was changed",
+        ),
+        (
+            "UPDATE annotation_rules SET created_by = 'eve'",
+            2,
+            "version of the rules 1, which was changed",
+        ),
+        (
+            "UPDATE feedback SET record = '{}' WHERE feedback_id = 1",
+            3,
+            "feedback 1, which was changed",
+        ),
+        (
+            "UPDATE feedback SET created_by = 'eve' WHERE feedback_id = 1",
+            3,
+            "feedback 1, which was changed",
+        ),
+        (
+            "UPDATE feedback SET session_id = NULL WHERE feedback_id = 1",
+            3,
+            "feedback 1, which was changed",
+        ),
+        (
+            "UPDATE feedback SET kind = 'rating' WHERE feedback_id = 1",
+            3,
+            "feedback 1, which was changed",
+        ),
+        (
+            "UPDATE feedback SET vote_id = NULL WHERE feedback_id = 2",
+            6,
+            "feedback 2, which was changed",
+        ),
+        (
+            "UPDATE feedback SET comparison_id = 'c' WHERE feedback_id = 2",
+            6,
+            "feedback 2, which was changed",
+        ),
         ("DELETE FROM feedback WHERE feedback_id = 2", 6, "feedback 2, which was removed"),
     ],
 )
@@ -66,13 +124,24 @@ def test_a_row_that_was_changed_is_named(written, change, seq, what):
     [
         (
             "feedback",
-            "feedback_id, kind, created_by, created_at, record) SELECT organization_id, project_id, 9, kind, 'eve', created_at, record",
+            "feedback_id, kind, created_by, created_at, record) SELECT organization_id, "
+            "project_id, 9, kind, 'eve', created_at, record",
         ),
-        ("guidelines", "version, text, created_at, created_by) SELECT organization_id, project_id, 9, 'forged', created_at, 'eve'"),
-        ("annotation_rules", "version, record, created_at, created_by) SELECT organization_id, project_id, 9, '{}', created_at, 'eve'"),
+        (
+            "guidelines",
+            "version, text, created_at, created_by) SELECT organization_id, project_id, 9, "
+            "'forged', created_at, 'eve'",
+        ),
+        (
+            "annotation_rules",
+            "version, record, created_at, created_by) SELECT organization_id, project_id, 9, '{}', "
+            "created_at, 'eve'",
+        ),
     ],
 )
 def test_a_row_without_its_link_is_found(written, table, change):
-    tamper(written, f"INSERT INTO {table} (organization_id, project_id, {change} FROM {table} LIMIT 1")
+    tamper(
+        written, f"INSERT INTO {table} (organization_id, project_id, {change} FROM {table} LIMIT 1"
+    )
     with pytest.raises(StoreError, match=f"{table}, but . are stored"):
         written.audit.verify()

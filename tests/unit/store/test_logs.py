@@ -55,9 +55,24 @@ def promotion(version: int, hours: int = 0, previous: int | None = None) -> Prom
 def report(reward_model: str = "demo.reward_model@1", value: float = 0.1) -> CalibrationReport:
     interval = Interval(value=value, low=0.0, high=0.2, n=50)
     metrics = CalibrationMetrics(
-        n=50, accuracy=interval, ece_equal_width=interval, ece_equal_mass=interval, brier=interval, log_loss=interval
+        n=50,
+        accuracy=interval,
+        ece_equal_width=interval,
+        ece_equal_mass=interval,
+        brier=interval,
+        log_loss=interval,
     )
-    bins = (ReliabilityBin(low=0, high=1, n=50, mean_confidence=0.7, accuracy=0.6, accuracy_low=0.5, accuracy_high=0.7),)
+    bins = (
+        ReliabilityBin(
+            low=0,
+            high=1,
+            n=50,
+            mean_confidence=0.7,
+            accuracy=0.6,
+            accuracy_low=0.5,
+            accuracy_high=0.7,
+        ),
+    )
     return CalibrationReport(
         reward_model=reward_model,
         method="temperature",
@@ -87,7 +102,10 @@ def test_the_champion_is_the_latest_promotion(store):
 def test_the_champion_of_a_moment(store):
     for version in (1, 2):
         store.promotions.record(promotion(version, hours=version))
-    versions = [store.promotions.champion_at(POLICY, NOON + timedelta(hours=h, minutes=30)) for h in range(3)]
+    versions = [
+        store.promotions.champion_at(POLICY, NOON + timedelta(hours=h, minutes=30))
+        for h in range(3)
+    ]
     assert [p and p.version for p in versions] == [None, 1, 2]
 
 
@@ -112,7 +130,10 @@ def test_calibrations_are_numbered_per_reward_model(store):
     ]
     assert versions == [1, 2, 1]
     latest, calibrator = store.calibrations.latest("demo.reward_model@1")
-    assert (latest, calibrator) == (report(value=0.05).model_copy(update={"calibrator_version": 2}), {"temperature": 1.25})
+    assert (latest, calibrator) == (
+        report(value=0.05).model_copy(update={"calibrator_version": 2}),
+        {"temperature": 1.25},
+    )
     assert [(r.reward_model, r.calibrator_version) for r in store.calibrations.log()] == [
         ("demo.reward_model@1", 1),
         ("demo.reward_model@1", 2),
@@ -122,16 +143,22 @@ def test_calibrations_are_numbered_per_reward_model(store):
 
 def test_a_calibrator_that_may_not_serve_is_logged_and_the_one_before_stays(store):
     for value, may_serve in ((0.1, True), (0.05, False), (0.04, False)):
-        store.calibrations.add(report(value=value).model_copy(update={"may_serve": may_serve}), {"temperature": value})
+        store.calibrations.add(
+            report(value=value).model_copy(update={"may_serve": may_serve}), {"temperature": value}
+        )
     latest, calibrator = store.calibrations.latest("demo.reward_model@1")
     assert (latest.calibrator_version, calibrator) == (1, {"temperature": 0.1})
     assert [r.may_serve for r in store.calibrations.log()] == [True, False, False]
-    store.calibrations.add(report("demo.reward_model@2").model_copy(update={"may_serve": False}), {})
+    store.calibrations.add(
+        report("demo.reward_model@2").model_copy(update={"may_serve": False}), {}
+    )
     assert store.calibrations.latest("demo.reward_model@2") is None
 
 
 def test_nan_is_never_stored(store):
-    with pytest.raises(InvalidScores, match=r"Calibration report of demo\.reward_model@1 holds NaN"):
+    with pytest.raises(
+        InvalidScores, match=r"Calibration report of demo\.reward_model@1 holds NaN"
+    ):
         store.calibrations.add(report(value=float("nan")), {})
     with pytest.raises(InvalidScores, match="Calibrator of"):
         store.calibrations.add(report(), {"temperature": float("inf")})
@@ -144,7 +171,11 @@ def test_a_silent_run_is_found(ticking):
     ticking.heartbeats.beat("run-1", pid=3, host="h", job="retraining")
     assert [h.run_id for h in ticking.heartbeats.stale(NOON + timedelta(minutes=3))] == ["run-2"]
     beat = ticking.heartbeats.get("run-1")
-    assert (beat.pid, beat.started_at, beat.at) == (3, NOON + timedelta(minutes=1), NOON + timedelta(minutes=3))
+    assert (beat.pid, beat.started_at, beat.at) == (
+        3,
+        NOON + timedelta(minutes=1),
+        NOON + timedelta(minutes=3),
+    )
 
 
 def test_a_cleared_run_is_forgotten(ticking):

@@ -1,4 +1,6 @@
-"""What is looked up by comparison instead of by day: a comparison may be judged on days after its own."""
+"""What is looked up by comparison instead of by day: a comparison may be judged on days after its
+own.
+"""
 
 from datetime import UTC, datetime
 
@@ -12,7 +14,10 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     store.votes.cast(make_vote("c1", "ann"))
     store.votes.cast(make_vote("c0", "bob", voted_at=SECOND_DAY))
     found = store.votes.on(["c0", "c2", "unknown"])
-    assert found[["annotator_id", "day"]].values.tolist() == [["ann", "2026-01-01"], ["bob", "2026-01-02"]]
+    assert found[["annotator_id", "day"]].values.tolist() == [
+        ["ann", "2026-01-01"],
+        ["bob", "2026-01-02"],
+    ]
     assert store.votes.on(["c0"], up_to_seq=2)["annotator_id"].tolist() == ["ann"]
     assert store.votes.on([]).empty
 
@@ -28,4 +33,7 @@ def test_predictions_and_comparisons_are_found_by_id(store, make_comparisons, ma
     frame = make_comparisons(3)
     store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
     assert store.predictions.of(["c2", "c0", "unknown"])["comparison_id"].tolist() == ["c0", "c2"]
-    assert store.comparisons.with_ids(["c2", "c0", "unknown"])["comparison_id"].tolist() == ["c0", "c2"]
+    assert store.comparisons.with_ids(["c2", "c0", "unknown"])["comparison_id"].tolist() == [
+        "c0",
+        "c2",
+    ]

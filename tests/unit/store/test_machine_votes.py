@@ -6,7 +6,9 @@ from tests.unit.store.conftest import NOON
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
 
 
-def test_a_comparison_that_only_a_machine_judged_waits_for_people(store, make_comparisons, make_vote):
+def test_a_comparison_that_only_a_machine_judged_waits_for_people(
+    store, make_comparisons, make_vote
+):
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     store.votes.cast(make_vote("c0", annotator_kind="machine"))
     store.votes.cast(make_vote("c1", annotator_kind="machine"))
@@ -21,7 +23,9 @@ def test_a_comparison_that_only_a_machine_judged_waits_for_people(store, make_co
 def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
-    second = store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2"))
+    second = store.votes.cast(
+        make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2")
+    )
     other = store.votes.cast(make_vote("c1"))
     store.votes.cast(make_vote("c2"))
     told = store.votes.cast_on(["c1", "c0"])
@@ -36,7 +40,11 @@ def test_votes_of_a_machine_leave_the_slots_to_people(store, make_comparisons, m
     store.assignments.offer(list(frame["comparison_id"]), overlap=1)
 
     def cast(card, kind, **more):
-        on = {"assignment_id": card.assignment_id, "is_swapped": card.is_swapped, "annotator_kind": kind}
+        on = {
+            "assignment_id": card.assignment_id,
+            "is_swapped": card.is_swapped,
+            "annotator_kind": kind,
+        }
         return store.votes.cast(make_vote(card.comparison_id, card.annotator_id, **on, **more))
 
     cards = store.assignments.deal("bot", 3, PLAIN)
@@ -44,7 +52,13 @@ def test_votes_of_a_machine_leave_the_slots_to_people(store, make_comparisons, m
     assert store.assignments.deal("bot", 3, PLAIN) == [], "it judges each once"
     left = store.assignments.work_left()
     assert (left.n_done, left.n_open) == (0, 3)
-    undone = cast(cards[0], "machine", choice="skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
+    undone = cast(
+        cards[0],
+        "machine",
+        choice="skip",
+        supersedes=first.vote_id,
+        details=VoteDetails(flags=("undone",)),
+    )
     cast(cards[0], "machine", supersedes=undone.vote_id, idempotency_key="again")
     people = store.assignments.deal("ann", 3, PLAIN)
     assert len(people) == 3

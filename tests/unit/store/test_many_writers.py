@@ -53,13 +53,23 @@ def decide_to_fire(url: str, ready: Any) -> None:
 
 
 def whole_votes(store: Store) -> int:
-    """The number of votes, after checking that each has its idempotency record and its link and that the chain verifies."""
+    """The number of votes, after checking that each has its idempotency record and its link and
+    that the chain verifies.
+    """
     store.audit.verify()
     with store.database.reading() as connection:
         n_votes, max_seq = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
         assert n_votes == (max_seq or 0)
-        assert connection.execute(select(func.count()).select_from(idempotency)).scalar_one() == n_votes
-        assert connection.execute(select(func.count()).where(audit.c.action == "vote.cast")).scalar_one() == n_votes
+        assert (
+            connection.execute(select(func.count()).select_from(idempotency)).scalar_one()
+            == n_votes
+        )
+        assert (
+            connection.execute(
+                select(func.count()).where(audit.c.action == "vote.cast")
+            ).scalar_one()
+            == n_votes
+        )
     return n_votes
 
 
@@ -83,7 +93,10 @@ def test_eight_threads_leave_one_gapless_chain(store, make_comparisons, make_vot
 
 def test_eight_processes_leave_one_gapless_chain(store, url, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(10), published_at=NOON)
-    processes = [start(cast_singly, url, [make_vote(f"c{i}", f"ann{p}") for i in range(10)]) for p in range(8)]
+    processes = [
+        start(cast_singly, url, [make_vote(f"c{i}", f"ann{p}") for i in range(10)])
+        for p in range(8)
+    ]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 8

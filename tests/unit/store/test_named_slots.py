@@ -1,11 +1,20 @@
-"""Judgements asked of one person by name: dealt to them first and to nobody else, until they skip."""
+"""Judgements asked of one person by name: dealt to them first and to nobody else, until they
+skip.
+"""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.records import AnnotationRules, Assignment, NewFeedback, NewVote, Role, VoteDetails
+from rlhf_pipeline.records import (
+    AnnotationRules,
+    Assignment,
+    NewFeedback,
+    NewVote,
+    Role,
+    VoteDetails,
+)
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -38,13 +47,24 @@ def dealt(store: Store, who: str, n: int = 20) -> list[str]:
 
 def vote_on(card: Assignment, choice: str = "a") -> NewVote:
     return NewVote(
-        comparison_id=card.comparison_id, annotator_id=card.annotator_id, annotator_kind="human", choice=choice, origin="page", voted_at=NOON,
-        idempotency_key=card.assignment_id, assignment_id=card.assignment_id, is_swapped=card.is_swapped,
-    )  # fmt: skip
+        comparison_id=card.comparison_id,
+        annotator_id=card.annotator_id,
+        annotator_kind="human",
+        choice=choice,
+        origin="page",
+        voted_at=NOON,
+        idempotency_key=card.assignment_id,
+        assignment_id=card.assignment_id,
+        is_swapped=card.is_swapped,
+    )
 
 
 def taken_back(card: Assignment, vote_id: str) -> NewVote:
-    undone = {"supersedes": vote_id, "idempotency_key": f"undo {card.assignment_id}", "details": VoteDetails(flags=("undone",))}
+    undone = {
+        "supersedes": vote_id,
+        "idempotency_key": f"undo {card.assignment_id}",
+        "details": VoteDetails(flags=("undone",)),
+    }
     return vote_on(card, "skip").model_copy(update=undone)
 
 
@@ -60,11 +80,19 @@ def test_what_one_person_is_asked_for_is_dealt_to_them_first_and_to_nobody_else(
 
 def test_it_stands_beside_what_anybody_is_asked_for(store, ids):
     assert ask(store, "ann", ids[:1]) == 1
-    assert store.assignments.offer(ids[:1], overlap=2) == 2, "as many as people are to overlap, whoever was asked by name before"
+    assert store.assignments.offer(ids[:1], overlap=2) == 2, (
+        "as many as people are to overlap, whoever was asked by name before"
+    )
     assert ask(store, "bo", ids[:1]) == 1
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.votes.cast(vote_on(card))
-    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee", "eve")] == [[], ids[:1], ids[:1], ids[:1], []]
+    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee", "eve")] == [
+        [],
+        ids[:1],
+        ids[:1],
+        ids[:1],
+        [],
+    ]
     assert store.assignments.slots_of(ids[:1]) == {ids[0]: (4, 1)}
 
 
@@ -78,7 +106,13 @@ def test_nobody_is_asked_twice_nor_for_what_they_judged_or_hold(store, ids, make
     assert ids[2] in dealt(store, "ann")
     assert ask(store, "ann", ids[2:3]) == 0
     plain = NewVote(
-        comparison_id=ids[3], annotator_id="ann", annotator_kind="human", choice="a", origin="cli", voted_at=NOON, idempotency_key="by hand"
+        comparison_id=ids[3],
+        annotator_id="ann",
+        annotator_kind="human",
+        choice="a",
+        origin="cli",
+        voted_at=NOON,
+        idempotency_key="by hand",
     )
     store.votes.cast(plain)
     assert ask(store, "ann", ids[3:4]) == 0
@@ -87,15 +121,25 @@ def test_nobody_is_asked_twice_nor_for_what_they_judged_or_hold(store, ids, make
 
 
 def test_who_wrote_a_correction_cannot_be_told_by_asking_one_after_the_other(store, ids):
-    made = store.feedback.add(NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4"), created_by="ann")
+    made = store.feedback.add(
+        NewFeedback(kind="correction", prompt="2+2?", completion="5", correction="4"),
+        created_by="ann",
+    )
     counted = []
     for who in ("ann", "bo", "cy"):
         assert ask(store, who, [made.comparison_id]) == 1
         counted.append(store.assignments.work_left().n_slots)
     assert counted == [1, 2, 3], "and progress tells it no more than the answers do"
     assert [ask(store, who, [made.comparison_id]) for who in ("ann", "bo", "cy")] == [0, 0, 0]
-    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee")] == [[], [made.comparison_id], [made.comparison_id], []]
-    assert store.assignments.withdraw([made.comparison_id], actor="test") == 1, "nobody ever does the author's"
+    assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee")] == [
+        [],
+        [made.comparison_id],
+        [made.comparison_id],
+        [],
+    ]
+    assert store.assignments.withdraw([made.comparison_id], actor="test") == 1, (
+        "nobody ever does the author's"
+    )
 
 
 def test_it_stays_theirs_when_given_back_or_left_lying(store, ids):
@@ -106,7 +150,9 @@ def test_it_stays_theirs_when_given_back_or_left_lying(store, ids):
     store.database.clock.at += timedelta(minutes=PLAIN.lease_minutes + 1)
     assert dealt(store, "bo") == []
     again = store.assignments.deal("ann", 5, PLAIN)
-    assert {(card.assignment_id, card.is_swapped) for card in again} == {(card.assignment_id, card.is_swapped) for card in (first, second)}
+    assert {(card.assignment_id, card.is_swapped) for card in again} == {
+        (card.assignment_id, card.is_swapped) for card in (first, second)
+    }
     store.votes.cast(vote_on(again[0]))
     assert store.assignments.work_left().n_done == 1
 
@@ -145,29 +191,45 @@ def test_a_skip_of_what_somebody_else_was_asked_for_asks_nobody_by_name_when_tak
 @pytest.mark.parametrize("leaves", ["disabled", "no more annotator", "engineer alone"])
 def test_what_somebody_was_asked_for_who_left_is_left_to_anybody(store, ids, leaves):
     store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
-    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR, Role.CURATOR], actor="test").user_id
+    ann = store.users.add(
+        email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR, Role.CURATOR], actor="test"
+    ).user_id
     ask(store, ann, ids[:3])
     done, held, *_ = store.assignments.deal(ann, 2, PLAIN)
     store.votes.cast(vote_on(done))
     store.users.set_roles(ann, [Role.CURATOR], actor="test")
     assert dealt(store, "bo") == [], "a curator votes"
-    change = {"disabled": {"disabled": True}, "no more annotator": {"roles": []}, "engineer alone": {"roles": [Role.ENGINEER]}}[leaves]
+    change = {
+        "disabled": {"disabled": True},
+        "no more annotator": {"roles": []},
+        "engineer alone": {"roles": [Role.ENGINEER]},
+    }[leaves]
     store.users.change(ann, **change, actor="root")
     left = sorted({*ids[:3]} - {done.comparison_id, held.comparison_id})
     assert dealt(store, "bo") == left
     store.database.clock.at += timedelta(hours=1)
-    assert sorted(dealt(store, "cy")) == sorted([held.comparison_id, *left]), "what lay on their table too, once its lease ended"
-    (act,) = [link for link in store.audit.after(0, limit=100) if link.action == "comparisons.unname"]
+    assert sorted(dealt(store, "cy")) == sorted([held.comparison_id, *left]), (
+        "what lay on their table too, once its lease ended"
+    )
+    (act,) = [
+        link for link in store.audit.after(0, limit=100) if link.action == "comparisons.unname"
+    ]
     assert (act.object_id, act.actor) == (f"2 slots of {ann}", "root")
     assert store.audit.verify() > 0
 
 
-def test_who_leaves_the_organisation_leaves_it_in_each_project_where_they_vote_no_more(store, ids, make_comparisons):
+def test_who_leaves_the_organisation_leaves_it_in_each_project_where_they_vote_no_more(
+    store, ids, make_comparisons
+):
     url = store.database.url.render_as_string(hide_password=False)
     with Store.open(url, organization="org", project="other", clock=store.database.clock) as other:
         other.comparisons.publish(make_comparisons(2), published_at=NOON)
         boss = store.users.add(
-            email="boss@example.org", name="Boss", roles=[Role.ANNOTATOR], organization_roles=[Role.CURATOR], actor="test"
+            email="boss@example.org",
+            name="Boss",
+            roles=[Role.ANNOTATOR],
+            organization_roles=[Role.CURATOR],
+            actor="test",
         )
         for project in (store, other):
             ask(project, boss.user_id, ["c0"])
@@ -193,5 +255,9 @@ def test_it_is_taken_back_as_any_other_and_is_an_act_of_the_chain(store, ids):
     assert store.assignments.withdraw(ids[:2], actor="test") == 2
     assert dealt(store, "ann") == ids[2:3]
     offered, withdrawn = store.audit.after(0, limit=10)[-2:]
-    assert (offered.action, offered.object_id, offered.actor) == ("comparisons.offer", "3 slots of ann", "test")
+    assert (offered.action, offered.object_id, offered.actor) == (
+        "comparisons.offer",
+        "3 slots of ann",
+        "test",
+    )
     assert withdrawn.action == "comparisons.withdraw"

@@ -1,4 +1,6 @@
-"""Pages of votes and comparisons: newest first, each row on exactly one page, whatever is written meanwhile."""
+"""Pages of votes and comparisons: newest first, each row on exactly one page, whatever is written
+meanwhile.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -43,7 +45,9 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     while not page.empty:
         seen += page["comparison_id"].tolist()
         last = page.iloc[-1]
-        page = store.comparisons.page(limit=2, before=(last["day"], int(last["position"]), last["comparison_id"]))
+        page = store.comparisons.page(
+            limit=2, before=(last["day"], int(last["position"]), last["comparison_id"])
+        )
     ordered = store.comparisons.for_days(["2026-01-01", "2026-01-02"])["comparison_id"].tolist()
     assert seen == ordered[::-1]
     assert len(seen) == 9
@@ -53,15 +57,43 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
 def test_the_newest_seq_of_a_day_counts_votes_that_left_it(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(2), published_at=NOON)
     first = store.votes.cast(make_vote())
-    store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, voted_at=NOON + timedelta(days=1), idempotency_key="k2"))
+    store.votes.cast(
+        make_vote(
+            choice="b",
+            supersedes=first.vote_id,
+            voted_at=NOON + timedelta(days=1),
+            idempotency_key="k2",
+        )
+    )
     store.votes.cast(make_vote("c1", voted_at=NOON + timedelta(days=2)))
-    assert [store.votes.max_seq(day) for day in ("2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04")] == [2, 2, 3, 0]
+    assert [
+        store.votes.max_seq(day) for day in ("2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04")
+    ] == [2, 2, 3, 0]
     assert store.votes.max_seq() == store.votes.count() == 3
 
 
-def test_voted_comparisons_are_counted_alike_whether_few_or_most_votes_are_asked_for(store, make_comparisons, make_vote):
+def test_voted_comparisons_are_counted_alike_whether_few_or_most_votes_are_asked_for(
+    store, make_comparisons, make_vote
+):
     store.comparisons.publish(make_comparisons(6), published_at=NOON)
-    store.votes.cast_many([make_vote(f"c{i % 6}", f"ann{i}", choice="skip" if i == 5 else "a") for i in range(24)])
-    assert [store.votes.n_voted_comparisons(after) for after in (0, 17, 18, 20, 23, 24)] == [6, 6, 6, 4, 1, 0]
-    assert [store.votes.n_voted_comparisons(up_to_seq=seq) for seq in (0, 1, 6, 7, 100)] == [0, 1, 6, 6, 6]
-    assert [store.votes.n_voted_comparisons(up_to_seq=seq, choices=[Choice.A]) for seq in (4, 6, 11, 12)] == [4, 5, 5, 6]
+    store.votes.cast_many(
+        [make_vote(f"c{i % 6}", f"ann{i}", choice="skip" if i == 5 else "a") for i in range(24)]
+    )
+    assert [store.votes.n_voted_comparisons(after) for after in (0, 17, 18, 20, 23, 24)] == [
+        6,
+        6,
+        6,
+        4,
+        1,
+        0,
+    ]
+    assert [store.votes.n_voted_comparisons(up_to_seq=seq) for seq in (0, 1, 6, 7, 100)] == [
+        0,
+        1,
+        6,
+        6,
+        6,
+    ]
+    assert [
+        store.votes.n_voted_comparisons(up_to_seq=seq, choices=[Choice.A]) for seq in (4, 6, 11, 12)
+    ] == [4, 5, 5, 6]

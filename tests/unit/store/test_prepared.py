@@ -1,4 +1,6 @@
-"""Statements that SQLite's driver is handed past SQLAlchemy answer as SQLAlchemy's do, on both databases."""
+"""Statements that SQLite's driver is handed past SQLAlchemy answer as SQLAlchemy's do, on both
+databases.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,11 +15,17 @@ from rlhf_pipeline.store.schema import assignments, metadata
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMED = Prepared(
     lambda is_sqlite: (
-        select(assignments).where(scoped(assignments), among(assignments.c.assignment_id, is_sqlite)).order_by(assignments.c.assignment_id)
+        select(assignments)
+        .where(scoped(assignments), among(assignments.c.assignment_id, is_sqlite))
+        .order_by(assignments.c.assignment_id)
     )
 )
 COUNTED = Prepared(select(func.count(), func.max(assignments.c.n)).where(scoped(assignments)))
-LEASED_BEFORE = Prepared(select(assignments.c.assignment_id).where(scoped(assignments), assignments.c.leased_until < bindparam("moment")))
+LEASED_BEFORE = Prepared(
+    select(assignments.c.assignment_id).where(
+        scoped(assignments), assignments.c.leased_until < bindparam("moment")
+    )
+)
 SETTLE = Prepared(
     assignments.update()
     .where(scoped(assignments), assignments.c.assignment_id == bindparam("card"))
@@ -51,13 +59,23 @@ def cards(store, make_comparisons):
 
 
 def test_rows_are_those_of_sqlalchemy_with_their_types(store, cards):
-    wanted = select(assignments).where(store.database.mine(assignments)).order_by(assignments.c.assignment_id)
+    wanted = (
+        select(assignments)
+        .where(store.database.mine(assignments))
+        .order_by(assignments.c.assignment_id)
+    )
     with store.database.reading() as connection:
-        found = NAMED.rows(connection, scope_of(store.database, values=["a0", "a1", "a2", "nobody's"]))
+        found = NAMED.rows(
+            connection, scope_of(store.database, values=["a0", "a1", "a2", "nobody's"])
+        )
         theirs = connection.execute(wanted).all()
     assert [row._asdict() for row in found] == [row._asdict() for row in theirs]
     assert [tuple(row) for row in found] == [tuple(row) for row in theirs]
-    assert (found[1].is_swapped, found[1].leased_until, found[1].slot_no) == (True, NOON + timedelta(minutes=1), None)
+    assert (found[1].is_swapped, found[1].leased_until, found[1].slot_no) == (
+        True,
+        NOON + timedelta(minutes=1),
+        None,
+    )
     assert found[0].is_swapped is False
     assert found[2].leased_until.tzinfo is not None
 
@@ -87,11 +105,23 @@ def test_writing_runs_once_for_each_and_never_for_none(store, cards):
         SETTLE.write(connection, [])
         SETTLE.write(
             connection,
-            [scope_of(store.database, card=f"a{i}", new_settled_at=NOON + timedelta(hours=i), new_is_swapped=i == 0) for i in range(2)],
+            [
+                scope_of(
+                    store.database,
+                    card=f"a{i}",
+                    new_settled_at=NOON + timedelta(hours=i),
+                    new_is_swapped=i == 0,
+                )
+                for i in range(2)
+            ],
         )
     with store.database.reading() as connection:
         rows = NAMED.rows(connection, scope_of(store.database, values=["a0", "a1", "a2"]))
-    assert [(row.settled_at, row.is_swapped) for row in rows] == [(NOON, True), (NOON + timedelta(hours=1), False), (None, False)]
+    assert [(row.settled_at, row.is_swapped) for row in rows] == [
+        (NOON, True),
+        (NOON + timedelta(hours=1), False),
+        (None, False),
+    ]
 
 
 def test_another_project_sees_none_of_it(store, cards):
@@ -102,14 +132,20 @@ def test_another_project_sees_none_of_it(store, cards):
 
 def test_what_is_written_is_kept_or_undone_with_its_transaction(store, cards):
     with pytest.raises(ZeroDivisionError), store.database.writing() as connection:  # noqa: PT012 - both are within the transaction
-        SETTLE.write(connection, [scope_of(store.database, card="a0", new_settled_at=NOON, new_is_swapped=True)])
+        SETTLE.write(
+            connection,
+            [scope_of(store.database, card="a0", new_settled_at=NOON, new_is_swapped=True)],
+        )
         raise ZeroDivisionError
     with store.database.reading() as connection:
         assert NAMED.rows(connection, scope_of(store.database, values=["a0"]))[0].settled_at is None
 
 
 def test_a_time_without_its_zone_is_a_named_error(store, cards):
-    with pytest.raises(StoreError, match="has no time zone"), store.database.reading() as connection:
+    with (
+        pytest.raises(StoreError, match="has no time zone"),
+        store.database.reading() as connection,
+    ):
         LEASED_BEFORE.rows(connection, scope_of(store.database, moment=NOON.replace(tzinfo=None)))
 
 
@@ -128,4 +164,7 @@ def test_the_databases_errors_are_the_stores(store, cards):
 def test_a_list_may_hold_any_text(store, cards):
     odd = ['"', "'", "\\", "a,b", "[", "ü — 漢", json.dumps(["a0"])]
     with store.database.reading() as connection:
-        assert [row.assignment_id for row in NAMED.rows(connection, scope_of(store.database, values=[*odd, "a2"]))] == ["a2"]
+        assert [
+            row.assignment_id
+            for row in NAMED.rows(connection, scope_of(store.database, values=[*odd, "a2"]))
+        ] == ["a2"]

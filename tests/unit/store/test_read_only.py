@@ -17,7 +17,11 @@ def opened(path: Path) -> Store:
 
 def tree(folder: Path) -> dict[str, str]:
     """Hash of each file, but of the memory that processes share to read."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file() and p.suffix != ".db-shm"}
+    return {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.rglob("*")
+        if p.is_file() and p.suffix != ".db-shm"
+    }
 
 
 def test_missing_store_is_named_and_not_made(tmp_path: Path) -> None:
@@ -54,7 +58,10 @@ def test_log_of_a_store_in_use_is_read(tmp_path: Path, is_link: bool) -> None:
 
 def test_nothing_is_written_through_it(tmp_path: Path, migrated: Path) -> None:
     (tmp_path / "store.db").write_bytes(migrated.read_bytes())
-    with opened(tmp_path / "store.db") as store, pytest.raises(StoreError, match="cannot be written"):
+    with (
+        opened(tmp_path / "store.db") as store,
+        pytest.raises(StoreError, match="cannot be written"),
+    ):
         store.completions_cache.put_many({"k": "v"})
 
 

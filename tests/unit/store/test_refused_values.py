@@ -1,4 +1,6 @@
-"""Dates that no vote has and NUL characters: refused by the store itself, whichever door they come through."""
+"""Dates that no vote has and NUL characters: refused by the store itself, whichever door they come
+through.
+"""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -36,7 +38,11 @@ def store(url, store, make_comparisons):
 )
 def test_impossible_dates_are_refused_by_every_way_to_cast(store, make_vote, voted_at):
     vote = make_vote(voted_at=voted_at)
-    for cast in (store.votes.cast, lambda vote: store.votes.cast_many([vote]), lambda vote: store.votes.cast_all([vote])):
+    for cast in (
+        store.votes.cast,
+        lambda vote: store.votes.cast_many([vote]),
+        lambda vote: store.votes.cast_all([vote]),
+    ):
         with pytest.raises(InvalidVote, match=r"voted_at is .*dated from 1970-01-01 to tomorrow"):
             cast(vote)
     (refusal,) = store.votes.cast_each([vote])
@@ -44,27 +50,41 @@ def test_impossible_dates_are_refused_by_every_way_to_cast(store, make_vote, vot
     assert store.votes.count() == 0
 
 
-@pytest.mark.parametrize("voted_at", [datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, 23, 59, tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "voted_at", [datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, 23, 59, tzinfo=UTC)]
+)
 def test_dates_from_1970_to_tomorrow_are_kept(store, make_vote, voted_at):
     assert store.votes.cast(make_vote(voted_at=voted_at)).voted_at == voted_at
 
 
 def test_one_misdated_vote_does_not_refuse_its_neighbours(store, make_vote):
-    votes = [make_vote("c0"), make_vote("c1", voted_at=NOON + timedelta(days=9)), make_vote("c2", reason="a\0b"), make_vote("c2")]
+    votes = [
+        make_vote("c0"),
+        make_vote("c1", voted_at=NOON + timedelta(days=9)),
+        make_vote("c2", reason="a\0b"),
+        make_vote("c2"),
+    ]
     kinds = [type(answer).__name__ for answer in store.votes.cast_each(votes)]
     assert kinds == ["Vote", "InvalidVote", "InvalidVote", "Vote"]
 
 
-@pytest.mark.parametrize("field", ["reason", "task_id", "annotator_id", "idempotency_key", "comparison_id"])
+@pytest.mark.parametrize(
+    "field", ["reason", "task_id", "annotator_id", "idempotency_key", "comparison_id"]
+)
 def test_nul_in_a_vote_is_refused_by_its_field(store, make_vote, field):
     with pytest.raises(InvalidVote, match=f"{field} holds a NUL character"):
         store.votes.cast(make_vote(**{"idempotency_key": "k", field: "a\0b"}))
 
 
 def test_nul_in_other_texts_is_refused_by_its_column(store, make_comparisons):
-    few, many = make_comparisons(1, prefix="x").assign(prompt="a\0b"), make_comparisons(40, prefix="y").assign(completion_b="a\0b")
+    few, many = (
+        make_comparisons(1, prefix="x").assign(prompt="a\0b"),
+        make_comparisons(40, prefix="y").assign(completion_b="a\0b"),
+    )
     for frame, column in ((few, "prompt"), (many, "completion_b")):  # one by one, and in bulk
-        with pytest.raises(UnstorableText, match=f"{column} holds a NUL character after 1 characters. Remove it"):
+        with pytest.raises(
+            UnstorableText, match=f"{column} holds a NUL character after 1 characters. Remove it"
+        ):
             store.comparisons.publish(frame, published_at=NOON)
     with pytest.raises(UnstorableText, match="text holds a NUL"):
         store.guidelines.add("a\0b", after=0, actor="ann")

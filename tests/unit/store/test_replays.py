@@ -1,4 +1,6 @@
-"""Replays in the store: what waits, who may take a step, what a model of that day may predict, what was said twice."""
+"""Replays in the store: what waits, who may take a step, what a model of that day may predict, what
+was said twice.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,15 +18,32 @@ DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 MODEL = "demo.reward_model@1"
 
 
-def imported(make_comparisons: Callable[..., pd.DataFrame], n: int = 3, *, flag: str | None = None, prefix: str = "c") -> pd.DataFrame:
+def imported(
+    make_comparisons: Callable[..., pd.DataFrame],
+    n: int = 3,
+    *,
+    flag: str | None = None,
+    prefix: str = "c",
+) -> pd.DataFrame:
     frame = make_comparisons(n, prefix=prefix)
     given = {"source": "small", "source_pair_id": [f"{prefix}-{i}" for i in range(n)], "flag": flag}
     return frame.assign(**given).astype({name: "str" for name in given})
 
 
-def vote(make_vote: Callable[..., NewVote], comparison: str, day: str | None, by: str = "ann", choice: str = "a", **more: Any) -> NewVote:
+def vote(
+    make_vote: Callable[..., NewVote],
+    comparison: str,
+    day: str | None,
+    by: str = "ann",
+    choice: str = "a",
+    **more: Any,
+) -> NewVote:
     at = None if day is None else datetime.fromisoformat(f"{day}T12:00:00+00:00")
-    values = {"origin": "import", "voted_at": at, "idempotency_key": f"{comparison}/{by}/{day}/{choice}"}
+    values = {
+        "origin": "import",
+        "voted_at": at,
+        "idempotency_key": f"{comparison}/{by}/{day}/{choice}",
+    }
     return make_vote(comparison, by, choice, **{**values, **more})
 
 
@@ -39,11 +58,21 @@ def test_days_wait_oldest_first_until_they_are_done(store: Store) -> None:
     assert store.replays.pending() == list(DAYS)
 
 
-def test_imported_days_nobody_asked_for_are_known(store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Any) -> None:
+def test_imported_days_nobody_asked_for_are_known(
+    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Any
+) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)
     live = vote(make_vote, "c2", DAYS[2], origin="api")
-    store.votes.cast_many([vote(make_vote, "c0", DAYS[1]), vote(make_vote, "c1", DAYS[0]), vote(make_vote, "c1", None), live])
-    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]  # neither the undated vote nor the live one makes a day
+    store.votes.cast_many(
+        [
+            vote(make_vote, "c0", DAYS[1]),
+            vote(make_vote, "c1", DAYS[0]),
+            vote(make_vote, "c1", None),
+            live,
+        ]
+    )
+    # neither the undated vote nor the live one makes a day
+    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]
     store.replays.ask([DAYS[0]])
     assert store.replays.never_asked() == [DAYS[1]]
     store.replays.done(DAYS[0])
@@ -57,7 +86,8 @@ def test_a_step_is_leased_to_one_caller_until_the_lease_runs_out(store: Store) -
     take = [store.replays.lease(DAYS[0], "feedback:1", now=NOW, lease=MINUTE) for _ in range(2)]
     assert take == [True, False]
     assert store.replays.lease(DAYS[0], "feedback:1", now=NOW + MINUTE, lease=MINUTE)
-    assert store.replays.lease(DAYS[0], "learning:1", now=NOW + MINUTE, lease=MINUTE)  # a later step
+    # a later step
+    assert store.replays.lease(DAYS[0], "learning:1", now=NOW + MINUTE, lease=MINUTE)
     store.replays.done(DAYS[0])
     assert not store.replays.lease(DAYS[0], "learning:2", now=NOW + MINUTE, lease=MINUTE)
 
@@ -81,10 +111,13 @@ def test_seqs_of_a_day_are_those_of_dated_imported_votes(
     today = datetime.now(UTC).date().isoformat()
     store.votes.cast_many(
         [
-            vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c1", DAYS[0]), vote(make_vote, "c2", DAYS[1]),
-            vote(make_vote, "c0", None, by="undated"), vote(make_vote, "c0", DAYS[0], by="live", origin="page"),
+            vote(make_vote, "c0", DAYS[0]),
+            vote(make_vote, "c1", DAYS[0]),
+            vote(make_vote, "c2", DAYS[1]),
+            vote(make_vote, "c0", None, by="undated"),
+            vote(make_vote, "c0", DAYS[0], by="live", origin="page"),
         ]
-    )  # fmt: skip
+    )
     assert [store.votes.last_imported_seq(day) for day in (*DAYS, today)] == [2, 3, 0, 0]
     assert store.votes.first_imported_seq([DAYS[1], DAYS[2]]) == 3
     assert store.votes.first_imported_seq([DAYS[2]]) is None
@@ -95,46 +128,69 @@ def test_predicted_are_imported_comparisons_first_judged_on_that_day(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
     store.comparisons.publish(imported(make_comparisons, 4), published_at=NOW)
-    store.comparisons.publish(imported(make_comparisons, 1, flag="identical", prefix="flagged"), published_at=NOW)
+    store.comparisons.publish(
+        imported(make_comparisons, 1, flag="identical", prefix="flagged"), published_at=NOW
+    )
     store.comparisons.publish(make_comparisons(1, prefix="own"), published_at=NOW)
     store.votes.cast_many(
         [
-            vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c1", DAYS[1]), vote(make_vote, "c0", DAYS[1], by="second"),
-            vote(make_vote, "flagged0", DAYS[1]), vote(make_vote, "own0", DAYS[1]), vote(make_vote, "c2", DAYS[1]),
-            vote(make_vote, "c3", None), vote(make_vote, "c2", DAYS[2], by="second"),
+            vote(make_vote, "c0", DAYS[0]),
+            vote(make_vote, "c1", DAYS[1]),
+            vote(make_vote, "c0", DAYS[1], by="second"),
+            vote(make_vote, "flagged0", DAYS[1]),
+            vote(make_vote, "own0", DAYS[1]),
+            vote(make_vote, "c2", DAYS[1]),
+            vote(make_vote, "c3", None),
+            vote(make_vote, "c2", DAYS[2], by="second"),
         ]
-    )  # fmt: skip
+    )
     assert store.predictions.unpredicted(DAYS[0], data_seq=0) == ["c0"]
     assert store.predictions.unpredicted(DAYS[1], data_seq=1) == ["c1", "c2"]
-    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2"]  # the vote on c1 may have been learnt from
+    # the vote on c1 may have been learnt from
+    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2"]
     assert store.predictions.unpredicted(DAYS[2], data_seq=1) == []
 
 
 def test_what_any_model_has_predicted_is_not_predicted_again(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_predictions: Callable[..., pd.DataFrame],
+    store: Store,
+    make_comparisons: Callable[..., pd.DataFrame],
+    make_predictions: Callable[..., pd.DataFrame],
     make_vote: Callable[..., NewVote],
-) -> None:  # fmt: skip
+) -> None:
     frame = imported(make_comparisons)
     store.comparisons.publish(frame, published_at=NOW)
     store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[0]) for i in range(3)])
-    made = store.predictions.replay(make_predictions(frame.iloc[:1], reward_model="demo.reward_model@7"), data_seq=0)
+    made = store.predictions.replay(
+        make_predictions(frame.iloc[:1], reward_model="demo.reward_model@7"), data_seq=0
+    )
     assert made.n_written == 1
     assert store.predictions.unpredicted(DAYS[0], data_seq=0) == ["c1", "c2"]
 
 
 def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_predictions: Callable[..., pd.DataFrame],
+    store: Store,
+    make_comparisons: Callable[..., pd.DataFrame],
+    make_predictions: Callable[..., pd.DataFrame],
     make_vote: Callable[..., NewVote],
-) -> None:  # fmt: skip
+) -> None:
     frame = imported(make_comparisons, 5)
     store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many([vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c4", None, by="undated"), vote(make_vote, "c1", DAYS[2])])
-    store.votes.cast_many([vote(make_vote, "c2", DAYS[1]), vote(make_vote, "c3", DAYS[1])])  # older days come in later
-    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2", "c3"]  # seen: a day before, and a vote of no day
+    store.votes.cast_many(
+        [
+            vote(make_vote, "c0", DAYS[0]),
+            vote(make_vote, "c4", None, by="undated"),
+            vote(make_vote, "c1", DAYS[2]),
+        ]
+    )
+    # older days come in later
+    store.votes.cast_many([vote(make_vote, "c2", DAYS[1]), vote(make_vote, "c3", DAYS[1])])
+    # seen: a day before, and a vote of no day
+    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2", "c3"]
     assert store.predictions.left_out(DAYS[1], data_seq=2) == 0
     assert store.predictions.unpredicted(DAYS[1], data_seq=3) == []
     assert store.predictions.left_out(DAYS[1], data_seq=3) == 2
-    assert store.predictions.left_out(DAYS[2], data_seq=3) == 0  # nobody is left out of a day that is not in the past
+    # nobody is left out of a day that is not in the past
+    assert store.predictions.left_out(DAYS[2], data_seq=3) == 0
     assert store.predictions.left_out(DAYS[0], data_seq=3) == 0  # learnt from itself, not late
     predicted = make_predictions(frame.iloc[2:4]).assign(day=DAYS[1])
     made = store.predictions.replay(predicted, data_seq=3)
@@ -158,12 +214,16 @@ def test_votes_of_days_that_wait_are_known_by_their_first_seq(
 
 
 def test_the_error_stream_ends_where_it_is_told_to(
-    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_predictions: Callable[..., pd.DataFrame],
+    store: Store,
+    make_comparisons: Callable[..., pd.DataFrame],
+    make_predictions: Callable[..., pd.DataFrame],
     make_vote: Callable[..., NewVote],
-) -> None:  # fmt: skip
+) -> None:
     frame = imported(make_comparisons)
     store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many([vote(make_vote, f"c{i}", day) for day, i in zip(DAYS, range(3), strict=True)])
+    store.votes.cast_many(
+        [vote(make_vote, f"c{i}", day) for day, i in zip(DAYS, range(3), strict=True)]
+    )
     store.predictions.replay(make_predictions(frame), data_seq=0)
     assert store.detectors.errors_after(MODEL, up_to_seq=2)["seq"].tolist() == [1, 2]
     assert store.detectors.errors_after(MODEL, 1, up_to_seq=2)["seq"].tolist() == [2]
@@ -174,16 +234,23 @@ def test_a_later_pass_stands_beside_the_first_with_its_sides(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)
-    store.votes.cast_many([vote(make_vote, "c0", DAYS[0], choice="a"), vote(make_vote, "c1", DAYS[0], choice="b")])
-    store.votes.cast_many([vote(make_vote, "c0", DAYS[1], choice="b"), vote(make_vote, "c1", DAYS[1], choice="b")])
+    store.votes.cast_many(
+        [vote(make_vote, "c0", DAYS[0], choice="a"), vote(make_vote, "c1", DAYS[0], choice="b")]
+    )
+    store.votes.cast_many(
+        [vote(make_vote, "c0", DAYS[1], choice="b"), vote(make_vote, "c1", DAYS[1], choice="b")]
+    )
     store.votes.cast_many([vote(make_vote, "c0", DAYS[2], choice="a")])
     passes = store.votes.repeat_passes(DAYS)
-    rows = passes[["prompt_id", "comparison_id", "pass_no", "choice_first", "choice"]].values.tolist()
+    rows = passes[
+        ["prompt_id", "comparison_id", "pass_no", "choice_first", "choice"]
+    ].values.tolist()
     assert rows == [["p0", "c0", 2, "a", "b"], ["p1", "c1", 2, "b", "b"], ["p0", "c0", 3, "a", "a"]]
     assert store.votes.repeat_passes([DAYS[0]]).empty
     assert store.votes.repeat_passes(DAYS, up_to_seq=3)["comparison_id"].tolist() == ["c0"]
     assert len(store.votes.repeat_passes(DAYS, since_seq=1)) == 3
-    assert store.votes.repeat_passes(DAYS, since_seq=2)["comparison_id"].tolist() == ["c1"]  # the first word on c0 came before
+    # the first word on c0 came before
+    assert store.votes.repeat_passes(DAYS, since_seq=2)["comparison_id"].tolist() == ["c1"]
     assert store.votes.repeat_passes(DAYS, since_seq=3).empty
 
 
@@ -195,23 +262,42 @@ def test_of_a_pass_that_was_corrected_the_correction_counts(
     store.votes.cast(vote(make_vote, "c0", DAYS[0], choice="tie", supersedes=first.vote_id))
     again = store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="b"))
     store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="a", supersedes=again.vote_id))
-    assert store.votes.repeat_passes(DAYS)[["choice_first", "choice"]].values.tolist() == [["tie", "a"]]
-    assert store.votes.repeat_passes(DAYS, up_to_seq=3)[["choice_first", "choice"]].values.tolist() == [["tie", "b"]]
+    assert store.votes.repeat_passes(DAYS)[["choice_first", "choice"]].values.tolist() == [
+        ["tie", "a"]
+    ]
+    assert store.votes.repeat_passes(DAYS, up_to_seq=3)[
+        ["choice_first", "choice"]
+    ].values.tolist() == [["tie", "b"]]
 
 
 def fire(evidence: TriggerEvidence) -> TriggerDecision:
-    looked_at = {"n_new_votes": evidence.n_new_votes, "last_fired_at": str(evidence.last_fired_at), "max_seq": evidence.max_seq}
-    return TriggerDecision(action="fire", reasons=("test",), event_ids=(), evidence=looked_at, change_seq=None, decided_at=evidence.now)
+    looked_at = {
+        "n_new_votes": evidence.n_new_votes,
+        "last_fired_at": str(evidence.last_fired_at),
+        "max_seq": evidence.max_seq,
+    }
+    return TriggerDecision(
+        action="fire",
+        reasons=("test",),
+        event_ids=(),
+        evidence=looked_at,
+        change_seq=None,
+        decided_at=evidence.now,
+    )
 
 
 @pytest.fixture
-def voted(store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]) -> Store:
+def voted(
+    store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
+) -> Store:
     store.comparisons.publish(imported(make_comparisons, 5), published_at=NOW)
     store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[i // 2]) for i in range(5)])
     return store
 
 
-def test_a_replayed_day_decides_on_the_votes_known_then(voted: Store, make_event: Callable[..., DriftEvent]) -> None:
+def test_a_replayed_day_decides_on_the_votes_known_then(
+    voted: Store, make_event: Callable[..., DriftEvent]
+) -> None:
     ends = [datetime.fromisoformat(f"{day}T23:59:59+00:00") for day in DAYS]
     voted.events.add([make_event(1)])
     first = voted.decisions.decide(fire, now=ends[0], champion=MODEL, up_to_seq=2)
@@ -223,11 +309,15 @@ def test_a_replayed_day_decides_on_the_votes_known_then(voted: Store, make_event
     assert second.evidence == {"n_new_votes": 2, "last_fired_at": str(ends[0]), "max_seq": 4}
 
 
-def test_a_fire_of_a_later_day_cools_no_earlier_one_down(voted: Store, make_event: Callable[..., DriftEvent]) -> None:
+def test_a_fire_of_a_later_day_cools_no_earlier_one_down(
+    voted: Store, make_event: Callable[..., DriftEvent]
+) -> None:
     voted.events.add([make_event(1)])
     voted.decisions.decide(fire, now=NOW, champion=MODEL)
     voted.events.add([make_event(3)])
-    earlier = voted.decisions.decide(fire, now=datetime(2026, 1, 1, 23, tzinfo=UTC), champion=MODEL, up_to_seq=4)
+    earlier = voted.decisions.decide(
+        fire, now=datetime(2026, 1, 1, 23, tzinfo=UTC), champion=MODEL, up_to_seq=4
+    )
     assert earlier is not None
     assert earlier.evidence == {"n_new_votes": 0, "last_fired_at": "None", "max_seq": 4}
 
@@ -237,6 +327,12 @@ def test_comparisons_are_counted_by_the_split_they_were_imported_with(
 ) -> None:
     frame = imported(make_comparisons).assign(split=["train", "calib", "calib"])
     store.comparisons.publish(frame, published_at=NOW)
-    store.votes.cast_many([vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c1", DAYS[0]), vote(make_vote, "c2", DAYS[1])])
+    store.votes.cast_many(
+        [
+            vote(make_vote, "c0", DAYS[0]),
+            vote(make_vote, "c1", DAYS[0]),
+            vote(make_vote, "c2", DAYS[1]),
+        ]
+    )
     assert store.votes.n_voted_comparisons(split="calib") == 2
     assert store.votes.n_voted_comparisons(up_to_seq=2, split="calib") == 1

@@ -75,7 +75,9 @@ def test_an_act_and_its_answer_are_kept_together_or_not_at_all(store):
 
     def add(is_killed: bool) -> User:
         with store.requests.answering("ann", "k") as keep:
-            user = store.users.add(email="new@example.org", name="New", roles=[Role.ANNOTATOR], actor="ann")
+            user = store.users.add(
+                email="new@example.org", name="New", roles=[Role.ANNOTATOR], actor="ann"
+            )
             store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(days=1), actor="ann")
             keep(Answer(201, "made"))
             if is_killed:
@@ -91,7 +93,11 @@ def test_an_act_and_its_answer_are_kept_together_or_not_at_all(store):
     store.requests.give_up("ann", "k")  # too late: it was done
     assert store.requests.begin("ann", "k", "hash") == Answer(201, "made")
     assert store.users.get(user.user_id) == user
-    assert [link.action for link in store.audit.after(0, limit=9)] == ["users.add", "roles.grant", "tokens.issue.login"]
+    assert [link.action for link in store.audit.after(0, limit=9)] == [
+        "users.add",
+        "roles.grant",
+        "tokens.issue.login",
+    ]
     assert store.audit.verify() == 3
 
 

@@ -18,11 +18,16 @@ def test_there_are_rules_before_anybody_wrote_some(store):
 
 
 def test_rules_are_versioned_and_come_back_as_they_were(store):
-    rules = AnnotationRules(overlap=3, dimensions=("kind", "true"), max_votes_per_day=100, seed=2**48)
+    rules = AnnotationRules(
+        overlap=3, dimensions=("kind", "true"), max_votes_per_day=100, seed=2**48
+    )
     assert store.rules.put(rules, after=0, actor="cura") == 1
     assert store.rules.put(rules.model_copy(update={"overlap": 4}), after=1, actor="cura") == 2
     assert store.rules.latest()[0] == 2
-    assert [(version, one.overlap, by) for version, one, _, by in store.rules.history()] == [(2, 4, "cura"), (1, 3, "cura")]
+    assert [(version, one.overlap, by) for version, one, _, by in store.rules.history()] == [
+        (2, 4, "cura"),
+        (1, 3, "cura"),
+    ]
     assert store.rules.history()[1][1] == rules
     with pytest.raises(OutdatedEdit, match="at version 2, the edit was made of version 1"):
         store.rules.put(rules, after=1, actor="cura")
@@ -56,18 +61,32 @@ def test_written_words_are_not_changed(store):
     store.rules.put(AnnotationRules(), after=0, actor="cura")
     for table in ("guidelines", "annotation_rules"):
         for statement in (f"UPDATE {table} SET created_by = 'x'", f"DELETE FROM {table}"):
-            with pytest.raises(StoreError, match="append-only"), store.database.writing() as connection:
+            with (
+                pytest.raises(StoreError, match="append-only"),
+                store.database.writing() as connection,
+            ):
                 connection.exec_driver_sql(statement)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"overlap": 0}, {"overlap": 10}, {"repeat_share": 0.6}, {"gold_share": -0.1}, {"repeat_after": 0}, {"lease_minutes": 0}, {"prefetch": 0},
-        {"max_votes_per_day": 0}, {"dimensions": ["a", "a"]}, {"dimensions": ["A"]}, {"dimensions": [""]}, {"dimensions": list("abcdefghi")},
-        {"colour": "red"}, {"agreement_votes": 1},
+        {"overlap": 0},
+        {"overlap": 10},
+        {"repeat_share": 0.6},
+        {"gold_share": -0.1},
+        {"repeat_after": 0},
+        {"lease_minutes": 0},
+        {"prefetch": 0},
+        {"max_votes_per_day": 0},
+        {"dimensions": ["a", "a"]},
+        {"dimensions": ["A"]},
+        {"dimensions": [""]},
+        {"dimensions": list("abcdefghi")},
+        {"colour": "red"},
+        {"agreement_votes": 1},
     ],
-)  # fmt: skip
+)
 def test_rules_that_cannot_hold_are_refused(wrong):
     with pytest.raises(ValidationError):
         AnnotationRules.model_validate(wrong)
@@ -84,7 +103,12 @@ DIGEST = "1683900909f7a90b29f0b220bbcc1c22d345f41d018d99b02cae5363b7e2f97c"
 def test_rules_stored_before_agreement_votes_keep_meaning_and_digest():
     rules = AnnotationRules.from_json(STORED)
     assert rules.agreement_votes == 3  # the overlap, as then
-    row = {"version": 1, "record": rules.to_json(), "created_at": datetime(2026, 1, 1, 12, tzinfo=UTC), "created_by": "cura"}
+    row = {
+        "version": 1,
+        "record": rules.to_json(),
+        "created_at": datetime(2026, 1, 1, 12, tzinfo=UTC),
+        "created_by": "cura",
+    }
     assert (row["record"], row_digest(annotation_rules, row)) == (STORED, DIGEST)
 
 
@@ -96,5 +120,7 @@ def test_agreement_votes_are_the_overlap_where_left_out(overlap: int, wanted: in
 def test_another_overlap_keeps_agreement_votes(store):
     store.rules.put(AnnotationRules(overlap=2), after=0, actor="cura")
     _, held = store.rules.latest()
-    store.rules.put(AnnotationRules.model_validate(held.model_dump() | {"overlap": 5}), after=1, actor="cura")
+    store.rules.put(
+        AnnotationRules.model_validate(held.model_dump() | {"overlap": 5}), after=1, actor="cura"
+    )
     assert store.rules.latest()[1].agreement_votes == 2

@@ -11,18 +11,27 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def imported(comparisons, **given):
-    return check_frame(comparisons.assign(source="elsewhere", source_pair_id="pair " + comparisons["comparison_id"], **given), COMPARISONS)
+    return check_frame(
+        comparisons.assign(
+            source="elsewhere", source_pair_id="pair " + comparisons["comparison_id"], **given
+        ),
+        COMPARISONS,
+    )
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
 def test_all_comparisons_come_once_each_by_day_and_position(store, make_comparisons, batch_rows):
     own = make_comparisons(3)
-    foreign = imported(make_comparisons(2, day="2025-12-31", prefix="z"), flag="repeated", split="test")
+    foreign = imported(
+        make_comparisons(2, day="2025-12-31", prefix="z"), flag="repeated", split="test"
+    )
     store.comparisons.publish(own, published_at=NOON)
     store.comparisons.publish(foreign, published_at=NOON)
     batches = list(store.comparisons.stream(batch_rows))
     assert all(len(batch) <= batch_rows for batch in batches)
-    pd.testing.assert_frame_equal(pd.concat(batches, ignore_index=True), pd.concat([foreign, own], ignore_index=True))
+    pd.testing.assert_frame_equal(
+        pd.concat(batches, ignore_index=True), pd.concat([foreign, own], ignore_index=True)
+    )
 
 
 def test_comparisons_of_equal_day_and_position_are_all_there(store, make_comparisons):
@@ -38,11 +47,17 @@ def test_an_empty_store_streams_nothing(store):
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(store, make_comparisons, make_vote, batch_rows):
+def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(
+    store, make_comparisons, make_vote, batch_rows
+):
     store.comparisons.publish(imported(make_comparisons(2)), published_at=NOON)
-    first = store.votes.cast(make_vote(reason="a guess", duration_s=2.5, stated_confidence=0.5, task_id="t"))
+    first = store.votes.cast(
+        make_vote(reason="a guess", duration_s=2.5, stated_confidence=0.5, task_id="t")
+    )
     store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="corrected"))
-    store.votes.cast(make_vote(choice="tie", idempotency_key="second pass", voted_at=NOON + timedelta(days=3)))
+    store.votes.cast(
+        make_vote(choice="tie", idempotency_key="second pass", voted_at=NOON + timedelta(days=3))
+    )
     store.votes.cast(make_vote("c1", choice="skip", voted_at=None, origin="import"))
     batches = list(store.votes.stream(batch_rows=batch_rows))
     assert all(len(batch) <= batch_rows for batch in batches)
@@ -52,21 +67,40 @@ def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(store, ma
     assert cast["is_superseded"].tolist() == [True, False, False, False]
     assert cast["is_counting"].tolist() == [False, False, True, True]
     assert cast["source_pair_id"].tolist() == ["pair c0"] * 3 + ["pair c1"]
-    assert cast.loc[0, ["reason", "duration_s", "stated_confidence", "task_id"]].tolist() == ["a guess", 2.5, 0.5, "t"]
-    assert cast.loc[1:, ["reason", "duration_s", "stated_confidence", "task_id"]].isna().all(axis=None)
+    assert cast.loc[0, ["reason", "duration_s", "stated_confidence", "task_id"]].tolist() == [
+        "a guess",
+        2.5,
+        0.5,
+        "t",
+    ]
+    assert (
+        cast.loc[1:, ["reason", "duration_s", "stated_confidence", "task_id"]].isna().all(axis=None)
+    )
     assert cast["voted_at"].isna().tolist() == [False, False, False, True]
 
 
-def test_votes_up_to_a_seq_are_as_they_stood_there_though_more_are_cast_while_reading(store, make_comparisons, make_vote):
+def test_votes_up_to_a_seq_are_as_they_stood_there_though_more_are_cast_while_reading(
+    store, make_comparisons, make_vote
+):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))
     stream = store.votes.stream(batch_rows=1)
     read = [next(stream)]
-    store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="corrected"))
+    store.votes.cast(
+        make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="corrected")
+    )
     store.votes.cast(make_vote("c2"))
     read += stream
-    assert [(row.seq, row.is_superseded) for batch in read for row in batch.itertuples()] == [(1, False), (2, False)]
+    assert [(row.seq, row.is_superseded) for batch in read for row in batch.itertuples()] == [
+        (1, False),
+        (2, False),
+    ]
     again = pd.concat(store.votes.stream(up_to_seq=2), ignore_index=True)
     pd.testing.assert_frame_equal(again, pd.concat(read, ignore_index=True))
-    assert [row.is_superseded for row in pd.concat(store.votes.stream()).itertuples()] == [True, False, False, False]
+    assert [row.is_superseded for row in pd.concat(store.votes.stream()).itertuples()] == [
+        True,
+        False,
+        False,
+        False,
+    ]

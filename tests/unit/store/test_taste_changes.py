@@ -1,4 +1,6 @@
-"""The log of taste changes: written with the decision that confirmed one or by a person, retracted, carried over from earlier versions."""
+"""The log of taste changes: written with the decision that confirmed one or by a person, retracted,
+carried over from earlier versions.
+"""
 
 from datetime import UTC, datetime
 
@@ -14,7 +16,11 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def decision(action="fire", change_seq=2):
     return lambda evidence: TriggerDecision(
-        action=action, reasons=("confirmed by 2 detectors", "dated"), event_ids=(), change_seq=change_seq, decided_at=evidence.now
+        action=action,
+        reasons=("confirmed by 2 detectors", "dated"),
+        event_ids=(),
+        change_seq=change_seq,
+        decided_at=evidence.now,
     )
 
 
@@ -38,13 +44,27 @@ def decide(voted, make_event):
 def test_fire_decision_records_its_change(voted, decide):
     fired = decide(decision())
     (change,) = voted.taste_changes.all()
-    assert (change.change_id, change.change_seq, change.category, change.decision_id) == (1, 2, None, fired.decision_id)
-    assert (change.cause, change.actor, change.retracted_at) == ("confirmed by 2 detectors; dated", "pipeline", None)
-    assert [link.action for link in voted.audit.after(0, limit=50)][-2:] == ["decision.pending", "taste_change.add"]
+    assert (change.change_id, change.change_seq, change.category, change.decision_id) == (
+        1,
+        2,
+        None,
+        fired.decision_id,
+    )
+    assert (change.cause, change.actor, change.retracted_at) == (
+        "confirmed by 2 detectors; dated",
+        "pipeline",
+        None,
+    )
+    assert [link.action for link in voted.audit.after(0, limit=50)][-2:] == [
+        "decision.pending",
+        "taste_change.add",
+    ]
     voted.audit.verify()
 
 
-@pytest.mark.parametrize("rule", [decision("hold"), decision(change_seq=None)], ids=["hold", "undated"])
+@pytest.mark.parametrize(
+    "rule", [decision("hold"), decision(change_seq=None)], ids=["hold", "undated"]
+)
 def test_hold_and_undated_fire_record_no_change(voted, decide, rule):
     decide(rule)
     assert voted.taste_changes.all() == []
@@ -72,7 +92,10 @@ def test_person_records_and_retracts_a_change(voted):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seq", "category", "named"), [(4, None, "There is no vote 4; the last one is 3"), (1, "poetry", "'poetry'")])
+@pytest.mark.parametrize(
+    ("seq", "category", "named"),
+    [(4, None, "There is no vote 4; the last one is 3"), (1, "poetry", "'poetry'")],
+)
 def test_change_names_a_vote_and_a_category_that_exist(voted, seq, category, named):
     with pytest.raises(StoreError, match=named):
         voted.taste_changes.add(seq, cause="because", category=category, actor="ann")
@@ -115,12 +138,13 @@ def test_way_down_and_up_keeps_a_retraction(voted, decide):
     "change",
     [
         "UPDATE taste_changes SET change_seq = 1 WHERE change_id = 1",
-        "UPDATE taste_changes SET retracted_at = recorded_at, retracted_by = 'ann', retraction_reason = 'r' WHERE change_id = 1",
+        "UPDATE taste_changes SET retracted_at = recorded_at, retracted_by = 'ann', "
+        "retraction_reason = 'r' WHERE change_id = 1",
         "UPDATE taste_changes SET retracted_at = NULL WHERE change_id = 2",
         "UPDATE taste_changes SET category = NULL WHERE change_id = 2",
         "DELETE FROM taste_changes WHERE change_id = 2",
-        "INSERT INTO taste_changes SELECT organization_id, project_id, 3, 1, NULL, cause, decision_id, actor, recorded_at, NULL, NULL, NULL"
-        " FROM taste_changes WHERE change_id = 2",
+        "INSERT INTO taste_changes SELECT organization_id, project_id, 3, 1, NULL, cause, "
+        "decision_id, actor, recorded_at, NULL, NULL, NULL FROM taste_changes WHERE change_id = 2",
     ],
 )
 def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
@@ -142,4 +166,6 @@ def test_taste_change_that_a_migration_carried_over_is_sound(voted, decide):
     assert integrity.changed_taste_changes(voted.database) == []
     with voted.database.writing() as connection:
         connection.execute(text("UPDATE taste_changes SET change_seq = 1"))
-    assert integrity.changed_taste_changes(voted.database) == ["The taste change 1 was changed in the store."]
+    assert integrity.changed_taste_changes(voted.database) == [
+        "The taste change 1 was changed in the store."
+    ]

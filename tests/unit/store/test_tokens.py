@@ -33,7 +33,9 @@ def ann(store: Store) -> str:
 
 
 def issue(store: Store, user_id: str, kind: str = "api", **more: object) -> str:
-    return store.tokens.issue(user_id, **{"kind": kind, "lifetime": DAY, "actor": "test", **more})[0]
+    return store.tokens.issue(user_id, **{"kind": kind, "lifetime": DAY, "actor": "test", **more})[
+        0
+    ]
 
 
 def impatient(store: Store) -> Store:
@@ -43,13 +45,17 @@ def impatient(store: Store) -> Store:
 
 
 def test_a_secret_is_kept_as_its_hash_alone(store, ann):
-    secret, token = store.tokens.issue(ann, kind="api", lifetime=DAY, actor="test", name="ci", scopes=["votes.read", "votes.cast"])
+    secret, token = store.tokens.issue(
+        ann, kind="api", lifetime=DAY, actor="test", name="ci", scopes=["votes.read", "votes.cast"]
+    )
     assert secret.startswith("rlhf_")
     assert len(secret) == 5 + 43  # 256 bits
     digest = hashlib.sha256(secret.encode()).hexdigest()
     assert token.token_id == digest[:16]
     with store.database.reading() as connection:
-        kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all()) + str(connection.exec_driver_sql("SELECT * FROM audit").all())
+        kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all()) + str(
+            connection.exec_driver_sql("SELECT * FROM audit").all()
+        )
     assert digest in kept
     assert secret not in kept
     assert store.tokens.find(secret).scopes == ("votes.cast", "votes.read")
@@ -120,7 +126,11 @@ def test_nobody_gets_a_token_for_nobody(store):
 
 def test_a_token_of_another_project_is_none(store, ann):
     secret = issue(store, ann)
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="org",
+        project="other",
+    ) as other:
         assert other.tokens.find(secret) is None
         assert other.tokens.redeem(issue(store, ann, "login")) is None
 
@@ -145,7 +155,12 @@ def test_a_try_that_began_before_the_last_one_does_not_wait_for_it(store, clock)
 
 
 def test_tries_at_what_every_project_knows_count_in_all_of_them(store, clock):
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other", clock=clock) as other:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="org",
+        project="other",
+        clock=clock,
+    ) as other:
         for n in range(10):
             assert (store, other)[n % 2].failed_logins.attempt("here", everywhere=["ann"]) == 0.0
         for one in (store, other):
@@ -153,7 +168,12 @@ def test_tries_at_what_every_project_knows_count_in_all_of_them(store, clock):
             assert one.failed_logins.wait_s("ann") == 0.0 == one.failed_logins.wait_s("here")
         other.failed_logins.forget(everywhere=["ann"])
         assert store.failed_logins.attempt(everywhere=["ann"]) == 0.0
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="elsewhere", project="demo", clock=clock) as far:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="elsewhere",
+        project="demo",
+        clock=clock,
+    ) as far:
         assert far.failed_logins.wait_s(everywhere=["ann"]) == 0.0
 
 
@@ -162,7 +182,10 @@ def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
     session, token = store.tokens.exchange(secret, lifetime=DAY)
     assert (token.kind, store.tokens.find(session).user_id) == ("session", ann)
     assert store.tokens.exchange(secret, lifetime=DAY) is None
-    assert [link.action for link in store.audit.after(0, limit=10)][-2:] == ["tokens.redeem", "tokens.issue.session"]
+    assert [link.action for link in store.audit.after(0, limit=10)][-2:] == [
+        "tokens.redeem",
+        "tokens.issue.session",
+    ]
 
 
 def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
@@ -198,7 +221,8 @@ def test_the_wait_has_an_end(store, clock):
     clock.shift += timedelta(days=2)
     store.failed_logins.attempt("bob")
     with store.database.reading() as connection:
-        assert len(connection.exec_driver_sql("SELECT * FROM failed_logins").all()) == 1  # what is a day old is forgotten
+        # what is a day old is forgotten
+        assert len(connection.exec_driver_sql("SELECT * FROM failed_logins").all()) == 1
 
 
 def test_many_tries_at_once_are_counted_before_they_are_made(store):

@@ -1,4 +1,6 @@
-"""Writers that wait are seen, and a long series of transactions lets them go first. No test measures how long anybody waits."""
+"""Writers that wait are seen, and a long series of transactions lets them go first. No test
+measures how long anybody waits.
+"""
 
 import threading
 import time
@@ -10,13 +12,21 @@ from rlhf_pipeline.store.turns import LONGEST_PAUSE_S, Turns
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_series_lets_those_who_wait_go_first(store, make_vote, make_comparisons, make_predictions, monkeypatch):
-    """Not how long it waits, but that it asks between its transactions, and that order and content stay."""
+def test_a_series_lets_those_who_wait_go_first(
+    store, make_vote, make_comparisons, make_predictions, monkeypatch
+):
+    """Not how long it waits, but that it asks between its transactions, and that order and content
+    stay.
+    """
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     asked = []
-    monkeypatch.setattr(store.database._turns, "give_way", lambda others=None: asked.append(store.votes.max_seq()))
+    monkeypatch.setattr(
+        store.database._turns, "give_way", lambda others=None: asked.append(store.votes.max_seq())
+    )
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 10)
-    cast = store.votes.cast_many([make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(35)])
+    cast = store.votes.cast_many(
+        [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(35)]
+    )
     assert asked == [10, 20, 30]
     assert [vote.idempotency_key for vote in cast] == [f"k{i}" for i in range(35)]
     asked.clear()
@@ -59,7 +69,9 @@ def test_a_folder_that_takes_no_mark_only_costs_the_courtesy(tmp_path):
 
 
 def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
-    """Four that are patient wait while one of them has the turn: the lock that the urgent one wants has nobody else before it."""
+    """Four that are patient wait while one of them has the turn: the lock that the urgent one wants
+    has nobody else before it.
+    """
     turns, go_on = Turns(None, 30.0, "here"), threading.Event()
     order: list[str] = []
 
@@ -72,7 +84,9 @@ def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
         asked = [pool.submit(take, f"patient {n}") for n in range(4)]
         _until(lambda: bool(order))
         wanted: list[threading.Lock] = []
-        turns._acquire = lambda lock, deadline: wanted.append(lock) or Turns._acquire(turns, lock, deadline)
+        turns._acquire = lambda lock, deadline: (
+            wanted.append(lock) or Turns._acquire(turns, lock, deadline)
+        )
         asked.append(pool.submit(take, "urgent", urgent=True))
         _until(lambda: bool(wanted))
         assert wanted == [turns._lock]

@@ -19,8 +19,15 @@ def actions(store: Store) -> list[str]:
 
 
 def test_a_user_is_found_by_id_and_by_address_in_any_case(store):
-    ann = store.users.add(email=" Ann@Example.org ", name="Ann", roles=[Role.CURATOR, Role.ANNOTATOR], actor="test")
-    assert (ann.email, ann.roles, ann.has_password, ann.disabled_at) == ("ann@example.org", (Role.ANNOTATOR, Role.CURATOR), False, None)
+    ann = store.users.add(
+        email=" Ann@Example.org ", name="Ann", roles=[Role.CURATOR, Role.ANNOTATOR], actor="test"
+    )
+    assert (ann.email, ann.roles, ann.has_password, ann.disabled_at) == (
+        "ann@example.org",
+        (Role.ANNOTATOR, Role.CURATOR),
+        False,
+        None,
+    )
     assert store.users.get(ann.user_id) == ann == store.users.with_email("ANN@example.org")
     assert store.users.with_email("bob@example.org") is None
     with pytest.raises(NotFound, match="no user 'nope'"):
@@ -35,7 +42,9 @@ def test_the_id_is_a_pseudonym_and_the_chain_holds_no_name(store):
     assert "Ann" not in told
 
 
-@pytest.mark.parametrize("email", ["", "ann", "@host", "ann@", "a b@host", "a@b@c", "x" * 250 + "@host"])
+@pytest.mark.parametrize(
+    "email", ["", "ann", "@host", "ann@", "a b@host", "a@b@c", "x" * 250 + "@host"]
+)
 def test_what_is_no_address_is_refused(store, email):
     with pytest.raises(ConfigurationError, match="no e-mail address"):
         store.users.add(email=email, name="x", actor="test")
@@ -56,7 +65,9 @@ def test_what_is_no_address_is_refused(store, email):
     ],
 )
 def test_address_with_an_invisible_character_is_refused(store, character, name):
-    with pytest.raises(ConfigurationError, match=rf"invisible character U\+[0-9A-F]{{4}} \({name}\)") as refused:
+    with pytest.raises(
+        ConfigurationError, match=rf"invisible character U\+[0-9A-F]{{4}} \({name}\)"
+    ) as refused:
         store.users.add(email=f"an{character}n@example.org", name="x", actor="test")
     assert character not in str(refused.value)
     assert store.users.count() == 0
@@ -88,7 +99,11 @@ def test_an_address_is_taken_once_in_a_project(store):
     store.users.add(email="ann@example.org", name="Ann", actor="test")
     with pytest.raises(ConfigurationError, match="already"):
         store.users.add(email="ANN@example.org", name="Ann", actor="test")
-    with Store.open(store.database.url.render_as_string(hide_password=False), organization="org", project="other") as other:
+    with Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="org",
+        project="other",
+    ) as other:
         other.users.add(email="ann@example.org", name="Ann", actor="test")
         assert other.users.count() == store.users.count() == 1
 
@@ -96,9 +111,18 @@ def test_an_address_is_taken_once_in_a_project(store):
 def test_roles_are_given_and_taken(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
-    assert store.users.set_roles(ann.user_id, [Role.AUDITOR, Role.ADMIN], actor="root").roles == (Role.ADMIN, Role.AUDITOR)
+    assert store.users.set_roles(ann.user_id, [Role.AUDITOR, Role.ADMIN], actor="root").roles == (
+        Role.ADMIN,
+        Role.AUDITOR,
+    )
     assert store.users.set_roles(ann.user_id, [], actor="root").roles == ()
-    assert actions(store)[-5:] == ["roles.revoke", "roles.grant", "roles.grant", "roles.revoke", "roles.revoke"]
+    assert actions(store)[-5:] == [
+        "roles.revoke",
+        "roles.grant",
+        "roles.grant",
+        "roles.revoke",
+        "roles.revoke",
+    ]
     assert [user.email for user in store.users.all()] == ["ann@example.org", "root@example.org"]
 
 
@@ -106,7 +130,10 @@ def test_the_last_admin_is_neither_disabled_nor_demoted(store):
     one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
     two = store.users.add(email="two@example.org", name="Two", roles=[Role.ADMIN], actor="test")
     store.users.disable(two.user_id, actor="test")
-    for change in (lambda: store.users.disable(one.user_id, actor="test"), lambda: store.users.set_roles(one.user_id, [], actor="test")):
+    for change in (
+        lambda: store.users.disable(one.user_id, actor="test"),
+        lambda: store.users.set_roles(one.user_id, [], actor="test"),
+    ):
         with pytest.raises(ConfigurationError, match="last admin"):
             change()
     store.users.enable(two.user_id, actor="test")
@@ -116,7 +143,9 @@ def test_the_last_admin_is_neither_disabled_nor_demoted(store):
 def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_back(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
-    secret, _ = store.tokens.issue(ann.user_id, kind="api", lifetime=timedelta(days=1), actor="test")
+    secret, _ = store.tokens.issue(
+        ann.user_id, kind="api", lifetime=timedelta(days=1), actor="test"
+    )
     assert store.users.disable(ann.user_id, actor="root").disabled_at is not None
     assert store.tokens.find(secret) is None
     assert store.users.enable(ann.user_id, actor="root").disabled_at is None
@@ -137,7 +166,9 @@ def test_a_new_password_ends_sessions_and_leaves_tokens(store):
 
 def test_a_password_that_ended_meanwhile_is_not_hashed_anew_and_lets_nobody_in(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
-    ann = store.users.add(email="ann@example.org", name="Ann", password_hash="old", actor="test").user_id
+    ann = store.users.add(
+        email="ann@example.org", name="Ann", password_hash="old", actor="test"
+    ).user_id
     lasting = {"kind": "session", "lifetime": timedelta(days=1), "actor": "test"}
     store.users.set_password(ann, "new", actor=ann, instead_of="old")
     for refused in (
@@ -167,11 +198,31 @@ def test_a_change_is_made_whole_or_not_at_all_and_of_what_was_read(store):
 
     with pytest.raises(ConfigurationError, match="not what was read"):
         store.users.change(ann.user_id, name="Other", disabled=True, actor="test", check=refuse)
-    assert (store.users.get(root.user_id), store.users.get(ann.user_id), len(actions(store))) == (root, ann, n_acts)
-    changed = store.users.change(ann.user_id, name=" Anna ", roles=[Role.CURATOR], disabled=True, actor="test")
-    assert (changed.name, changed.roles, changed.disabled_at is None) == ("Anna", (Role.CURATOR,), False)
-    assert actions(store)[n_acts:] == ["users.rename", "roles.revoke", "roles.grant", "users.disable"]
-    assert store.users.change(ann.user_id, name="Anna", roles=[Role.CURATOR], disabled=True, actor="test") == changed
+    assert (store.users.get(root.user_id), store.users.get(ann.user_id), len(actions(store))) == (
+        root,
+        ann,
+        n_acts,
+    )
+    changed = store.users.change(
+        ann.user_id, name=" Anna ", roles=[Role.CURATOR], disabled=True, actor="test"
+    )
+    assert (changed.name, changed.roles, changed.disabled_at is None) == (
+        "Anna",
+        (Role.CURATOR,),
+        False,
+    )
+    assert actions(store)[n_acts:] == [
+        "users.rename",
+        "roles.revoke",
+        "roles.grant",
+        "users.disable",
+    ]
+    assert (
+        store.users.change(
+            ann.user_id, name="Anna", roles=[Role.CURATOR], disabled=True, actor="test"
+        )
+        == changed
+    )
     assert len(actions(store)) == n_acts + 4  # what is so already is no act
 
 
@@ -196,7 +247,8 @@ def test_a_name_stays_one(store):
         store.users.rename(ann.user_id, "  ", actor="test")
 
 
-# --- of the organisation ------------------------------------------------------------------------------------------------------------
+# --- of the organisation
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -208,12 +260,26 @@ def other(store):
 
 
 def stranger(store: Store) -> Store:
-    return Store.open(store.database.url.render_as_string(hide_password=False), organization="elsewhere", project="demo")
+    return Store.open(
+        store.database.url.render_as_string(hide_password=False),
+        organization="elsewhere",
+        project="demo",
+    )
 
 
 def test_a_role_of_the_organisation_holds_in_every_project_of_it_and_in_no_other(store, other):
-    boss = store.users.add(email="boss@example.org", name="Boss", roles=[Role.CURATOR], organization_roles=[Role.AUDITOR], actor="test")
-    assert (boss.roles, boss.organization_roles, boss.in_every_project) == ((Role.CURATOR,), (Role.AUDITOR,), True)
+    boss = store.users.add(
+        email="boss@example.org",
+        name="Boss",
+        roles=[Role.CURATOR],
+        organization_roles=[Role.AUDITOR],
+        actor="test",
+    )
+    assert (boss.roles, boss.organization_roles, boss.in_every_project) == (
+        (Role.CURATOR,),
+        (Role.AUDITOR,),
+        True,
+    )
     assert boss.all_roles == (Role.AUDITOR, Role.CURATOR)
     there = other.users.get(boss.user_id)
     assert (there.roles, there.all_roles, there.email) == ((), (Role.AUDITOR,), "boss@example.org")
@@ -224,9 +290,14 @@ def test_a_role_of_the_organisation_holds_in_every_project_of_it_and_in_no_other
         assert elsewhere.users.all() == []
         with pytest.raises(NotFound):
             elsewhere.users.get(boss.user_id)
-    assert other.users.set_roles(boss.user_id, [Role.ENGINEER], actor="test").all_roles == (Role.AUDITOR, Role.ENGINEER)
+    assert other.users.set_roles(boss.user_id, [Role.ENGINEER], actor="test").all_roles == (
+        Role.AUDITOR,
+        Role.ENGINEER,
+    )
     assert store.users.get(boss.user_id) == boss  # a role in one project is none in another
-    assert other.users.set_organization_roles(boss.user_id, [], actor="test").all_roles == (Role.ENGINEER,)
+    assert other.users.set_organization_roles(boss.user_id, [], actor="test").all_roles == (
+        Role.ENGINEER,
+    )
     assert store.users.get(boss.user_id).all_roles == (Role.CURATOR,)
     assert [user.all_roles for user in store.users.all()] == [(Role.CURATOR,)]
     assert [action for action in actions(store) if action.startswith(("roles", "users"))] == [
@@ -238,22 +309,53 @@ def test_a_role_of_the_organisation_holds_in_every_project_of_it_and_in_no_other
 
 def test_whoever_gets_into_the_organisation_comes_without_what_a_project_gave_them(store, other):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
-    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], password_hash="known to the admin", actor="test")
-    old = [store.tokens.issue(ann.user_id, kind=kind, lifetime=timedelta(days=1), actor="test")[0] for kind in ("api", "session", "login")]
+    ann = store.users.add(
+        email="ann@example.org",
+        name="Ann",
+        roles=[Role.ANNOTATOR],
+        password_hash="known to the admin",
+        actor="test",
+    )
+    old = [
+        store.tokens.issue(ann.user_id, kind=kind, lifetime=timedelta(days=1), actor="test")[0]
+        for kind in ("api", "session", "login")
+    ]
     raised = store.users.set_organization_roles(ann.user_id, [Role.ADMIN], actor="test")
-    assert (raised.user_id, raised.roles, raised.has_password) == (ann.user_id, (Role.ANNOTATOR,), False)
+    assert (raised.user_id, raised.roles, raised.has_password) == (
+        ann.user_id,
+        (Role.ANNOTATOR,),
+        False,
+    )
     assert [store.tokens.find(secret) for secret in old] == [None] * 3
     assert store.tokens.redeem(old[2]) is None
     assert other.users.with_email("ann@example.org").all_roles == (Role.ADMIN,)
     other.users.set_password(ann.user_id, "her own", actor=ann.user_id)
-    assert store.users.password_hash(ann.user_id) == other.users.password_hash(ann.user_id) == "her own"
-    assert store.users.rename(ann.user_id, "Anna", actor="test").name == other.users.get(ann.user_id).name == "Anna"
+    assert (
+        store.users.password_hash(ann.user_id)
+        == other.users.password_hash(ann.user_id)
+        == "her own"
+    )
+    assert (
+        store.users.rename(ann.user_id, "Anna", actor="test").name
+        == other.users.get(ann.user_id).name
+        == "Anna"
+    )
 
 
-def test_a_token_of_the_organisation_holds_in_every_project_until_its_owner_is_disabled(store, other):
+def test_a_token_of_the_organisation_holds_in_every_project_until_its_owner_is_disabled(
+    store, other
+):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
-    boss = store.users.add(email="boss@example.org", name="Boss", roles=[Role.CURATOR], organization_roles=[Role.AUDITOR], actor="test")
-    secret, token = store.tokens.issue(boss.user_id, kind="api", lifetime=timedelta(days=1), actor="test")
+    boss = store.users.add(
+        email="boss@example.org",
+        name="Boss",
+        roles=[Role.CURATOR],
+        organization_roles=[Role.AUDITOR],
+        actor="test",
+    )
+    secret, token = store.tokens.issue(
+        boss.user_id, kind="api", lifetime=timedelta(days=1), actor="test"
+    )
     assert store.tokens.find(secret).user_id == other.tokens.find(secret).user_id == boss.user_id
     assert [one.token_id for one in other.tokens.of_user(boss.user_id)] == [token.token_id]
     with stranger(store) as elsewhere:
@@ -263,30 +365,46 @@ def test_a_token_of_the_organisation_holds_in_every_project_until_its_owner_is_d
     assert (store.tokens.find(secret), other.tokens.find(secret)) == (None, None)
 
 
-def test_who_was_disabled_in_one_project_and_enabled_in_another_gets_in_by_a_link_in_both(store, other):
-    """The row that stands in for an account where it has roles was left disabled, and no login link held there ever again."""
+def test_who_was_disabled_in_one_project_and_enabled_in_another_gets_in_by_a_link_in_both(
+    store, other
+):
+    """The row that stands in for an account where it has roles was left disabled, and no login link
+    held there ever again.
+    """
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
-    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+    boss = store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test"
+    ).user_id
     other.users.set_roles(boss, [Role.CURATOR], actor="test")
     other.users.disable(boss, actor="test")
     store.users.rename(boss, "Bea", actor="test")
     store.users.enable(boss, actor="test")
     for project in (store, other):
-        secret, _ = project.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
+        secret, _ = project.tokens.issue(
+            boss, kind="login", lifetime=timedelta(days=1), actor="test"
+        )
         assert project.tokens.redeem(secret) is not None
     with store.database.reading() as connection:
-        rows = connection.exec_driver_sql("SELECT name, disabled_at FROM users WHERE email = 'boss@example.org'").all()
+        rows = connection.exec_driver_sql(
+            "SELECT name, disabled_at FROM users WHERE email = 'boss@example.org'"
+        ).all()
     assert [tuple(row) for row in rows] == [("Bea", None)] * 2
     with store.database.writing() as connection:  # as a store may have it from before
-        connection.exec_driver_sql("UPDATE users SET disabled_at = created_at WHERE project_id = 'other'")
+        connection.exec_driver_sql(
+            "UPDATE users SET disabled_at = created_at WHERE project_id = 'other'"
+        )
     secret, _ = other.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
     assert other.tokens.redeem(secret) is not None
 
 
 @on_postgres
 @pytest.mark.parametrize("act", ["change", "password", "roles of the organisation"])
-def test_nobody_changes_an_account_of_the_organisation_from_another_project_meanwhile(store, other, act):
-    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+def test_nobody_changes_an_account_of_the_organisation_from_another_project_meanwhile(
+    store, other, act
+):
+    boss = store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test"
+    ).user_id
     is_done = threading.Event()
 
     def elsewhere() -> None:
@@ -302,24 +420,38 @@ def test_nobody_changes_an_account_of_the_organisation_from_another_project_mean
 
         def check(user: User) -> None:
             started.append(pool.submit(elsewhere))
-            assert not is_done.wait(1), "changed by somebody else after it was read, before it was written"
+            assert not is_done.wait(1), (
+                "changed by somebody else after it was read, before it was written"
+            )
 
         started: list[Future[None]] = []
         roles = [Role.AUDITOR, Role.ENGINEER]
         store.users.change(boss, organization_roles=roles, disabled=True, actor="test", check=check)
         started[0].result(10)
     found = store.users.get(boss)
-    assert (found.organization_roles, found.disabled_at is not None) == ((Role.AUDITOR, Role.ENGINEER), True)
-    assert (found.name, found.has_password) == ("Bea" if act == "change" else "Boss", act == "password")
+    assert (found.organization_roles, found.disabled_at is not None) == (
+        (Role.AUDITOR, Role.ENGINEER),
+        True,
+    )
+    assert (found.name, found.has_password) == (
+        "Bea" if act == "change" else "Boss",
+        act == "password",
+    )
 
 
 @on_postgres
 @pytest.mark.parametrize("act", ["password", "disabled", "revoked"])
 def test_what_ends_in_another_project_meanwhile_lets_nobody_in(store, other, act):
-    """A login under way was checked, then its password, account or token ended in another project, then its session was made."""
+    """A login under way was checked, then its password, account or token ended in another project,
+    then its session was made.
+    """
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     boss = store.users.add(
-        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], password_hash="old", actor="test"
+        email="boss@example.org",
+        name="Boss",
+        organization_roles=[Role.AUDITOR],
+        password_hash="old",
+        actor="test",
     ).user_id
     link, _ = store.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
     _, asking = store.tokens.issue(boss, kind="session", lifetime=timedelta(days=1), actor="test")
@@ -349,7 +481,9 @@ def test_what_ends_in_another_project_meanwhile_lets_nobody_in(store, other, act
             if last_look in sql and not started:
                 started.append(pool.submit(ending))
                 started[0].add_done_callback(lambda _: is_done.set())
-                assert not is_done.wait(1), "ended by somebody else after it was looked at, before the session was made"
+                assert not is_done.wait(1), (
+                    "ended by somebody else after it was looked at, before the session was made"
+                )
 
         secret, _ = under_way()
         assert is_done.wait(10)
@@ -359,7 +493,9 @@ def test_what_ends_in_another_project_meanwhile_lets_nobody_in(store, other, act
 
 @on_postgres
 def test_a_login_link_of_the_organisation_is_redeemed_in_one_project_alone(store, other):
-    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test").user_id
+    boss = store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.AUDITOR], actor="test"
+    ).user_id
     link, _ = store.tokens.issue(boss, kind="login", lifetime=timedelta(days=1), actor="test")
     there: list[Future[object]] = []
     with ThreadPoolExecutor(1) as pool:
@@ -380,8 +516,12 @@ def test_an_address_is_of_one_account_in_an_organisation_that_knows_it(store, ot
     with pytest.raises(ConfigurationError, match="account of its own in other"):
         store.users.set_organization_roles(ann.user_id, [Role.AUDITOR], actor="test")
     with pytest.raises(ConfigurationError, match="already"):
-        store.users.add(email="ann@example.org", name="Ann", organization_roles=[Role.AUDITOR], actor="test")
-    other.users.add(email="bo@example.org", name="Bo", organization_roles=[Role.AUDITOR], actor="test")
+        store.users.add(
+            email="ann@example.org", name="Ann", organization_roles=[Role.AUDITOR], actor="test"
+        )
+    other.users.add(
+        email="bo@example.org", name="Bo", organization_roles=[Role.AUDITOR], actor="test"
+    )
     with pytest.raises(ConfigurationError, match="already"):
         store.users.add(email="bo@example.org", name="Bo", actor="test")
     assert store.users.get(ann.user_id) == ann
@@ -389,7 +529,9 @@ def test_an_address_is_of_one_account_in_an_organisation_that_knows_it(store, ot
 
 
 def test_an_admin_of_the_organisation_is_one_of_each_project(store, other):
-    boss = store.users.add(email="boss@example.org", name="Boss", organization_roles=[Role.ADMIN], actor="test")
+    boss = store.users.add(
+        email="boss@example.org", name="Boss", organization_roles=[Role.ADMIN], actor="test"
+    )
     one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
     assert store.users.set_roles(one.user_id, [], actor="test").roles == ()
     for change in (
@@ -402,8 +544,13 @@ def test_an_admin_of_the_organisation_is_one_of_each_project(store, other):
 
 
 def test_users_and_tokens_are_read_page_by_page(store, other):
-    ids = [store.users.add(email=f"u{i:02}@example.org", name="x", actor="test").user_id for i in range(7)]
-    boss = other.users.add(email="u03b@example.org", name="x", organization_roles=[Role.AUDITOR], actor="test")
+    ids = [
+        store.users.add(email=f"u{i:02}@example.org", name="x", actor="test").user_id
+        for i in range(7)
+    ]
+    boss = other.users.add(
+        email="u03b@example.org", name="x", organization_roles=[Role.AUDITOR], actor="test"
+    )
     store.users.set_roles(boss.user_id, [Role.CURATOR], actor="test")  # two rows, one account
     ids.insert(4, boss.user_id)
     found, after = [], None
@@ -414,7 +561,10 @@ def test_users_and_tokens_are_read_page_by_page(store, other):
     with pytest.raises(NotFound):
         store.users.page(after="nobody", limit=3)
 
-    made = [store.tokens.issue(ids[0], kind="api", lifetime=timedelta(days=1), actor="test")[1].token_id for _ in range(5)]
+    made = [
+        store.tokens.issue(ids[0], kind="api", lifetime=timedelta(days=1), actor="test")[1].token_id
+        for _ in range(5)
+    ]
     store.tokens.issue(ids[0], kind="session", lifetime=timedelta(days=1), actor="test")
     seen, before = [], None
     while page := store.tokens.of_user(ids[0], kind="api", before=before, limit=2):

@@ -1,4 +1,6 @@
-"""What the store returns to a user who may vote: their votes, and all votes on what they have judged, whatever else is stored."""
+"""What the store returns to a user who may vote: their votes, and all votes on what they have
+judged, whatever else is stored.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -21,15 +23,25 @@ READER, OTHERS = "reader", ("ann", "bob")
 COMPARISONS = ("c0", "c1", "c2", "c3")
 CHOICES = st.sampled_from(["a", "b", "tie", "skip"])
 VOTE = st.tuples(st.sampled_from(OTHERS), st.sampled_from(COMPARISONS), CHOICES)
-# What the reader does with a comparison: nothing, a judgement, a skip, or a judgement that is taken back.
-OWN = st.fixed_dictionaries({c: st.sampled_from(["nothing", "judges", "skips", "undoes"]) for c in COMPARISONS})
+# What the reader does with a comparison: nothing, a judgement, a skip, or a judgement that is taken
+# back.
+OWN = st.fixed_dictionaries(
+    {c: st.sampled_from(["nothing", "judges", "skips", "undoes"]) for c in COMPARISONS}
+)
 
 
 def cast(store: Store, key: str, who: str, comparison_id: str, choice: str, **more: Any) -> str:
     vote = NewVote(
-        comparison_id=comparison_id, annotator_id=who, annotator_kind="human", choice=Choice(choice), voted_at=NOON, origin="api",
-        duration_s=2.0, idempotency_key=key, **more,
-    )  # fmt: skip
+        comparison_id=comparison_id,
+        annotator_id=who,
+        annotator_kind="human",
+        choice=Choice(choice),
+        voted_at=NOON,
+        origin="api",
+        duration_s=2.0,
+        idempotency_key=key,
+        **more,
+    )
     return store.votes.cast(vote).vote_id
 
 
@@ -39,10 +51,20 @@ def play(store: Store, own: dict[str, str], others: list[tuple[str, str, str]]) 
     for comparison_id, does in own.items():
         if does == "nothing":
             continue
-        mine = cast(store, f"own {comparison_id}", READER, comparison_id, "skip" if does == "skips" else "a")
+        mine = cast(
+            store, f"own {comparison_id}", READER, comparison_id, "skip" if does == "skips" else "a"
+        )
         if does == "undoes":
             undone = VoteDetails(flags=("undone",))
-            cast(store, f"undo {comparison_id}", READER, comparison_id, "skip", supersedes=mine, details=undone)
+            cast(
+                store,
+                f"undo {comparison_id}",
+                READER,
+                comparison_id,
+                "skip",
+                supersedes=mine,
+                details=undone,
+            )
 
 
 def read(store: Store) -> tuple[Any, ...]:
@@ -65,8 +87,15 @@ def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(visibility, "FEW", request.param)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(own=OWN, others=st.lists(VOTE, max_size=8), redrawn=st.lists(CHOICES, min_size=8, max_size=8), data=st.data())
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    own=OWN,
+    others=st.lists(VOTE, max_size=8),
+    redrawn=st.lists(CHOICES, min_size=8, max_size=8),
+    data=st.data(),
+)
 def test_hidden_votes_change_nothing_that_is_read(
     few: None,
     migrated: Path,
@@ -78,12 +107,17 @@ def test_hidden_votes_change_nothing_that_is_read(
 ):
     hidden = [c for c, does in own.items() if does != "judges"]
     moved = [data.draw(st.sampled_from(hidden)) if c in hidden else c for _, c, _ in others]
-    other = [(who, to, redrawn[i] if c in hidden else choice) for i, ((who, c, choice), to) in enumerate(zip(others, moved, strict=True))]
+    other = [
+        (who, to, redrawn[i] if c in hidden else choice)
+        for i, ((who, c, choice), to) in enumerate(zip(others, moved, strict=True))
+    ]
     found = []
     for world in (others, other):
         with TemporaryDirectory() as folder:
             shutil.copy(migrated, f"{folder}/store.db")
-            with Store.open(f"sqlite:///{folder}/store.db", organization="org", project="demo", clock=Frozen()) as store:
+            with Store.open(
+                f"sqlite:///{folder}/store.db", organization="org", project="demo", clock=Frozen()
+            ) as store:
                 store.comparisons.publish(make_comparisons(4), published_at=NOON)
                 play(store, own, world)
                 found.append(read(store))

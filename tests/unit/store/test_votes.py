@@ -68,7 +68,9 @@ def test_the_same_key_and_body_give_back_the_stored_vote(store, make_vote):
 
 def test_the_same_moment_in_another_zone_is_the_same_body(store, make_vote):
     first = store.votes.cast(make_vote(voted_at=NOON))
-    assert store.votes.cast(make_vote(voted_at=NOON.astimezone(timezone(timedelta(hours=5))))) == first
+    assert (
+        store.votes.cast(make_vote(voted_at=NOON.astimezone(timezone(timedelta(hours=5))))) == first
+    )
 
 
 def test_the_same_key_with_another_body_is_a_conflict(store, make_vote):
@@ -90,7 +92,9 @@ def test_a_batch_is_as_good_as_single_votes(store, url, make_vote, make_comparis
     with Store.open(url, organization="org", project="other") as other:
         other.comparisons.publish(make_comparisons(4), published_at=NOON)
         single = [other.votes.cast(vote) for vote in sent]
-    assert [v.model_dump(exclude={"received_at"}) for v in batch] == [v.model_dump(exclude={"received_at"}) for v in single]
+    assert [v.model_dump(exclude={"received_at"}) for v in batch] == [
+        v.model_dump(exclude={"received_at"}) for v in single
+    ]
 
 
 def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make_vote):
@@ -150,7 +154,9 @@ def test_the_last_pass_of_an_annotator_counts(store, make_vote):
 def test_a_correction_of_an_earlier_pass_does_not_displace_the_later_pass(store, make_vote):
     first = store.votes.cast(make_vote())
     second_pass = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
-    store.votes.cast(make_vote(choice="tie", supersedes=first.vote_id, idempotency_key="late correction"))
+    store.votes.cast(
+        make_vote(choice="tie", supersedes=first.vote_id, idempotency_key="late correction")
+    )
     assert store.votes.snapshot([DAY])["vote_id"].tolist() == [second_pass.vote_id]
 
 
@@ -168,31 +174,52 @@ def counting(rows: list[dict], days: set[str], up_to_seq: int) -> list[int]:
     turns = {}
     for row in rows:
         if row["seq"] <= up_to_seq:
-            turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append((row["pass_no"], row["revision_no"], row["seq"]))
+            turns.setdefault((row["comparison_id"], row["annotator_id"]), []).append(
+                (row["pass_no"], row["revision_no"], row["seq"])
+            )
     last = {max(of_one)[2] for of_one in turns.values()}
     return [row["seq"] for row in rows if row["seq"] in last and row["day"] in days]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on_whichever_day(store, make_vote, seed):
+def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on_whichever_day(
+    store, make_vote, seed
+):
     rng = random.Random(seed)
     days = ["2026-01-01", "2026-01-02", "2026-01-03"]
     live: list[Vote] = []
     for n in range(60):
         corrected = rng.choice(live) if live and rng.random() < 0.5 else None
-        who = (corrected.comparison_id, corrected.annotator_id) if corrected else (f"c{rng.randrange(2)}", rng.choice(("ann", "bob")))
+        who = (
+            (corrected.comparison_id, corrected.annotator_id)
+            if corrected
+            else (f"c{rng.randrange(2)}", rng.choice(("ann", "bob")))
+        )
         at = datetime.fromisoformat(f"{rng.choice(days)}T12:00:00+00:00")
         supersedes = corrected.vote_id if corrected else None
-        cast = store.votes.cast(make_vote(*who, choice=rng.choice("ab"), voted_at=at, supersedes=supersedes, idempotency_key=f"k{n}"))
+        cast = store.votes.cast(
+            make_vote(
+                *who,
+                choice=rng.choice("ab"),
+                voted_at=at,
+                supersedes=supersedes,
+                idempotency_key=f"k{n}",
+            )
+        )
         live = [vote for vote in live if vote is not corrected] + [cast]
     with store.database.reading() as connection:
-        rows = [dict(row) for row in connection.execute(votes.select().order_by(votes.c.seq)).mappings()]
+        rows = [
+            dict(row) for row in connection.execute(votes.select().order_by(votes.c.seq)).mappings()
+        ]
     assert any(row["revision_no"] > 1 for row in rows)
     assert any(row["pass_no"] > 2 for row in rows)
     for seq in range(0, 61, 3):
         for asked in (days[:1], days[1:2], days[2:], days[:2], days):
             expected = counting(rows, set(asked), seq)
-            assert store.votes.snapshot(asked, up_to_seq=seq)["seq"].tolist() == expected, (asked, seq)
+            assert store.votes.snapshot(asked, up_to_seq=seq)["seq"].tolist() == expected, (
+                asked,
+                seq,
+            )
             if len(asked) == 1:
                 assert store.votes.day_digest(asked[0], seq).n == len(expected)
 
@@ -213,14 +240,18 @@ def test_a_snapshot_carries_prompt_and_repeat(store, make_vote, make_comparisons
 
 
 def test_a_snapshot_says_which_side_stood_left_where_a_card_was_dealt(store, make_vote):
-    store.votes.cast_many([make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)])
+    store.votes.cast_many(
+        [make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)]
+    )
     for frame in (store.votes.snapshot([DAY]), store.votes.on(["c0", "c1", "c2"])):
         assert frame["is_swapped"].isna().tolist() == [True, False, False]
         assert frame["is_swapped"].tolist()[1:] == [True, False]
 
 
 def test_efforts_are_of_votes_that_tell_of_any_up_to_a_seq(store, make_vote):
-    cast = store.votes.cast_many([make_vote("c0"), make_vote("c1", duration_s=2.5), make_vote("c2", stated_confidence=0.7)])
+    cast = store.votes.cast_many(
+        [make_vote("c0"), make_vote("c1", duration_s=2.5), make_vote("c2", stated_confidence=0.7)]
+    )
     efforts = store.votes.efforts()
     assert efforts["vote_id"].tolist() == [vote.vote_id for vote in cast[1:]]
     assert efforts["duration_s"].tolist()[0] == 2.5
@@ -232,19 +263,34 @@ def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
     tomorrow = NOON + timedelta(days=1)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))
-    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in store.votes.touched_days(0)] == [(DAY, 2, 2)]
+    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in store.votes.touched_days(0)] == [
+        (DAY, 2, 2)
+    ]
     assert store.votes.touched_days(2) == []
-    store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, voted_at=tomorrow, idempotency_key="k3"))
+    store.votes.cast(
+        make_vote(
+            "c0", choice="b", supersedes=first.vote_id, voted_at=tomorrow, idempotency_key="k3"
+        )
+    )
     store.votes.cast(make_vote("c1", choice="b", voted_at=tomorrow, idempotency_key="k4"))
     touched = store.votes.touched_days(2)
-    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in touched] == [(DAY, 2, 4), (NEXT_DAY, 2, 4)]
+    assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in touched] == [
+        (DAY, 2, 4),
+        (NEXT_DAY, 2, 4),
+    ]
     assert touched[0].last_received_at.tzinfo is not None
-    assert (store.votes.max_seq(DAY), store.votes.max_seq(NEXT_DAY), store.votes.max_seq("2026-01-03")) == (4, 4, 0)
+    assert (
+        store.votes.max_seq(DAY),
+        store.votes.max_seq(NEXT_DAY),
+        store.votes.max_seq("2026-01-03"),
+    ) == (4, 4, 0)
 
 
 def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote, make_comparisons):
     store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=NOON)
-    store.votes.cast_many([make_vote("c0"), make_vote("c0", "bob"), make_vote("r0"), make_vote("c1", choice="skip")])
+    store.votes.cast_many(
+        [make_vote("c0"), make_vote("c0", "bob"), make_vote("r0"), make_vote("c1", choice="skip")]
+    )
     assert store.votes.n_voted_comparisons() == 2
     assert store.votes.n_voted_comparisons(choices=[Choice.A, Choice.B]) == 1
     assert store.votes.n_voted_comparisons(after_seq=2) == 1
@@ -252,7 +298,9 @@ def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote
 
 def test_whose_votes_there_are_is_told_by_kind(store, make_vote):
     assert store.votes.annotator_kinds() == set()
-    store.votes.cast_many([make_vote(), make_vote("c1"), make_vote(annotator_id="bob", annotator_kind="human")])
+    store.votes.cast_many(
+        [make_vote(), make_vote("c1"), make_vote(annotator_id="bob", annotator_kind="human")]
+    )
     assert store.votes.annotator_kinds() == {AnnotatorKind.SIMULATED, AnnotatorKind.HUMAN}
 
 
@@ -269,4 +317,8 @@ def test_projects_do_not_see_each_other(store, url, make_vote):
 
 def test_no_votes_is_nothing(store):
     assert store.votes.cast_many([]) == []
-    assert (store.votes.max_seq(), store.votes.count(), store.votes.n_voted_comparisons()) == (0, 0, 0)
+    assert (store.votes.max_seq(), store.votes.count(), store.votes.n_voted_comparisons()) == (
+        0,
+        0,
+        0,
+    )

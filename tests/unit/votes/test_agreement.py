@@ -12,19 +12,45 @@ def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
     """(comparison, annotator, choice, repeat_of)"""
     frame = pd.DataFrame(rows, columns=["comparison_id", "annotator_id", "choice", "repeat_of"])
     moment = pd.Timestamp("2026-01-01T10:00Z")
-    more = {"day": "2026-01-01", "seq": range(1, len(frame) + 1), "vote_id": [f"v{i}" for i in range(len(frame))], "strength": None}
-    frame = frame.assign(**more, prompt_id=frame["comparison_id"], annotator_kind="human", voted_at=moment, received_at=moment)
+    more = {
+        "day": "2026-01-01",
+        "seq": range(1, len(frame) + 1),
+        "vote_id": [f"v{i}" for i in range(len(frame))],
+        "strength": None,
+    }
+    frame = frame.assign(
+        **more,
+        prompt_id=frame["comparison_id"],
+        annotator_kind="human",
+        voted_at=moment,
+        received_at=moment,
+    )
     return check_frame(frame, VOTES)
 
 
 def flipping_votes(n: int, n_votes: int, flips: float, seed: int = 0) -> pd.DataFrame:
     """Everybody prefers a, and errs independently."""
     rng = np.random.default_rng(seed)
-    return votes([(f"c{i}", f"w{j}", "b" if rng.random() < flips else "a", None) for i in range(n) for j in range(n_votes)])
+    return votes(
+        [
+            (f"c{i}", f"w{j}", "b" if rng.random() < flips else "a", None)
+            for i in range(n)
+            for j in range(n_votes)
+        ]
+    )
 
 
 def test_raw_agreement_counts_pairs_of_votes_and_ties_as_a_choice():
-    measured = agreement(votes([("c1", "x", "a", None), ("c1", "y", "a", None), ("c1", "z", "tie", None), ("c2", "x", "b", None)]))
+    measured = agreement(
+        votes(
+            [
+                ("c1", "x", "a", None),
+                ("c1", "y", "a", None),
+                ("c1", "z", "tie", None),
+                ("c2", "x", "b", None),
+            ]
+        )
+    )
     assert measured.raw_agreement.value == pytest.approx(1 / 3)
     assert (measured.n_overlapping, measured.n_comparisons, measured.n_annotators) == (1, 2, 3)
     assert measured.share_of_ties == pytest.approx(1 / 4)
@@ -32,15 +58,20 @@ def test_raw_agreement_counts_pairs_of_votes_and_ties_as_a_choice():
 
 def test_a_repeat_is_consistent_when_the_same_completion_is_chosen_on_the_other_side():
     first = [(f"c{i}", "x", "a", None) for i in range(4)]
-    again = [("r0", "x", "b", "c0"), ("r1", "x", "b", "c1"), ("r2", "x", "b", "c2"), ("r3", "x", "a", "c3")]
+    again = [
+        ("r0", "x", "b", "c0"),
+        ("r1", "x", "b", "c1"),
+        ("r2", "x", "b", "c2"),
+        ("r3", "x", "a", "c3"),
+    ]
     measured = agreement(votes(first + again))
     assert measured.self_consistency.value == 0.75
     assert measured.raw_agreement is None
 
 
 def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
-    # Three votes that each flip with 0.15: the others agree with probability .7225 + .0225 and are then right with
-    # .7225 / .745; a vote agrees with them with .85 · .9698 + .15 · .0302.
+    # Three votes that each flip with 0.15: the others agree with probability .7225 + .0225 and are
+    # then right with .7225 / .745; a vote agrees with them with .85 · .9698 + .15 · .0302.
     others_right = 0.85**2 / (0.85**2 + 0.15**2)
     expected = 0.85 * others_right + 0.15 * (1 - others_right)
     measured = noise_ceiling(flipping_votes(2000, 3, 0.15))
@@ -72,7 +103,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for _ in range(200):
         by_group = rng.normal(0.0, 1.0, size=60)
         values = np.repeat(by_group, 5) + rng.normal(0.0, 0.3, size=300)
-        found = interval_of_mean(values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300))
+        found = interval_of_mean(
+            values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300)
+        )
         covered += found.low <= 0 <= found.high
     assert 0.90 <= covered / 200 <= 0.99
 
@@ -84,11 +117,17 @@ def test_an_interval_of_nothing_but_successes_is_not_a_point():
 
 
 def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups():
-    """Three of four right in each of ten prompts: so it is in every resample, which is no certainty."""
+    """Three of four right in each of ten prompts: so it is in every resample, which is no
+    certainty.
+    """
     right, prompts = np.tile([1.0, 1.0, 1.0, 0.0], 10), np.repeat(np.arange(10), 4)
     found = interval_of_mean(right, groups=prompts)
     assert (found.value, found.n) == (0.75, 40)
-    assert (found.low, found.high) == (pytest.approx(0.4422, abs=1e-4), pytest.approx(0.9190, abs=1e-4))  # of 7.5 of 10
+    # of 7.5 of 10
+    assert (found.low, found.high) == (
+        pytest.approx(0.4422, abs=1e-4),
+        pytest.approx(0.9190, abs=1e-4),
+    )
     of_many = interval_of_mean(np.tile(right, 100), groups=np.repeat(np.arange(1000), 4))
     assert 0.7 < of_many.low < 0.75 < of_many.high < 0.8
     one_differs = interval_of_mean(np.append(right[:-1], 1.0), groups=prompts)
@@ -101,7 +140,9 @@ def test_a_loss_that_is_the_same_everywhere_is_no_share():
 
 
 def test_every_resample_draws_as_many_groups_as_there_are():
-    totals = resampled_sums(np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100))
+    totals = resampled_sums(
+        np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100)
+    )
     assert totals.shape == (100, 2)
     assert (totals[:, 0] == 17).all()
     assert len(np.unique(totals[:, 1])) > 20
@@ -130,7 +171,12 @@ def test_a_later_pass_is_consistent_when_the_same_side_is_chosen_because_sides_a
 def test_swapped_repeats_and_later_passes_measure_self_consistency_together():
     frame = votes([("c0", "x", "a", None), ("r0", "x", "a", "c0")])
     assert agreement(frame).self_consistency.value == 0
-    assert agreement(frame, passes=passes([("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b")])).self_consistency.value == 0.75
+    assert (
+        agreement(
+            frame, passes=passes([("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b")])
+        ).self_consistency.value
+        == 0.75
+    )
 
 
 def test_a_skipped_pass_measures_nothing():

@@ -13,11 +13,18 @@ from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 
 def efforts(votes: pd.DataFrame, *, seconds: object = None, sure: object = None) -> pd.DataFrame:
-    return check_frame(pd.DataFrame({"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": sure}), EFFORTS)
+    return check_frame(
+        pd.DataFrame(
+            {"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": sure}
+        ),
+        EFFORTS,
+    )
 
 
 def shown(n: int, **columns: object) -> pd.DataFrame:
-    return comparisons_of(np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)).assign(**columns)
+    return comparisons_of(
+        np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
+    ).assign(**columns)
 
 
 def figures(votes: pd.DataFrame, **more: object) -> pd.DataFrame:
@@ -61,7 +68,8 @@ def test_what_nobody_measured_is_missing_and_not_zero():
 
 
 def test_a_share_of_few_has_wide_ends():
-    again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=9)  # sides swapped: the same judgement
+    # sides swapped: the same judgement
+    again = votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=9)
     votes = pd.concat([votes_of([0, 0, 1], [0, 1, 0], ["a", "a", "b"]), again], ignore_index=True)
     one, other = (figures(votes).loc[f"ann{i:04d}"] for i in range(2))
     assert (one["n_again"], one["self_consistency"], one["self_consistency_high"]) == (1, 1.0, 1.0)
@@ -74,10 +82,14 @@ def test_earlier_passes_count_as_judging_again():
     votes = votes_of([0, 1], 0, ["a", "b"])
     passes = pd.DataFrame(
         {
-            "prompt_id": "p0", "comparison_id": ["c00000", "c00001"], "annotator_id": ["ann0000", "somebody else"], "pass_no": 2,
-            "choice_first": ["b", "b"], "choice": ["a", "b"],
+            "prompt_id": "p0",
+            "comparison_id": ["c00000", "c00001"],
+            "annotator_id": ["ann0000", "somebody else"],
+            "pass_no": 2,
+            "choice_first": ["b", "b"],
+            "choice": ["a", "b"],
         }
-    )  # fmt: skip
+    )
     found = figures(votes, passes=passes).loc["ann0000"]
     assert (found["n_again"], found["self_consistency"]) == (1, 0.0)
 
@@ -86,7 +98,8 @@ def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
     votes = votes_of(range(11), [0] * 6 + [1] * 5, ["a"] * 11)
     found = figures(votes, efforts=efforts(votes, seconds=[6.0, 1, 5, 2, 4, 3, *range(5)]))
     assert found.loc["ann0000", "n_timed"] == 6
-    assert ends(found.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]  # 2 in 64 that all six lie on one side of the true median
+    # 2 in 64 that all six lie on one side of the true median
+    assert ends(found.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]
     assert found.loc["ann0001", "n_timed"] == 5
     assert np.isnan(ends(found.loc["ann0001"], "median_seconds")).all()
 
@@ -94,26 +107,43 @@ def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
 def test_the_ends_of_a_median_cover_as_often_as_promised():
     rng = np.random.default_rng(3)
     n_annotators, n_each = 600, 15
-    votes = votes_of(np.arange(n_annotators * n_each), np.repeat(np.arange(n_annotators), n_each), ["a"] * (n_annotators * n_each))
+    votes = votes_of(
+        np.arange(n_annotators * n_each),
+        np.repeat(np.arange(n_annotators), n_each),
+        ["a"] * (n_annotators * n_each),
+    )
     model = joint_model(votes, params=JointParams(max_iterations=1))
-    found = annotator_figures(votes, model, efforts=efforts(votes, seconds=rng.lognormal(2.0, 0.7, len(votes))))
-    covered = (found["median_seconds_low"] <= np.exp(2.0)) & (np.exp(2.0) <= found["median_seconds_high"])
+    found = annotator_figures(
+        votes, model, efforts=efforts(votes, seconds=rng.lognormal(2.0, 0.7, len(votes)))
+    )
+    covered = (found["median_seconds_low"] <= np.exp(2.0)) & (
+        np.exp(2.0) <= found["median_seconds_high"]
+    )
     assert 0.95 <= covered.mean() <= 0.985  # order statistics of 15: 96.5 %
 
 
 def test_too_fast_is_faster_than_the_two_completions_are_read():
     votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"])
     texts = shown(3, completion_a="x" * 150, completion_b="y" * 50)  # comparison 3 is not known
-    found = figures(votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1])).loc["ann0000"]
+    found = figures(
+        votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1])
+    ).loc["ann0000"]
     assert (found["n_timed"], found["n_read"]) == (4, 3)
     assert found["too_fast"] == pytest.approx(1 / 3)
-    slow = figures(votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1]), params=FiguresParams(fastest_reading=10))
+    slow = figures(
+        votes,
+        comparisons=texts,
+        efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1]),
+        params=FiguresParams(fastest_reading=10),
+    )
     assert slow.loc["ann0000", "too_fast"] == 1.0
 
 
 def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
     again = votes_of([9], [0], ["a"]).assign(repeat_of="c00000", vote_id="again", seq=9)
-    votes = pd.concat([votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True)
+    votes = pd.concat(
+        [votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True
+    )
     known = shown(4, gold=["a", "b", "tie", None])
     found = figures(votes, comparisons=known).loc["ann0000"]
     assert (found["n_gold"], found["gold_accuracy"]) == (3, pytest.approx(2 / 3))
@@ -141,20 +171,33 @@ def test_a_vote_whose_others_are_split_measures_no_confidence():
 def test_who_is_too_sure_is_told_from_who_is_not():
     rng = np.random.default_rng(1)
     truth = simulate(300, n_annotators=6)
-    sure = np.where(truth.votes["annotator_id"] == "ann0001", 0.99, 0.7) + rng.uniform(-0.01, 0.01, len(truth.votes))
+    sure = np.where(truth.votes["annotator_id"] == "ann0001", 0.99, 0.7) + rng.uniform(
+        -0.01, 0.01, len(truth.votes)
+    )
     found = figures(truth.votes, efforts=efforts(truth.votes, sure=np.clip(sure, 0, 1)))
     assert found.loc["ann0001", "confidence_gap_low"] > 0.05
-    assert (found.drop("ann0001")["confidence_gap"] < found.loc["ann0001", "confidence_gap"] - 0.1).all()
+    assert (
+        found.drop("ann0001")["confidence_gap"] < found.loc["ann0001", "confidence_gap"] - 0.1
+    ).all()
 
 
 def test_every_figure_lies_between_its_ends_and_the_order_of_votes_is_irrelevant():
     truth = simulate(80, n_annotators=12, seed=2)
     rng = np.random.default_rng(0)
-    told = efforts(truth.votes, seconds=rng.lognormal(1, 1, len(truth.votes)), sure=rng.uniform(0.5, 1, len(truth.votes)))
+    told = efforts(
+        truth.votes,
+        seconds=rng.lognormal(1, 1, len(truth.votes)),
+        sure=rng.uniform(0.5, 1, len(truth.votes)),
+    )
     mixed = truth.votes.sample(frac=1.0, random_state=1)
-    found, again = (annotator_figures(v, joint_model(v), comparisons=truth.comparisons, efforts=told) for v in (truth.votes, mixed))
+    found, again = (
+        annotator_figures(v, joint_model(v), comparisons=truth.comparisons, efforts=told)
+        for v in (truth.votes, mixed)
+    )
     pd.testing.assert_frame_equal(found, again)
-    for measure in [name.removesuffix("_low") for name in ANNOTATOR_FIGURES.columns if name.endswith("_low")]:
+    for measure in [
+        name.removesuffix("_low") for name in ANNOTATOR_FIGURES.columns if name.endswith("_low")
+    ]:
         known = found[found[measure].notna()]
         assert (known[f"{measure}_low"] <= known[measure]).all(), measure
         assert (known[measure] <= known[f"{measure}_high"]).all(), measure
@@ -170,7 +213,9 @@ def test_machines_and_skips_are_nobodys_figures():
 def test_the_picture_is_a_png_of_any_number_of_annotators():
     for n in (1, 60):
         truth = simulate(60, n_annotators=n, votes_each=1)
-        assert reliability_plot(annotator_figures(truth.votes, joint_model(truth.votes))).startswith(b"\x89PNG")
+        assert reliability_plot(
+            annotator_figures(truth.votes, joint_model(truth.votes))
+        ).startswith(b"\x89PNG")
 
 
 @pytest.mark.filterwarnings("error")
@@ -195,9 +240,12 @@ def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_si
 
 
 def test_straight_lining_is_told_only_of_votes_whose_sides_are_known():
-    votes = votes_of(range(6), 0, ["a", "a", "a", "tie", "tie", "a"]).assign(is_swapped=[False, False, None, None, None, False])
+    votes = votes_of(range(6), 0, ["a", "a", "a", "tie", "tie", "a"]).assign(
+        is_swapped=[False, False, None, None, None, False]
+    )
     found = figures(votes).iloc[0]
-    # Only the second after the first: of ties alone, everybody whose sides are unknown would seem to say the same.
+    # Only the second after the first: of ties alone, everybody whose sides are unknown would seem
+    # to say the same.
     assert (found["n_followed"], found["same_as_before"]) == (1, 1.0)
 
 

@@ -1,4 +1,6 @@
-"""The benchmark of many votes fits what the asset fits: it breaks with the asset's frames, not at a million votes hours into a run."""
+"""The benchmark of many votes fits what the asset fits: it breaks with the asset's frames, not at a
+million votes hours into a run.
+"""
 
 import pytest
 
@@ -6,9 +8,13 @@ from benchmarks.bench_annotators import FITS, only_big
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_each_way_of_fitting_tells_what_it_took(fit: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_way_of_fitting_tells_what_it_took(
+    fit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     only_big(600, fit)
-    cpu_s, gigabytes, before, n, *_ = told = [float(word) for word in capsys.readouterr().out.split()]
+    cpu_s, gigabytes, before, n, *_ = told = [
+        float(word) for word in capsys.readouterr().out.split()
+    ]
     assert len(told) == 7
     assert cpu_s > 0
     assert gigabytes >= before > 0

@@ -10,22 +10,33 @@ from tests.unit.votes.simulated import votes_of
 
 
 def flipped(n: int, each: int, share: float, seed: int = 0) -> pd.DataFrame:
-    """Votes of annotators who see the better side and vote for the other by mistake in `share` of the cases."""
+    """Votes of annotators who see the better side and vote for the other by mistake in `share` of
+    the cases.
+    """
     rng = np.random.default_rng(seed)
     is_a = np.repeat(rng.random(n) < 0.5, each) ^ (rng.random(n * each) < share)
     return votes_of(
-        np.repeat(np.arange(n), each), np.tile(np.arange(each), n), np.where(is_a, "a", "b"), prompt=np.repeat(np.arange(n), each)
+        np.repeat(np.arange(n), each),
+        np.tile(np.arange(each), n),
+        np.where(is_a, "a", "b"),
+        prompt=np.repeat(np.arange(n), each),
     )
 
 
 def repeated(votes: pd.DataFrame, share: float, seed: int = 1) -> pd.DataFrame:
-    """The same people judge the same again with sides swapped; `share` of the new votes are mistakes."""
+    """The same people judge the same again with sides swapped; `share` of the new votes are
+    mistakes.
+    """
     rng = np.random.default_rng(seed)
-    # What the first vote meant is unknown to them too: they judge by the better side, which flips of the first vote do not change.
+    # What the first vote meant is unknown to them too: they judge by the better side, which flips
+    # of the first vote do not change.
     is_mistake = rng.random(len(votes)) < share
     swapped = votes["choice"].map({"a": "b", "b": "a"}).where(~is_mistake, votes["choice"])
     again = votes.assign(
-        repeat_of=votes["comparison_id"], comparison_id="r" + votes["comparison_id"], vote_id="r" + votes["vote_id"], choice=swapped
+        repeat_of=votes["comparison_id"],
+        comparison_id="r" + votes["comparison_id"],
+        vote_id="r" + votes["vote_id"],
+        choice=swapped,
     ).assign(seq=np.arange(len(votes) + 1, 2 * len(votes) + 1))
     return pd.concat([votes, again], ignore_index=True)
 
@@ -46,7 +57,9 @@ def test_at_fifteen_percent_mistakes_the_ceiling_is_eighty_five():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_450_repeats_find_the_ceiling_within_three_points(seed: int):
-    """Both the first and the second vote are right in 85 %: made so that the second agrees with the first as two such votes do."""
+    """Both the first and the second vote are right in 85 %: made so that the second agrees with the
+    first as two such votes do.
+    """
     first = flipped(450, 1, 0.15, seed)
     everything = ceilings(repeated(first, 1 - (0.85**2 + 0.15**2), seed + 10)).iloc[0]
     assert everything["from_repeats"] == pytest.approx(0.85, abs=0.03)
@@ -56,7 +69,9 @@ def test_450_repeats_find_the_ceiling_within_three_points(seed: int):
 @pytest.mark.parametrize("each", [2, 3, 5, 9])
 @pytest.mark.parametrize("n", [150, 2000])
 def test_what_is_shown_holds_the_truth_however_few_votes_overlap(n: int, each: int):
-    """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree in 74.5 %."""
+    """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree
+    in 74.5 %.
+    """
     shown = shown_ceiling(flipped(n, each, 0.15))
     assert shown is not None
     assert shown.low <= 0.85 <= shown.high
@@ -69,15 +84,24 @@ def test_what_is_shown_is_between_the_bounds_where_comparisons_differ():
     p = np.where(np.arange(1500) % 2 == 0, 0.98, 0.6)
     is_a = rng.random((1500, 5)) < p[:, None]
     which = np.repeat(np.arange(1500), 5)
-    everything = ceilings(votes_of(which, np.tile(np.arange(5), 1500), np.where(is_a.ravel(), "a", "b"), prompt=which)).iloc[0]
+    everything = ceilings(
+        votes_of(which, np.tile(np.arange(5), 1500), np.where(is_a.ravel(), "a", "b"), prompt=which)
+    ).iloc[0]
     assert everything["at_least"] <= everything["estimate"] <= everything["at_most"]
     assert everything["estimate"] == pytest.approx(0.79, abs=0.02)
     assert everything["estimate_low"] <= 0.79 <= everything["estimate_high"]
 
 
-@pytest.mark.parametrize(("easy", "hard"), [((0.95, 2), (0.55, 10)), ((0.95, 10), (0.55, 2)), ((0.9, 3), (0.6, 5)), ((0.95, 2), (0.6, 3))])
-def test_who_is_asked_more_often_counts_more_often(easy: tuple[float, int], hard: tuple[float, int]):
-    """Half of the comparisons are easy, half hard, and how many people judge one depends on which it is."""
+@pytest.mark.parametrize(
+    ("easy", "hard"),
+    [((0.95, 2), (0.55, 10)), ((0.95, 10), (0.55, 2)), ((0.9, 3), (0.6, 5)), ((0.95, 2), (0.6, 3))],
+)
+def test_who_is_asked_more_often_counts_more_often(
+    easy: tuple[float, int], hard: tuple[float, int]
+):
+    """Half of the comparisons are easy, half hard, and how many people judge one depends on which
+    it is.
+    """
     rng, n = np.random.default_rng(1), 3000
     (p, each), is_easy = np.array([hard, easy]).T, np.arange(n) % 2
     which = np.repeat(np.arange(n), each[is_easy].astype(int))
@@ -103,7 +127,10 @@ def test_the_truth_lies_between_where_comparisons_differ():
     p = rng.beta(2, 2, 3000)
     is_a = rng.random((3000, 5)) < p[:, None]
     votes = votes_of(
-        np.repeat(np.arange(3000), 5), np.tile(np.arange(5), 3000), np.where(is_a.ravel(), "a", "b"), prompt=np.repeat(np.arange(3000), 5)
+        np.repeat(np.arange(3000), 5),
+        np.tile(np.arange(5), 3000),
+        np.where(is_a.ravel(), "a", "b"),
+        prompt=np.repeat(np.arange(3000), 5),
     )
     everything = ceilings(votes).iloc[0]
     assert everything["at_least"] < np.maximum(p, 1 - p).mean() < everything["at_most"]
@@ -111,9 +138,15 @@ def test_the_truth_lies_between_where_comparisons_differ():
 
 def test_groups_have_their_own():
     clear, unclear = flipped(300, 3, 0.05), flipped(300, 3, 0.4, seed=4)
-    unclear = unclear.assign(comparison_id="u" + unclear["comparison_id"], vote_id="u" + unclear["vote_id"], seq=unclear["seq"] + 10_000)
+    unclear = unclear.assign(
+        comparison_id="u" + unclear["comparison_id"],
+        vote_id="u" + unclear["vote_id"],
+        seq=unclear["seq"] + 10_000,
+    )
     votes = pd.concat([clear, unclear], ignore_index=True)
-    groups = {c: "unclear" if c.startswith("u") else "clear" for c in votes["comparison_id"].unique()}
+    groups = {
+        c: "unclear" if c.startswith("u") else "clear" for c in votes["comparison_id"].unique()
+    }
     by_group = ceilings(votes, groups).set_index("group")
     assert by_group.index.tolist() == ["all", "clear", "unclear"]
     assert by_group.loc["clear", "at_most_low"] > by_group.loc["unclear", "at_most_high"]
@@ -133,7 +166,11 @@ def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
     shown = shown_ceiling(votes)
     assert shown is not None
     row = ceilings(votes).iloc[0]
-    assert (shown.value, shown.low, shown.high) == (row["estimate"], row["estimate_low"], row["estimate_high"])
+    assert (shown.value, shown.low, shown.high) == (
+        row["estimate"],
+        row["estimate_low"],
+        row["estimate_high"],
+    )
     assert shown.basis is None
     assert "repeats" not in str(shown)
 
@@ -144,7 +181,11 @@ def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_i
     shown = shown_ceiling(votes)
     assert shown is not None
     row = ceilings(votes).iloc[0]
-    assert (shown.value, shown.low, shown.high) == (row["from_repeats"], row["from_repeats_low"], row["from_repeats_high"])
+    assert (shown.value, shown.low, shown.high) == (
+        row["from_repeats"],
+        row["from_repeats_low"],
+        row["from_repeats_high"],
+    )
     assert shown.value == pytest.approx(0.85, abs=0.03)
     assert str(shown).endswith("] from repeats")
 
@@ -152,7 +193,14 @@ def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_i
 def passes(*judged: tuple[str, str, str]) -> pd.DataFrame:
     """(comparison, choice_first, choice)"""
     rows = [
-        {"prompt_id": f"p{c}", "comparison_id": c, "annotator_id": "ann0000", "pass_no": 2, "choice_first": first, "choice": choice}
+        {
+            "prompt_id": f"p{c}",
+            "comparison_id": c,
+            "annotator_id": "ann0000",
+            "pass_no": 2,
+            "choice_first": first,
+            "choice": choice,
+        }
         for c, first, choice in judged
     ]
     return pd.DataFrame(rows)

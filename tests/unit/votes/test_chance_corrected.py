@@ -21,7 +21,8 @@ def table(votes: pd.DataFrame) -> np.ndarray:
 def test_alpha_is_that_of_krippendorffs_library():
     import krippendorff
 
-    votes = simulate(120, n_annotators=6, votes_each=3).votes.sample(frac=0.7, random_state=0)  # some comparisons with one vote
+    # some comparisons with one vote
+    votes = simulate(120, n_annotators=6, votes_each=3).votes.sample(frac=0.7, random_state=0)
     theirs = krippendorff.alpha(value_counts=table(votes), level_of_measurement="nominal")
     assert krippendorff_alpha(votes).value == pytest.approx(theirs)
 
@@ -38,8 +39,12 @@ def test_cohen_is_that_of_scikit_learn():
     assert len(pairs) == 3
     for pair in pairs.itertuples():
         assert pair.n == 60
-        assert pair.kappa == pytest.approx(cohen_kappa_score(wide[pair.annotator_1], wide[pair.annotator_2]))
-        assert pair.agreement == pytest.approx((wide[pair.annotator_1] == wide[pair.annotator_2]).mean())
+        assert pair.kappa == pytest.approx(
+            cohen_kappa_score(wide[pair.annotator_1], wide[pair.annotator_2])
+        )
+        assert pair.agreement == pytest.approx(
+            (wide[pair.annotator_1] == wide[pair.annotator_2]).mean()
+        )
 
 
 def test_the_interval_covers_what_a_hundred_times_as_many_votes_say():
@@ -58,7 +63,10 @@ def test_full_agreement_is_one_and_the_same_answer_throughout_is_nothing():
 
 @pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
 def test_full_agreement_on_few_comparisons_is_no_certainty(measure):
-    few, many = (measure(votes_of(c := [*range(n)] * 2, [0] * n + [1] * n, ["a", "b"] * n, prompt=c)) for n in (6, 200))
+    few, many = (
+        measure(votes_of(c := [*range(n)] * 2, [0] * n + [1] * n, ["a", "b"] * n, prompt=c))
+        for n in (6, 200)
+    )
     assert few.value == few.high == many.value == many.high == 1.0
     assert few.low < 0.5
     assert 0.9 < many.low < 1.0
@@ -70,10 +78,16 @@ def test_full_agreement_on_few_comparisons_is_no_certainty(measure):
 @pytest.mark.parametrize("measure", [krippendorff_alpha, fleiss_kappa])
 def test_full_disagreement_on_few_comparisons_is_no_certainty_either(measure):
     numbers = [*range(6)]
-    split = measure(votes_of(numbers * 2, [0] * 6 + [1] * 6, ["a"] * 6 + ["b"] * 6, prompt=numbers * 2))
+    split = measure(
+        votes_of(numbers * 2, [0] * 6 + [1] * 6, ["a"] * 6 + ["b"] * 6, prompt=numbers * 2)
+    )
     assert -1 <= split.low <= split.value < -0.5
     assert -0.5 < split.high < 0.5
-    one_of_three = measure(votes_of(numbers * 3, [0] * 6 + [1] * 6 + [2] * 6, ["a"] * 6 + ["b"] * 12, prompt=numbers * 3))
+    one_of_three = measure(
+        votes_of(
+            numbers * 3, [0] * 6 + [1] * 6 + [2] * 6, ["a"] * 6 + ["b"] * 12, prompt=numbers * 3
+        )
+    )
     assert one_of_three.low < one_of_three.value < one_of_three.high
 
 
@@ -85,18 +99,30 @@ def test_without_overlap_there_is_no_agreement_to_measure():
 
 
 def test_both_bad_and_tie_are_one_answer():
-    assert krippendorff_alpha(votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie", "both_bad", "a", "a"])).value == 1.0
+    assert (
+        krippendorff_alpha(
+            votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie", "both_bad", "a", "a"])
+        ).value
+        == 1.0
+    )
 
 
 def test_a_kappa_of_few_comparisons_has_wide_ends():
     said = ["a", "b"] * 5
-    few, many = (pairwise_kappa(votes_of([*range(n)] * 2, [0] * n + [1] * n, (said * (n // 10)) * 2)).iloc[0] for n in (10, 100))
+    few, many = (
+        pairwise_kappa(votes_of([*range(n)] * 2, [0] * n + [1] * n, (said * (n // 10)) * 2)).iloc[0]
+        for n in (10, 100)
+    )
     assert few["kappa"] == many["kappa"] == few["kappa_high"] == 1.0
     assert few["kappa_low"] < 0.5 < many["kappa_low"] < 1.0
 
 
 def test_of_more_annotators_than_wanted_those_who_judged_most_are_compared():
-    votes = votes_of([*range(20), *range(20), *range(12), *range(12)], [0] * 20 + [1] * 20 + [2] * 12 + [3] * 12, ["a", "b"] * 32)
+    votes = votes_of(
+        [*range(20), *range(20), *range(12), *range(12)],
+        [0] * 20 + [1] * 20 + [2] * 12 + [3] * 12,
+        ["a", "b"] * 32,
+    )
     assert len(pairwise_kappa(votes)) == 6
     busiest = pairwise_kappa(votes, most_annotators=3)
     assert busiest[["annotator_1", "annotator_2", "n"]].to_numpy().tolist() == [

@@ -31,9 +31,17 @@ def test_people_with_a_handful_of_votes_are_not_taken_at_their_word():
     gained = []
     for seed in range(3):
         truth = simulate(600, n_annotators=200, seed=seed)
-        signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0}).groupby(truth.votes["comparison_id"]).sum().to_numpy()
+        signs = (
+            truth.votes["choice"]
+            .map({"a": 1, "b": -1, "tie": 0})
+            .groupby(truth.votes["comparison_id"])
+            .sum()
+            .to_numpy()
+        )
         majority = float(np.where(signs == 0, 0.5, (signs > 0) == (truth.d > 0)).mean())
-        gained.append((accuracy(truth) - majority, accuracy(truth, DawidSkeneParams(n_imagined=0)) - majority))
+        gained.append(
+            (accuracy(truth) - majority, accuracy(truth, DawidSkeneParams(n_imagined=0)) - majority)
+        )
     shrunk, taken = np.mean(gained, axis=0)
     assert shrunk > -0.003
     assert taken < shrunk - 0.005
@@ -48,7 +56,9 @@ def test_what_is_imagined_is_in_no_label():
 
 def test_the_order_of_votes_is_irrelevant():
     votes = simulate(50).votes
-    pd.testing.assert_frame_equal(dawid_skene(votes), dawid_skene(votes.sample(frac=1.0, random_state=2)), check_exact=True)
+    pd.testing.assert_frame_equal(
+        dawid_skene(votes), dawid_skene(votes.sample(frac=1.0, random_state=2)), check_exact=True
+    )
 
 
 def test_an_answer_that_nobody_gave_has_no_chance():

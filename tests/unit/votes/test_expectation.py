@@ -1,4 +1,6 @@
-"""One pass of the joint model against the chance of the votes as it is defined, vote by vote and node by node."""
+"""One pass of the joint model against the chance of the votes as it is defined, vote by vote and
+node by node.
+"""
 
 import numpy as np
 import pandas as pd
@@ -15,16 +17,27 @@ N_NODES, STEPS = 7, np.array([0.8, 1.1, 0.9])
 
 @pytest.fixture
 def world() -> tuple[Judgements, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Votes of every kind, on cards with sides drawn, by annotators who are nothing alike, on comparisons known more or less."""
+    """Votes of every kind, on cards with sides drawn, by annotators who are nothing alike, on
+    comparisons known more or less.
+    """
     truth = simulate(12, n_annotators=5, votes_each=4, strengths=True)
     rng = np.random.default_rng(0)
-    votes = Judgements(truth.votes.assign(is_swapped=pd.array(rng.random(len(truth.votes)) < 0.5, dtype="boolean")))
+    votes = Judgements(
+        truth.votes.assign(is_swapped=pd.array(rng.random(len(truth.votes)) < 0.5, dtype="boolean"))
+    )
     theta = np.array([1.5, 0.0, -0.8, 0.0]) + 0.4 * rng.normal(size=(5, 4))
     return votes, theta, (0.5 * rng.normal(size=12), 0.3 + rng.random(12))
 
 
 def chance(
-    votes: Judgements, vote: int, d: float, theta: np.ndarray, steps: np.ndarray, *, of_low: float = 0.0, of_high: float = 0.0
+    votes: Judgements,
+    vote: int,
+    d: float,
+    theta: np.ndarray,
+    steps: np.ndarray,
+    *,
+    of_low: float = 0.0,
+    of_high: float = 0.0,
 ) -> float:
     """Of one judgement at one difference; its ends moved by so much."""
     discrimination, bias, width, scale = theta[votes.annotator[vote]]
@@ -40,12 +53,17 @@ def chance(
     return float(expit(high + of_high - felt) - expit(low + of_low - felt))
 
 
-def log_likelihood(votes: Judgements, theta: np.ndarray, steps: np.ndarray, cavity: tuple[np.ndarray, np.ndarray]) -> float:
+def log_likelihood(
+    votes: Judgements, theta: np.ndarray, steps: np.ndarray, cavity: tuple[np.ndarray, np.ndarray]
+) -> float:
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
     of_comparisons = []
     for c in range(len(votes.ids)):
         at = cavity[0][c] + np.sqrt(cavity[1][c]) * nodes
-        of_votes = [[chance(votes, vote, d, theta, steps) for d in at] for vote in np.flatnonzero(votes.comparison == c)]
+        of_votes = [
+            [chance(votes, vote, d, theta, steps) for d in at]
+            for vote in np.flatnonzero(votes.comparison == c)
+        ]
         of_comparisons.append(np.log(np.prod(of_votes, axis=0) @ weights / weights.sum()))
     return float(np.sum(of_comparisons))
 
@@ -57,7 +75,10 @@ def test_a_pass_gives_the_chance_of_the_votes_and_what_they_say_of_each_comparis
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
     for c in range(len(votes.ids)):
         at = cavity[0][c] + np.sqrt(cavity[1][c]) * nodes
-        of_votes = [[chance(votes, vote, d, theta, STEPS) for d in at] for vote in np.flatnonzero(votes.comparison == c)]
+        of_votes = [
+            [chance(votes, vote, d, theta, STEPS) for d in at]
+            for vote in np.flatnonzero(votes.comparison == c)
+        ]
         posterior = weights * np.prod(of_votes, axis=0)
         posterior /= posterior.sum()
         assert sums.mean[c] == pytest.approx(posterior @ at)
@@ -65,48 +86,79 @@ def test_a_pass_gives_the_chance_of_the_votes_and_what_they_say_of_each_comparis
 
 
 def test_slopes_are_those_of_the_chance_of_all_votes(world):
-    """Fisher's identity: the expected slope of what was not seen is the slope of the chance of what was."""
+    """Fisher's identity: the expected slope of what was not seen is the slope of the chance of what
+    was.
+    """
     votes, theta, cavity = world
     sums, step = Expectation(votes, N_NODES).sums(theta, STEPS, cavity), 1e-5
     for place in np.ndindex(theta.shape):
         moved = np.zeros_like(theta)
         moved[place] = step
         found = [log_likelihood(votes, theta + sign * moved, STEPS, cavity) for sign in (1, -1)]
-        assert sums.slope[place] == pytest.approx((found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6)
-    for boundary in range(len(STEPS)):  # slopes are by where a step ends, which is where the next begins
+        assert sums.slope[place] == pytest.approx(
+            (found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6
+        )
+    # slopes are by where a step ends, which is where the next begins
+    for boundary in range(len(STEPS)):
         moved = np.diff(step * (np.arange(len(STEPS)) == boundary), prepend=0.0)
         found = [log_likelihood(votes, theta, STEPS + sign * moved, cavity) for sign in (1, -1)]
-        assert sums.step_slope[boundary] == pytest.approx((found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6)
+        assert sums.step_slope[boundary] == pytest.approx(
+            (found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6
+        )
 
 
 def test_the_curve_is_gauss_newtons(world):
-    """Of every vote and node: how the ends move with the parameters, times the second derivatives by the ends, signs changed."""
+    """Of every vote and node: how the ends move with the parameters, times the second derivatives
+    by the ends, signs changed.
+    """
     votes, theta, cavity = world
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
     expected, step = np.zeros((len(theta), 4, 4)), 1e-4
     for c in range(len(votes.ids)):
         at = cavity[0][c] + np.sqrt(cavity[1][c]) * nodes
-        of_votes = {v: np.array([chance(votes, v, d, theta, STEPS) for d in at]) for v in np.flatnonzero(votes.comparison == c)}
+        of_votes = {
+            v: np.array([chance(votes, v, d, theta, STEPS) for d in at])
+            for v in np.flatnonzero(votes.comparison == c)
+        }
         posterior = weights * np.prod(list(of_votes.values()), axis=0)
         posterior /= posterior.sum()
         for vote, at_node in of_votes.items():
-            toward, width, scale = (-1 if votes.side[vote] < 0 else 1), *np.exp(theta[votes.annotator[vote], 2:])
+            toward, width, scale = (
+                (-1 if votes.side[vote] < 0 else 1),
+                *np.exp(theta[votes.annotator[vote], 2:]),
+            )
             far = np.array([0.0, *np.cumsum(STEPS), 0.0])
             strength, is_tie = votes.strength[vote], votes.side[vote] == 0
-            of_low = np.array([-toward, -toward * votes.shown[vote], -width if is_tie else width, scale * far[max(strength - 1, 0)]])
+            of_low = np.array(
+                [
+                    -toward,
+                    -toward * votes.shown[vote],
+                    -width if is_tie else width,
+                    scale * far[max(strength - 1, 0)],
+                ]
+            )
             of_high = of_low.copy()
-            of_high[2:] = (width if is_tie or 0 < strength < 4 else 0.0), scale * far[strength] * (0 < strength < 4)
+            of_high[2:] = (
+                (width if is_tie or 0 < strength < 4 else 0.0),
+                scale * far[strength] * (0 < strength < 4),
+            )
             for k, d in enumerate(at):
                 of_ends = np.array([of_low, of_high]) * [d, 1, 1, 1]
 
                 def log(of_low: float, of_high: float, vote: int = vote, d: float = d) -> float:
-                    return float(np.log(chance(votes, vote, d, theta, STEPS, of_low=of_low, of_high=of_high)))
+                    return float(
+                        np.log(chance(votes, vote, d, theta, STEPS, of_low=of_low, of_high=of_high))
+                    )
 
-                both = (log(step, step) - log(step, -step) - log(-step, step) + log(-step, -step)) / (4 * step**2)
+                both = (
+                    log(step, step) - log(step, -step) - log(-step, step) + log(-step, -step)
+                ) / (4 * step**2)
                 here = float(np.log(at_node[k]))
                 by_low = (log(step, 0) - 2 * here + log(-step, 0)) / step**2
                 by_high = (log(0, step) - 2 * here + log(0, -step)) / step**2
-                expected[votes.annotator[vote]] -= posterior[k] * of_ends.T @ np.array([[by_low, both], [both, by_high]]) @ of_ends
+                expected[votes.annotator[vote]] -= (
+                    posterior[k] * of_ends.T @ np.array([[by_low, both], [both, by_high]]) @ of_ends
+                )
     sums = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
     np.testing.assert_allclose(sums.curve, expected, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(sums.curve, np.swapaxes(sums.curve, 1, 2))
@@ -118,5 +170,15 @@ def test_how_many_votes_are_taken_at_once_is_irrelevant(world, monkeypatch):
     monkeypatch.setattr(judgements_module, "VOTES_AT_ONCE", 5)
     assert len(list(votes.parts())) > 4
     parted = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
-    for name in ("mean", "variance", "slope", "curve", "step_slope", "step_curve", "log_likelihood"):
-        np.testing.assert_allclose(getattr(parted, name), getattr(whole, name), rtol=1e-12, atol=1e-13)
+    for name in (
+        "mean",
+        "variance",
+        "slope",
+        "curve",
+        "step_slope",
+        "step_curve",
+        "log_likelihood",
+    ):
+        np.testing.assert_allclose(
+            getattr(parted, name), getattr(whole, name), rtol=1e-12, atol=1e-13
+        )

@@ -12,9 +12,19 @@ def comparisons(rows: list[tuple[str, str | None, str | None, str | None]]) -> p
     """(comparison, gold, flag, split)"""
     frame = pd.DataFrame(rows, columns=["comparison_id", "gold", "flag", "split"])
     ids = frame["comparison_id"]
-    sides = {f"completion_{side}": ids + f" text {side}" for side in "ab"} | {f"completion_{side}_id": ids + side for side in "ab"}
+    sides = {f"completion_{side}": ids + f" text {side}" for side in "ab"} | {
+        f"completion_{side}_id": ids + side for side in "ab"
+    }
     models = {"model_version_a": "m@1", "model_version_b": "m@2"}
-    more = {"day": DAY, "prompt_id": "p" + ids, "prompt": "ask " + ids, "category": "argument", "repeat_of": None, "position": 1, "seed": 0}
+    more = {
+        "day": DAY,
+        "prompt_id": "p" + ids,
+        "prompt": "ask " + ids,
+        "category": "argument",
+        "repeat_of": None,
+        "position": 1,
+        "seed": 0,
+    }
     return check_frame(frame.assign(**sides, **models, **more), COMPARISONS)
 
 
@@ -22,20 +32,41 @@ def votes(rows: list[tuple[str, str]]) -> pd.DataFrame:
     """(comparison, choice), each by a person of their own"""
     frame = pd.DataFrame(rows, columns=["comparison_id", "choice"])
     n, moment = range(1, len(frame) + 1), pd.Timestamp("2026-01-01T10:00Z")
-    ids = {"vote_id": [f"v{i}" for i in n], "annotator_id": [f"w{i}" for i in n], "seq": n, "prompt_id": "p" + frame["comparison_id"]}
-    more = {"day": DAY, "annotator_kind": "human", "strength": None, "repeat_of": None, "voted_at": moment, "received_at": moment}
+    ids = {
+        "vote_id": [f"v{i}" for i in n],
+        "annotator_id": [f"w{i}" for i in n],
+        "seq": n,
+        "prompt_id": "p" + frame["comparison_id"],
+    }
+    more = {
+        "day": DAY,
+        "annotator_kind": "human",
+        "strength": None,
+        "repeat_of": None,
+        "voted_at": moment,
+        "received_at": moment,
+    }
     return check_frame(frame.assign(**ids, **more), VOTES)
 
 
 def test_a_known_right_choice_makes_a_certain_pair():
     pair = gold_pairs(comparisons([("c1", "b", None, "test")])).iloc[0]
-    assert (pair["chosen"], pair["rejected"], pair["chosen_side"]) == ("c1 text b", "c1 text a", "b")
+    assert (pair["chosen"], pair["rejected"], pair["chosen_side"]) == (
+        "c1 text b",
+        "c1 text a",
+        "b",
+    )
     assert (pair["agreement"], pair["n_votes"], pair["split"]) == (1.0, 1, "test")
 
 
 def test_ties_unknown_flagged_and_repeated_ones_make_no_pair():
     frame = comparisons(
-        [("c1", "tie", None, None), ("c2", None, None, None), ("c3", "a", "identical", None), ("c4", "a", "repeated", None)]
+        [
+            ("c1", "tie", None, None),
+            ("c2", None, None, None),
+            ("c3", "a", "identical", None),
+            ("c4", "a", "repeated", None),
+        ]
     )
     assert gold_pairs(frame).empty
     again = comparisons([("c5", "a", None, None)]).assign(repeat_of="c0")
@@ -46,8 +77,16 @@ def test_votes_on_the_same_side_say_how_close_it_was_and_votes_against_it_say_no
     frame = comparisons([("c1", "a", None, None), ("c2", "a", None, None), ("c3", "b", None, None)])
     cast = votes([("c1", "a"), ("c1", "a"), ("c1", "b"), ("c2", "b"), ("c2", "b")])
     pairs = gold_pairs(frame, preference_pairs(cast, frame)).set_index("comparison_id")
-    assert (pairs.loc["c1", "agreement"], pairs.loc["c1", "n_votes"], pairs.loc["c1", "max_seq"]) == (pytest.approx(2 / 3), 3, 3)
-    assert (pairs.loc["c2", "chosen_side"], pairs.loc["c2", "agreement"], pairs.loc["c2", "n_votes"]) == ("a", 1.0, 1)
+    assert (
+        pairs.loc["c1", "agreement"],
+        pairs.loc["c1", "n_votes"],
+        pairs.loc["c1", "max_seq"],
+    ) == (pytest.approx(2 / 3), 3, 3)
+    assert (
+        pairs.loc["c2", "chosen_side"],
+        pairs.loc["c2", "agreement"],
+        pairs.loc["c2", "n_votes"],
+    ) == ("a", 1.0, 1)
     assert pairs.loc["c3", "agreement"] == 1.0
 
 
@@ -59,12 +98,31 @@ def test_the_split_is_the_given_one_or_that_of_the_pairs_own_votes():
 
 def test_the_order_of_comparisons_does_not_matter():
     frame = comparisons([(f"c{i}", "ab"[i % 2], None, None) for i in range(9)])
-    pd.testing.assert_frame_equal(gold_pairs(frame), gold_pairs(frame.sample(frac=1, random_state=0)))
+    pd.testing.assert_frame_equal(
+        gold_pairs(frame), gold_pairs(frame.sample(frac=1, random_state=0))
+    )
 
 
 def test_the_ceiling_against_gold_counts_single_votes_for_a_side():
-    frame = comparisons([("c1", "a", None, None), ("c2", "b", None, None), ("c3", "tie", None, None), ("c4", "a", "repeated", None)])
-    cast = votes([("c1", "a"), ("c1", "b"), ("c1", "tie"), ("c2", "b"), ("c2", "b"), ("c3", "a"), ("c4", "b")])
+    frame = comparisons(
+        [
+            ("c1", "a", None, None),
+            ("c2", "b", None, None),
+            ("c3", "tie", None, None),
+            ("c4", "a", "repeated", None),
+        ]
+    )
+    cast = votes(
+        [
+            ("c1", "a"),
+            ("c1", "b"),
+            ("c1", "tie"),
+            ("c2", "b"),
+            ("c2", "b"),
+            ("c3", "a"),
+            ("c4", "b"),
+        ]
+    )
     ceiling = gold_ceiling(cast, frame)
     assert (ceiling.value, ceiling.n) == (0.75, 4)
 

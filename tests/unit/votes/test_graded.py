@@ -24,7 +24,9 @@ def test_the_chance_is_that_of_the_interval(low: float, high: float):
 
 def test_every_feeling_lies_in_one_interval():
     cuts = [-np.inf, -1.3, -0.3, 0.3, 1.3, np.inf]
-    assert np.sum([np.exp(log_chance(low, high)) for low, high in itertools.pairwise(cuts)], axis=0) == pytest.approx(1.0)
+    assert np.sum(
+        [np.exp(log_chance(low, high)) for low, high in itertools.pairwise(cuts)], axis=0
+    ) == pytest.approx(1.0)
 
 
 def test_a_chance_too_small_for_a_difference_is_no_zero():
@@ -43,7 +45,10 @@ def test_slopes_are_those_of_the_chance(low: float, high: float):
     by, tight = slopes(said, np.ones((n, 1)), np.ones((1, 1))), said.odds * (1 + said.odds)
 
     def second(of_low: float, of_high: float) -> np.ndarray:
-        above, below = log_chance(low + of_low, high + of_high), log_chance(low - of_low, high - of_high)
+        above, below = (
+            log_chance(low + of_low, high + of_high),
+            log_chance(low - of_low, high - of_high),
+        )
         return (above - 2 * log_chance(low, high) + below) / step**2
 
     if np.isfinite(high):
@@ -60,17 +65,27 @@ def test_slopes_are_those_of_the_chance(low: float, high: float):
     # Both ends moved is the feeling moved the other way.
     by_felt = (log_chance(low, high, FELT + step) - log_chance(low, high, FELT - step)) / (2 * step)
     assert (by.below - by.above)[:, 0] == pytest.approx(by_felt, rel=1e-4, abs=1e-6)
-    assert (by.curve_below + by.curve_above)[:, 0] == pytest.approx(-second(step, step), rel=1e-2, abs=1e-4)
+    assert (by.curve_below + by.curve_above)[:, 0] == pytest.approx(
+        -second(step, step), rel=1e-2, abs=1e-4
+    )
 
 
 def test_slopes_are_summed_over_feelings_with_weights_and_powers():
     low, high = np.array([0.3, -0.3]), np.array([np.inf, 0.3])
-    said, weights, x = chances(np.stack([FELT, -FELT]), low, high), np.arange(10.0).reshape(2, 5) / 45, np.linspace(-2, 2, 5)
+    said, weights, x = (
+        chances(np.stack([FELT, -FELT]), low, high),
+        np.arange(10.0).reshape(2, 5) / 45,
+        np.linspace(-2, 2, 5),
+    )
     by = slopes(said, weights.copy(), np.stack([np.ones(5), x, x * x], axis=1))
     for row, felt in enumerate((FELT, -FELT)):
         for power in range(3):
             below, above = expit(low[row] - felt), expit(felt - high[row])
             assert by.below[row, power] == pytest.approx((weights[row] * x**power * below).sum())
             assert by.above[row, power] == pytest.approx((weights[row] * x**power * above).sum())
-            assert by.curve_below[row, power] == pytest.approx((weights[row] * x**power * below * (1 - below)).sum())
-            assert by.curve_above[row, power] == pytest.approx((weights[row] * x**power * above * (1 - above)).sum())
+            assert by.curve_below[row, power] == pytest.approx(
+                (weights[row] * x**power * below * (1 - below)).sum()
+            )
+            assert by.curve_above[row, power] == pytest.approx(
+                (weights[row] * x**power * above * (1 - above)).sum()
+            )

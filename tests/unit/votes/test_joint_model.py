@@ -22,7 +22,9 @@ def accuracy(score: np.ndarray, d: np.ndarray) -> float:
 def oracle(truth) -> np.ndarray:
     """Votes weighted by how well each annotator really discriminates."""
     of = dict(zip(sorted(truth.votes["annotator_id"].unique()), truth.discrimination, strict=True))
-    signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0}) * truth.votes["annotator_id"].map(of)
+    signs = truth.votes["choice"].map({"a": 1, "b": -1, "tie": 0}) * truth.votes[
+        "annotator_id"
+    ].map(of)
     return signs.groupby(truth.votes["comparison_id"]).sum().to_numpy()
 
 
@@ -42,7 +44,9 @@ def test_it_closes_half_the_gap_between_the_majority_and_who_knows_the_annotator
 def test_completions_that_occur_in_several_comparisons_tell_of_each_other():
     truth = simulate(40, completions=6, votes_each=3)
     apart = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
-    together = accuracy(joint_model(truth.votes, truth.comparisons).labels["utility"].to_numpy(), truth.d)
+    together = accuracy(
+        joint_model(truth.votes, truth.comparisons).labels["utility"].to_numpy(), truth.d
+    )
     assert together > apart + 0.02
 
 
@@ -59,11 +63,16 @@ def test_an_injected_position_bias_lies_in_its_interval():
     truth = simulate(400, n_annotators=10, bias=0.5)
     annotators = joint_model(truth.votes).annotators
     injected = 1 / (1 + np.exp(-0.5)) - 0.5
-    inside = (annotators["position_bias_low"] <= injected) & (injected <= annotators["position_bias_high"])
+    inside = (annotators["position_bias_low"] <= injected) & (
+        injected <= annotators["position_bias_high"]
+    )
     assert inside.mean() >= 0.8
-    # Nobody saw the sides swapped: that a happens to be a little better on average cannot be told from a leaning to a.
+    # Nobody saw the sides swapped: that a happens to be a little better on average cannot be told
+    # from a leaning to a.
     felt = 0.5 + truth.discrimination.mean() * truth.d.mean()
-    assert annotators["position_bias"].mean() == pytest.approx(1 / (1 + np.exp(-felt)) - 0.5, abs=0.02)
+    assert annotators["position_bias"].mean() == pytest.approx(
+        1 / (1 + np.exp(-felt)) - 0.5, abs=0.02
+    )
 
 
 def test_differences_lie_in_their_intervals_about_as_often_as_promised():
@@ -76,19 +85,33 @@ def test_differences_lie_in_their_intervals_about_as_often_as_promised():
 def test_strength_says_more_than_the_side():
     truth = simulate(400, strengths=True, ties=False, votes_each=3)
     with_strength = joint_model(truth.votes).labels["utility"].to_numpy()
-    without = joint_model(truth.votes.assign(strength=pd.array([None] * len(truth.votes), dtype="Int64"))).labels["utility"].to_numpy()
+    without = (
+        joint_model(truth.votes.assign(strength=pd.array([None] * len(truth.votes), dtype="Int64")))
+        .labels["utility"]
+        .to_numpy()
+    )
     assert np.corrcoef(with_strength, truth.d)[0, 1] > np.corrcoef(without, truth.d)[0, 1] + 0.02
 
 
 def test_a_known_world_ends_where_it_did_before():
-    """Figures of the first implementation, which took every derivative at every node: what is estimated may not move with how."""
-    truth = simulate(20, completions=4, n_annotators=12, spammers=0.2, bias=0.3, strengths=True, seed=3)
+    """Figures of the first implementation, which took every derivative at every node: what is
+    estimated may not move with how.
+    """
+    truth = simulate(
+        20, completions=4, n_annotators=12, spammers=0.2, bias=0.3, strengths=True, seed=3
+    )
     model = joint_model(truth.votes, truth.comparisons)
     assert model.n_iterations == 42
     assert model.log_likelihoods[-1] == pytest.approx(-1081.7180791, abs=1e-6)
     assert model.discrimination == pytest.approx(1.5801913, abs=1e-6)
-    of_labels = [[3.125534, 0.4203296, 0.9911916], [-0.1735857, 0.2763589, 0.4347783], [0.8255164, 0.3226768, 0.7748623]]
-    np.testing.assert_allclose(model.labels[["utility", "sd", "p_a"]].iloc[[0, 50, 119]], of_labels, atol=1e-6)
+    of_labels = [
+        [3.125534, 0.4203296, 0.9911916],
+        [-0.1735857, 0.2763589, 0.4347783],
+        [0.8255164, 0.3226768, 0.7748623],
+    ]
+    np.testing.assert_allclose(
+        model.labels[["utility", "sd", "p_a"]].iloc[[0, 50, 119]], of_labels, atol=1e-6
+    )
     of_people = [
         [-0.0781967, 0.1117102, 0.2811843, 1.1220516],
         [2.2595594, 0.1094755, 0.48257, 1.208815],
@@ -100,14 +123,19 @@ def test_a_known_world_ends_where_it_did_before():
 
 def test_the_order_of_votes_is_irrelevant():
     truth = simulate(60, completions=3, strengths=True)
-    model, again = (joint_model(votes, truth.comparisons) for votes in (truth.votes, truth.votes.sample(frac=1.0, random_state=1)))
+    model, again = (
+        joint_model(votes, truth.comparisons)
+        for votes in (truth.votes, truth.votes.sample(frac=1.0, random_state=1))
+    )
     pd.testing.assert_frame_equal(model.labels, again.labels, check_exact=True)
     pd.testing.assert_frame_equal(model.annotators, again.annotators, check_exact=True)
 
 
 def test_changing_sides_changes_the_sign_alone():
     truth = simulate(80, bias=0.0)
-    mirrored = truth.votes.assign(choice=truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"}))
+    mirrored = truth.votes.assign(
+        choice=truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"})
+    )
     labels, other = joint_model(truth.votes).labels, joint_model(mirrored).labels
     assert other["utility"].to_numpy() == pytest.approx(-labels["utility"].to_numpy(), abs=1e-6)
     assert other["p_a"].to_numpy() == pytest.approx(1 - labels["p_a"].to_numpy(), abs=1e-6)
@@ -116,19 +144,32 @@ def test_changing_sides_changes_the_sign_alone():
 def test_few_votes_are_shrunk_to_the_pool():
     truth = simulate(300)
     one = votes_of([0], [9999], ["b" if truth.d[0] > 0 else "a"])  # wrong, once
-    both = pd.concat([truth.votes, one.assign(vote_id="one more", seq=len(truth.votes) + 1)], ignore_index=True)
+    both = pd.concat(
+        [truth.votes, one.assign(vote_id="one more", seq=len(truth.votes) + 1)], ignore_index=True
+    )
     annotators = joint_model(both).annotators.set_index("annotator_id")
     newcomer, others = annotators.loc["ann9999"], annotators.drop("ann9999")
     assert newcomer["reliability"] > others["reliability"].min() - 0.05
-    assert newcomer["reliability_high"] - newcomer["reliability_low"] > (others["reliability_high"] - others["reliability_low"]).median()
+    assert (
+        newcomer["reliability_high"] - newcomer["reliability_low"]
+        > (others["reliability_high"] - others["reliability_low"]).median()
+    )
 
 
 def test_who_is_always_wrong_has_a_discrimination_below_zero():
     truth = simulate(200, n_annotators=8)
     is_liar = truth.votes["annotator_id"] == "ann0003"
-    lied = truth.votes.assign(choice=truth.votes["choice"].where(~is_liar, truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"})))
+    lied = truth.votes.assign(
+        choice=truth.votes["choice"].where(
+            ~is_liar, truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"})
+        )
+    )
     annotators = joint_model(lied).annotators.set_index("annotator_id")
-    assert annotators.loc["ann0003", "discrimination"] < 0 < annotators.drop("ann0003")["discrimination"].min()
+    assert (
+        annotators.loc["ann0003", "discrimination"]
+        < 0
+        < annotators.drop("ann0003")["discrimination"].min()
+    )
     assert annotators.loc["ann0003", "reliability_high"] < 0.5
 
 
@@ -144,8 +185,12 @@ def test_where_all_are_ties_nothing_is_preferred():
 
 
 def test_a_cycle_is_undecided_where_completions_are_shared():
-    """A over B, B over C, C over A, by everybody: each comparison alone is clear, together they contradict each other."""
-    comparisons = comparisons_of(np.zeros(3, dtype=np.int64), np.array([0, 1, 2]), np.array([1, 2, 0]))
+    """A over B, B over C, C over A, by everybody: each comparison alone is clear, together they
+    contradict each other.
+    """
+    comparisons = comparisons_of(
+        np.zeros(3, dtype=np.int64), np.array([0, 1, 2]), np.array([1, 2, 0])
+    )
     votes = votes_of(np.repeat(range(3), 4), np.tile(range(4), 3), ["a"] * 12)
     together = joint_model(votes, comparisons).labels
     assert together["utility"].to_numpy() == pytest.approx(0.0, abs=1e-3)
@@ -177,7 +222,10 @@ def test_machine_votes_and_skips_are_left_out():
 
 def test_a_comparison_that_is_not_given_is_named():
     with pytest.raises(UnknownComparison, match="first c00009"):
-        joint_model(votes_of([0, 9], 0, ["a", "a"]), comparisons_of(np.zeros(1, dtype=np.int64), np.array([0]), np.array([1])))
+        joint_model(
+            votes_of([0, 9], 0, ["a", "a"]),
+            comparisons_of(np.zeros(1, dtype=np.int64), np.array([0]), np.array([1])),
+        )
 
 
 def test_a_fit_that_is_cut_short_says_so():
@@ -185,11 +233,17 @@ def test_a_fit_that_is_cut_short_says_so():
 
 
 def shown_swapped(truth, rng: np.random.Generator, lean: float) -> pd.DataFrame:
-    """The same votes on cards whose sides were drawn, as the web deals them, by people who lean to the left."""
+    """The same votes on cards whose sides were drawn, as the web deals them, by people who lean to
+    the left.
+    """
     is_swapped = rng.random(len(truth.votes)) < 0.5
     j = truth.votes["annotator_id"].str[3:].astype(int).to_numpy()
     c = truth.votes["comparison_id"].str[1:].astype(int).to_numpy()
-    felt = truth.discrimination[j] * truth.d[c] + np.where(is_swapped, -lean, lean) + rng.logistic(size=len(c))
+    felt = (
+        truth.discrimination[j] * truth.d[c]
+        + np.where(is_swapped, -lean, lean)
+        + rng.logistic(size=len(c))
+    )
     return truth.votes.assign(choice=np.where(felt > 0, "a", "b"), is_swapped=is_swapped)
 
 
@@ -200,18 +254,24 @@ def test_a_leaning_to_the_left_is_found_where_the_sides_of_the_cards_are_known()
         truth = simulate(400, n_annotators=10, ties=False, seed=seed)
         found.append(joint_model(shown_swapped(truth, np.random.default_rng(seed), 0.6)).annotators)
     annotators = pd.concat(found)
-    inside = (annotators["position_bias_low"] <= injected) & (injected <= annotators["position_bias_high"])
+    inside = (annotators["position_bias_low"] <= injected) & (
+        injected <= annotators["position_bias_high"]
+    )
     assert inside.mean() >= 0.9
     assert annotators["position_bias"].mean() == pytest.approx(injected, abs=0.02)
 
 
 def test_swapped_cards_of_a_repeat_stand_as_the_original_did():
     votes = votes_of([0, 0, 7], [0, 1, 0], ["a", "a", "b"]).assign(repeat_of=[None, None, "c00000"])
-    plain, turned = (joint_model(votes.assign(is_swapped=sides)) for sides in ([False] * 3, [False, False, True]))
-    # On all three they prefer a of the original; the card of the repeat showed it right, or swapped once more: left.
+    plain, turned = (
+        joint_model(votes.assign(is_swapped=sides)) for sides in ([False] * 3, [False, False, True])
+    )
+    # On all three they prefer a of the original; the card of the repeat showed it right, or swapped
+    # once more: left.
     leaning = [model.annotators["position_bias"].iloc[0] for model in (plain, turned)]
     assert leaning[1] > leaning[0] + 0.01
-    assert turned.labels["p_a"].iloc[0] < plain.labels["p_a"].iloc[0]  # of who always takes the left one, less is learnt
+    # of who always takes the left one, less is learnt
+    assert turned.labels["p_a"].iloc[0] < plain.labels["p_a"].iloc[0]
 
 
 BIAS = ["position_bias", "position_bias_low", "position_bias_high"]
@@ -224,8 +284,12 @@ def test_where_nobody_knows_which_side_stood_left_no_leaning_is_told():
     assert annotators[BIAS].isna().all(axis=None)
     old = joint_model(truth.votes.drop(columns="is_swapped"))  # a frame of before cards had sides
     pd.testing.assert_frame_equal(old.annotators, annotators, check_exact=True)
-    # What all say of a is then a's: nobody can tell that they would have said it of the other one there, too.
-    assert joint_model(unknown).labels["utility"].mean() > joint_model(truth.votes).labels["utility"].mean() + 0.05
+    # What all say of a is then a's: nobody can tell that they would have said it of the other one
+    # there, too.
+    assert (
+        joint_model(unknown).labels["utility"].mean()
+        > joint_model(truth.votes).labels["utility"].mean() + 0.05
+    )
 
 
 def test_votes_whose_sides_are_unknown_pull_on_no_leaning():
@@ -234,13 +298,19 @@ def test_votes_whose_sides_are_unknown_pull_on_no_leaning():
     known = swapped["is_swapped"].astype("boolean").where(np.arange(len(swapped)) % 2 == 0)
     annotators = joint_model(swapped.assign(is_swapped=known)).annotators
     injected = 1 / (1 + np.exp(-0.6)) - 0.5
-    assert annotators["position_bias"].mean() == pytest.approx(injected, abs=0.04)  # taken as unswapped they would halve it
+    # taken as unswapped they would halve it
+    assert annotators["position_bias"].mean() == pytest.approx(injected, abs=0.04)
     assert (annotators["position_bias_low"] > 0).mean() > 0.5
 
 
 def test_a_repeat_of_unknown_sides_tells_of_utility_and_of_no_leaning():
-    """Its sides are the original's the other way round; which of the two had a left is as unknown as before."""
-    first, again = votes_of([0], [0], ["a"]), votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=2)
+    """Its sides are the original's the other way round; which of the two had a left is as unknown
+    as before.
+    """
+    first, again = (
+        votes_of([0], [0], ["a"]),
+        votes_of([7], [0], ["b"]).assign(repeat_of="c00000", vote_id="again", seq=2),
+    )
     model = joint_model(pd.concat([first, again], ignore_index=True))
     assert model.annotators[BIAS].isna().all(axis=None)
     assert model.labels["p_a"].iloc[0] > joint_model(first).labels["p_a"].iloc[0]
@@ -249,17 +319,26 @@ def test_a_repeat_of_unknown_sides_tells_of_utility_and_of_no_leaning():
 def test_votes_on_flagged_comparisons_teach_nothing_as_of_pairs():
     truth = simulate(40, completions=3)
     ids = truth.comparisons["comparison_id"]
-    flagged = truth.comparisons.assign(flag=["repeated" if i % 4 == 0 else None for i in range(len(ids))])
+    flagged = truth.comparisons.assign(
+        flag=["repeated" if i % 4 == 0 else None for i in range(len(ids))]
+    )
     rest = truth.votes[truth.votes["comparison_id"].isin(ids[flagged["flag"].isna()])]
     model, without = joint_model(truth.votes, flagged), joint_model(rest, truth.comparisons)
-    pd.testing.assert_frame_equal(model.labels.drop(columns="max_seq"), without.labels.drop(columns="max_seq"), check_exact=True)
+    pd.testing.assert_frame_equal(
+        model.labels.drop(columns="max_seq"),
+        without.labels.drop(columns="max_seq"),
+        check_exact=True,
+    )
     pd.testing.assert_frame_equal(model.annotators, without.annotators, check_exact=True)
     with pytest.raises(NotEnoughVotes, match="flagged"):
         joint_model(truth.votes, truth.comparisons.assign(flag="identical"))
 
 
 def test_labels_say_up_to_which_vote_they_know():
-    votes = votes_of([0, 0, 1], [0, 1, 0], ["a", "b", "skip"])  # the skip may stand where a vote stood
+    # the skip may stand where a vote stood
+    votes = votes_of([0, 0, 1], [0, 1, 0], ["a", "b", "skip"])
     assert joint_model(votes).labels["max_seq"].tolist() == [3]
     machine = votes_of([0], [5], ["b"]).assign(annotator_kind="machine", vote_id="m", seq=9)
-    assert joint_model(pd.concat([votes, machine], ignore_index=True)).labels["max_seq"].tolist() == [3]
+    assert joint_model(pd.concat([votes, machine], ignore_index=True)).labels[
+        "max_seq"
+    ].tolist() == [3]

@@ -29,7 +29,8 @@ def test_one_annotator_agrees_with_nobody():
     assert (learnt.alpha, learnt.kappa) == (None, None)
     assert learnt.kappas.empty
     one = learnt.figures.iloc[0]
-    assert one["reliability_high"] - one["reliability_low"] > 0.1  # nobody to compare with: the population's, and wide
+    # nobody to compare with: the population's, and wide
+    assert one["reliability_high"] - one["reliability_low"] > 0.1
 
 
 def test_where_all_are_ties_chance_explains_all():
@@ -48,7 +49,10 @@ def test_of_two_snapshots_the_later_word_of_an_annotator_counts():
     first = votes_of([0, 1], 0, ["a", "a"])
     again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
     both = pd.concat([again, first], ignore_index=True)
-    assert last_words(both)[["comparison_id", "choice"]].to_numpy().tolist() == [["c00001", "a"], ["c00000", "b"]]
+    assert last_words(both)[["comparison_id", "choice"]].to_numpy().tolist() == [
+        ["c00001", "a"],
+        ["c00000", "b"],
+    ]
     assert last_words(both, up_to_seq=6)["choice"].tolist() == ["a", "a"]
     assert last_words(both, up_to_seq=0).empty
 
@@ -62,12 +66,26 @@ def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
     split = splits_of(truth.comparisons)
     assert {"train", "test"} <= set(split)
-    in_test = truth.votes["comparison_id"].isin(truth.comparisons.loc[split == "test", "comparison_id"])
-    turned = truth.votes["choice"].map({"a": "b", "b": "a", "tie": "tie"}).where(in_test, truth.votes["choice"])
-    learnt, other = (learn_annotators(v, truth.comparisons) for v in (truth.votes, truth.votes.assign(choice=turned)))
-    assert not set(learnt.labels["comparison_id"]) & set(truth.comparisons.loc[split == "test", "comparison_id"])
-    pd.testing.assert_frame_equal(learnt.labels, other.labels, check_exact=True)  # whatever they say there
-    pd.testing.assert_frame_equal(learnt.labels, training_labels(truth.votes, truth.comparisons), check_exact=True)
+    in_test = truth.votes["comparison_id"].isin(
+        truth.comparisons.loc[split == "test", "comparison_id"]
+    )
+    turned = (
+        truth.votes["choice"]
+        .map({"a": "b", "b": "a", "tie": "tie"})
+        .where(in_test, truth.votes["choice"])
+    )
+    learnt, other = (
+        learn_annotators(v, truth.comparisons)
+        for v in (truth.votes, truth.votes.assign(choice=turned))
+    )
+    assert not set(learnt.labels["comparison_id"]) & set(
+        truth.comparisons.loc[split == "test", "comparison_id"]
+    )
+    # whatever they say there
+    pd.testing.assert_frame_equal(learnt.labels, other.labels, check_exact=True)
+    pd.testing.assert_frame_equal(
+        learnt.labels, training_labels(truth.votes, truth.comparisons), check_exact=True
+    )
     assert learnt.figures["n_votes"].sum() == len(truth.votes)
     assert not learnt.figures["reliability"].equals(other.figures["reliability"])
 
@@ -75,7 +93,9 @@ def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
 def test_a_prompt_that_an_import_divides_gives_its_train_part_nothing_of_its_test_part():
     truth = simulate(1, completions=4, n_annotators=4, votes_each=4)
     given = truth.comparisons.assign(split=["train", "train", "train", "test", "test", "test"])
-    asked = truth.votes[truth.votes["comparison_id"].isin(given.loc[given["split"] == "train", "comparison_id"])]
+    asked = truth.votes[
+        truth.votes["comparison_id"].isin(given.loc[given["split"] == "train", "comparison_id"])
+    ]
     labels = training_labels(truth.votes, given)
     assert labels["comparison_id"].tolist() == sorted(asked["comparison_id"].unique())
     pd.testing.assert_frame_equal(labels, joint_model(asked, given).labels, check_exact=True)
@@ -98,8 +118,15 @@ def test_where_all_was_said_of_the_test_split_there_is_nothing_to_learn_from():
 
 def test_a_fit_that_begins_where_one_to_fewer_votes_ended_ends_where_it_would_have_sooner():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
-    learnt, anew = learn_annotators(truth.votes, truth.comparisons), joint_model(truth.votes, truth.comparisons)
+    learnt, anew = (
+        learn_annotators(truth.votes, truth.comparisons),
+        joint_model(truth.votes, truth.comparisons),
+    )
     assert learnt.model.is_converged
     assert learnt.model.n_iterations < anew.n_iterations
-    assert learnt.model.labels["utility"].to_numpy() == pytest.approx(anew.labels["utility"].to_numpy(), abs=0.02)
-    assert learnt.model.annotators["reliability"].to_numpy() == pytest.approx(anew.annotators["reliability"].to_numpy(), abs=0.005)
+    assert learnt.model.labels["utility"].to_numpy() == pytest.approx(
+        anew.labels["utility"].to_numpy(), abs=0.02
+    )
+    assert learnt.model.annotators["reliability"].to_numpy() == pytest.approx(
+        anew.annotators["reliability"].to_numpy(), abs=0.005
+    )

@@ -1,4 +1,6 @@
-"""Figures by window: each vote counts where it was cast, and a late one changes its own window alone."""
+"""Figures by window: each vote counts where it was cast, and a late one changes its own window
+alone.
+"""
 
 import numpy as np
 import pandas as pd
@@ -25,8 +27,12 @@ MONDAY, TUESDAY, SUNDAY, NEXT_MONDAY = "2026-01-05", "2026-01-06", "2026-01-11",
 
 def casts(*said: tuple[str, int, int, str], **more: object) -> pd.DataFrame:
     """(day, comparison, annotator, choice) in order of seq; `more` are columns."""
-    days, comparison, annotator, choice = (list(column) for column in zip(*said, strict=True)) if said else ([], [], [], [])
-    rows = votes_of(comparison, annotator, choice).assign(day=days, pass_no=1, duration_s=None, stated_confidence=None, **more)
+    days, comparison, annotator, choice = (
+        (list(column) for column in zip(*said, strict=True)) if said else ([], [], [], [])
+    )
+    rows = votes_of(comparison, annotator, choice).assign(
+        day=days, pass_no=1, duration_s=None, stated_confidence=None, **more
+    )
     return check_frame(rows, CASTS)
 
 
@@ -37,16 +43,28 @@ def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
     days = pd.date_range(MONDAY, periods=63).strftime("%Y-%m-%d").to_numpy()
     of_comparison = np.sort(rng.integers(0, 63, 400))
     frame = truth.votes.assign(
-        day=days[np.repeat(of_comparison, 5)], pass_no=1, duration_s=rng.lognormal(2, 0.5, n), stated_confidence=rng.uniform(0.5, 1, n)
+        day=days[np.repeat(of_comparison, 5)],
+        pass_no=1,
+        duration_s=rng.lognormal(2, 0.5, n),
+        stated_confidence=rng.uniform(0.5, 1, n),
     )
-    shown = truth.comparisons.assign(gold=np.where(truth.d > 0, "a", "b"), completion_a="x" * 300, completion_b="y" * 300)
+    shown = truth.comparisons.assign(
+        gold=np.where(truth.d > 0, "a", "b"), completion_a="x" * 300, completion_b="y" * 300
+    )
     return check_frame(frame, CASTS), shown, truth.d
 
 
 def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
-    found = annotators_over_time(casts((SUNDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "a")))
-    assert found[["first_day", "last_day", "n_votes"]].values.tolist() == [[MONDAY, SUNDAY, 2], [NEXT_MONDAY, "2026-01-18", 1]]
-    by_day = annotators_over_time(casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=WindowParams(window_days=1))
+    found = annotators_over_time(
+        casts((SUNDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "a"))
+    )
+    assert found[["first_day", "last_day", "n_votes"]].values.tolist() == [
+        [MONDAY, SUNDAY, 2],
+        [NEXT_MONDAY, "2026-01-18", 1],
+    ]
+    by_day = annotators_over_time(
+        casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=WindowParams(window_days=1)
+    )
     assert by_day[["first_day", "last_day"]].values.tolist() == [[MONDAY, MONDAY], [SUNDAY, SUNDAY]]
 
 
@@ -54,7 +72,9 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
 def test_where_a_window_begins_depends_on_no_vote(length: int):
     all_days = pd.date_range("2025-12-01", periods=90).strftime("%Y-%m-%d")
     params = WindowParams(window_days=length)
-    every = annotators_over_time(casts(*((day, i, 0, "a") for i, day in enumerate(all_days))), params=params)
+    every = annotators_over_time(
+        casts(*((day, i, 0, "a") for i, day in enumerate(all_days))), params=params
+    )
     assert every["n_votes"].iloc[1:-1].eq(length).all()
     for day in all_days[::17]:
         alone = annotators_over_time(casts((day, 0, 0, "a")), params=params).iloc[0]
@@ -63,34 +83,65 @@ def test_where_a_window_begins_depends_on_no_vote(length: int):
 
 
 def test_who_did_not_vote_in_a_window_has_no_row_there():
-    found = annotators_over_time(casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"), (NEXT_MONDAY, 1, 1, "b"), (NEXT_MONDAY, 2, 0, "skip")))
+    found = annotators_over_time(
+        casts(
+            (MONDAY, 0, 0, "a"),
+            (MONDAY, 0, 1, "a"),
+            (NEXT_MONDAY, 1, 1, "b"),
+            (NEXT_MONDAY, 2, 0, "skip"),
+        )
+    )
     assert found[["annotator_id", "first_day"]].values.tolist() == [
         ["ann0000", MONDAY], ["ann0001", MONDAY], ["ann0001", NEXT_MONDAY]
     ]  # fmt: skip
-    pd.testing.assert_frame_equal(annotators_over_time(casts((MONDAY, 0, 0, "skip"))), ANNOTATORS_OVER_TIME.empty())
+    pd.testing.assert_frame_equal(
+        annotators_over_time(casts((MONDAY, 0, 0, "skip"))), ANNOTATORS_OVER_TIME.empty()
+    )
     pd.testing.assert_frame_equal(annotators_over_time(casts()), ANNOTATORS_OVER_TIME.empty())
     pd.testing.assert_frame_equal(agreement_over_time(casts()), AGREEMENT_OVER_TIME.empty())
 
 
 def test_what_nobody_measured_is_missing_and_not_zero():
     row = annotators_over_time(casts((MONDAY, 0, 0, "a"))).iloc[0]
-    assert row[["n_compared", "n_gold", "n_timed", "n_read", "n_sided", "n_again", "n_sure"]].tolist() == [0] * 7
-    for measure in ("kappa", "gold_accuracy", "median_seconds", "too_fast", "share_left", "self_consistency", "confidence_gap", "brier"):
+    assert (
+        row[["n_compared", "n_gold", "n_timed", "n_read", "n_sided", "n_again", "n_sure"]].tolist()
+        == [0] * 7
+    )
+    for measure in (
+        "kappa",
+        "gold_accuracy",
+        "median_seconds",
+        "too_fast",
+        "share_left",
+        "self_consistency",
+        "confidence_gap",
+        "brier",
+    ):
         assert row[[measure, f"{measure}_low", f"{measure}_high"]].isna().all(), measure
 
 
 def test_a_vote_that_was_changed_later_was_said_in_its_own_window():
     first = [(MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"), (MONDAY, 1, 0, "a"), (MONDAY, 1, 1, "b")]
     before = annotators_over_time(casts(*first))
-    after = annotators_over_time(casts(*first, (NEXT_MONDAY, 0, 0, "b"), (NEXT_MONDAY, 1, 0, "skip")))
+    after = annotators_over_time(
+        casts(*first, (NEXT_MONDAY, 0, 0, "b"), (NEXT_MONDAY, 1, 0, "skip"))
+    )
     own = after["first_day"] == MONDAY
     pd.testing.assert_frame_equal(after[own].reset_index(drop=True), before)
-    assert after[~own][["annotator_id", "n_votes", "n_compared"]].values.tolist() == [["ann0000", 1, 0]]
+    assert after[~own][["annotator_id", "n_votes", "n_compared"]].values.tolist() == [
+        ["ann0000", 1, 0]
+    ]
 
 
 def test_within_a_window_the_last_word_counts_and_what_was_taken_back_does_not():
     found = annotators_over_time(
-        casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "b"), (TUESDAY, 0, 0, "b"), (MONDAY, 1, 0, "a"), (SUNDAY, 1, 0, "skip"))
+        casts(
+            (MONDAY, 0, 0, "a"),
+            (MONDAY, 0, 1, "b"),
+            (TUESDAY, 0, 0, "b"),
+            (MONDAY, 1, 0, "a"),
+            (SUNDAY, 1, 0, "skip"),
+        )
     ).set_index("annotator_id")
     assert (found.loc["ann0000", "n_votes"], found.loc["ann0000", "n_compared"]) == (1, 1)
     assert np.isnan(found.loc["ann0000", "kappa"])  # both said b: chance alone explains that
@@ -99,48 +150,75 @@ def test_within_a_window_the_last_word_counts_and_what_was_taken_back_does_not()
 def test_a_late_vote_changes_its_own_window_and_no_other():
     cast, shown, _ = of_world()
     day = "2026-01-21"  # of the third week
-    late = casts((day, 7, 3, "tie"), (day, 399, 4, "b"), is_swapped=True).assign(seq=[90_001, 90_002], vote_id=["late", "later"])
+    late = casts((day, 7, 3, "tie"), (day, 399, 4, "b"), is_swapped=True).assign(
+        seq=[90_001, 90_002], vote_id=["late", "later"]
+    )
     both = pd.concat([cast, late], ignore_index=True)
-    before, after = (annotators_over_time(frame, shown).set_index(["annotator_id", "first_day"]) for frame in (cast, both))
-    changed = [key for key in after.index if key not in before.index or not after.loc[key].equals(before.loc[key])]
+    before, after = (
+        annotators_over_time(frame, shown).set_index(["annotator_id", "first_day"])
+        for frame in (cast, both)
+    )
+    changed = [
+        key
+        for key in after.index
+        if key not in before.index or not after.loc[key].equals(before.loc[key])
+    ]
     assert changed
     assert {first_day for _, first_day in changed} == {"2026-01-19"}
     together = [agreement_over_time(frame).set_index("first_day") for frame in (cast, both)]
-    moved = [key for key in together[1].index if not together[1].loc[key].equals(together[0].loc[key])]
+    moved = [
+        key for key in together[1].index if not together[1].loc[key].equals(together[0].loc[key])
+    ]
     assert moved == ["2026-01-19"]
 
 
 def test_the_order_of_rows_changes_nothing():
     cast, shown, _ = of_world()
     shuffled = cast.sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(annotators_over_time(shuffled, shown), annotators_over_time(cast, shown), check_exact=True)
-    pd.testing.assert_frame_equal(agreement_over_time(shuffled), agreement_over_time(cast), check_exact=True)
+    pd.testing.assert_frame_equal(
+        annotators_over_time(shuffled, shown), annotators_over_time(cast, shown), check_exact=True
+    )
+    pd.testing.assert_frame_equal(
+        agreement_over_time(shuffled), agreement_over_time(cast), check_exact=True
+    )
 
 
 def test_kappa_of_two_is_cohens():
     rng = np.random.default_rng(2)
     one = rng.choice(["a", "b", "tie"], 60)
     other = np.where(rng.random(60) < 0.6, one, rng.choice(["a", "b", "both_bad"], 60))
-    said = [(MONDAY, i, who, str(choice[i])) for who, choice in enumerate((one, other)) for i in range(60)]
+    said = [
+        (MONDAY, i, who, str(choice[i]))
+        for who, choice in enumerate((one, other))
+        for i in range(60)
+    ]
     found = annotators_over_time(casts(*said))
     neither = {"both_bad": "tie"}
     expected = cohen_kappa_score(one, [neither.get(c, c) for c in other])
     known = pairwise_kappa(casts(*said)[list(votes_of([], [], []).columns)]).iloc[0]
     for _, row in found.iterrows():
         assert row["kappa"] == pytest.approx(expected)
-        assert (row["kappa_low"], row["kappa_high"]) == pytest.approx((known["kappa_low"], known["kappa_high"]))
+        assert (row["kappa_low"], row["kappa_high"]) == pytest.approx(
+            (known["kappa_low"], known["kappa_high"])
+        )
     assert found["n_compared"].tolist() == [60, 60]
 
 
 def test_who_votes_at_random_has_no_kappa_with_the_others_and_who_reads_has():
     cast, shown, _ = of_world(spammers=0.25)
-    whole = annotators_over_time(cast, shown, WindowParams(window_days=366)).groupby("annotator_id")[["kappa", "gold_accuracy"]].mean()
+    whole = (
+        annotators_over_time(cast, shown, WindowParams(window_days=366))
+        .groupby("annotator_id")[["kappa", "gold_accuracy"]]
+        .mean()
+    )
     assert whole["kappa"].iloc[:3].abs().max() < 0.12 < whole["kappa"].iloc[3:].min()
     assert whole["gold_accuracy"].iloc[:3].max() < whole["gold_accuracy"].iloc[3:].min()
 
 
 def test_the_intervals_of_kappa_cover():
-    """Two hundred windows of one annotator beside another; both say a with 0.5 and the same with 0.7: kappa is 0.4."""
+    """Two hundred windows of one annotator beside another; both say a with 0.5 and the same with
+    0.7: kappa is 0.4.
+    """
     rng = np.random.default_rng(11)
     days = pd.date_range("2024-01-01", periods=200).strftime("%Y-%m-%d")
     one = rng.choice(["a", "b"], (200, 40))
@@ -174,52 +252,84 @@ def test_a_leaning_to_one_side_is_seen_in_the_window_in_which_it_began():
     assert found["share_left_low"].iloc[0] < 0.5 < found["share_left_high"].iloc[0]
     assert leaning > straight
     assert found["share_left_low"].iloc[1] > 0.5
-    assert (found["share_left_low"].iloc[1], found["share_left_high"].iloc[1]) == pytest.approx(wilson_bounds(leaning, n))
-    assert annotators_over_time(casts(*said)).loc[0, "n_sided"] == 0  # nobody knows which stood left
+    assert (found["share_left_low"].iloc[1], found["share_left_high"].iloc[1]) == pytest.approx(
+        wilson_bounds(leaning, n)
+    )
+    # nobody knows which stood left
+    assert annotators_over_time(casts(*said)).loc[0, "n_sided"] == 0
 
 
 def test_gold_that_was_met_before_says_nothing_anew():
     shown = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
-    again = casts((MONDAY, 0, 0, "b"), (TUESDAY, 0, 0, "a"), (NEXT_MONDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (SUNDAY, 1, 0, "b"))
+    again = casts(
+        (MONDAY, 0, 0, "b"),
+        (TUESDAY, 0, 0, "a"),
+        (NEXT_MONDAY, 0, 0, "a"),
+        (NEXT_MONDAY, 1, 0, "a"),
+        (SUNDAY, 1, 0, "b"),
+    )
     one, two = annotators_over_time(again, shown).itertuples(index=False)
-    assert (one.n_gold, one.gold_accuracy) == (1, 1.0), "its last word in the week; a late vote for what is known already does not count"
+    assert (one.n_gold, one.gold_accuracy) == (1, 1.0), (
+        "its last word in the week; a late vote for what is known already does not count"
+    )
     assert (two.n_gold, two.gold_accuracy) == (1, 1.0)
 
 
 def test_gold_speed_and_confidence_are_of_the_window():
-    shown = comparisons_of(np.arange(12), np.zeros(12, dtype=np.int64), np.ones(12, dtype=np.int64)).assign(
-        gold="a", completion_a="x" * 150, completion_b="y" * 50
-    )
-    said = [(MONDAY, i, 0, "a" if i < 3 else "b") for i in range(6)] + [(NEXT_MONDAY, i, 0, "a") for i in range(6, 12)]
+    shown = comparisons_of(
+        np.arange(12), np.zeros(12, dtype=np.int64), np.ones(12, dtype=np.int64)
+    ).assign(gold="a", completion_a="x" * 150, completion_b="y" * 50)
+    said = [(MONDAY, i, 0, "a" if i < 3 else "b") for i in range(6)] + [
+        (NEXT_MONDAY, i, 0, "a") for i in range(6, 12)
+    ]
     said += [(NEXT_MONDAY, i, 1, "a") for i in range(6, 12)]
     seconds = [1.0, 1, 1, 3, 3, 3, *range(10, 16), *[5.0] * 6]
-    found = annotators_over_time(casts(*said).assign(duration_s=seconds, stated_confidence=0.75), shown)
+    found = annotators_over_time(
+        casts(*said).assign(duration_s=seconds, stated_confidence=0.75), shown
+    )
     one, two, other = (row for _, row in found.iterrows())
     assert (one["n_gold"], one["gold_accuracy"], two["gold_accuracy"]) == (6, 0.5, 1.0)
-    assert (one["median_seconds"], one["median_seconds_low"], one["median_seconds_high"]) == (2.0, 1.0, 3.0)
+    assert (one["median_seconds"], one["median_seconds_low"], one["median_seconds_high"]) == (
+        2.0,
+        1.0,
+        3.0,
+    )
     assert (two["median_seconds"], other["median_seconds"]) == (12.5, 5.0)
-    assert (one["n_read"], one["too_fast"], two["too_fast"]) == (6, 0.5, 0.0)  # two hundred characters in a second
-    assert (one["n_sure"], two["n_sure"], two["mean_confidence"]) == (0, 6, 0.75)  # in the first week nobody else judged
+    # two hundred characters in a second
+    assert (one["n_read"], one["too_fast"], two["too_fast"]) == (6, 0.5, 0.0)
+    # in the first week nobody else judged
+    assert (one["n_sure"], two["n_sure"], two["mean_confidence"]) == (0, 6, 0.75)
     assert two["confidence_gap"] == pytest.approx(-0.25)
     assert two["brier"] == pytest.approx(0.0625)
 
 
 def test_self_consistency_looks_back_at_what_the_same_person_had_said():
     cast = casts(
-        (MONDAY, 0, 0, "a"), (MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "tie"), (MONDAY, 0, 1, "b"),
-        (NEXT_MONDAY, 10, 0, "b"), (NEXT_MONDAY, 11, 0, "a"), (NEXT_MONDAY, 12, 0, "tie"), (NEXT_MONDAY, 13, 0, "a"), (NEXT_MONDAY, 0, 1, "b"),
-    )  # fmt: skip
+        (MONDAY, 0, 0, "a"),
+        (MONDAY, 1, 0, "a"),
+        (MONDAY, 2, 0, "tie"),
+        (MONDAY, 0, 1, "b"),
+        (NEXT_MONDAY, 10, 0, "b"),
+        (NEXT_MONDAY, 11, 0, "a"),
+        (NEXT_MONDAY, 12, 0, "tie"),
+        (NEXT_MONDAY, 13, 0, "a"),
+        (NEXT_MONDAY, 0, 1, "b"),
+    )
     of = {"c00010": "c00000", "c00011": "c00001", "c00012": "c00002", "c00013": "c00099"}
     cast["repeat_of"] = cast["comparison_id"].map(of)
     cast.loc[cast["seq"] == 9, "pass_no"] = 2
     found = annotators_over_time(cast).set_index(["annotator_id", "first_day"])
     mine, theirs = found.loc[("ann0000", NEXT_MONDAY)], found.loc[("ann0001", NEXT_MONDAY)]
-    # b of the swapped one is a, as before; a is another side; a tie stays one; of the last nobody judged the original
+    # b of the swapped one is a, as before; a is another side; a tie stays one; of the last nobody
+    # judged the original
     assert (mine["n_again"], mine["self_consistency"]) == (3, pytest.approx(2 / 3))
     assert (theirs["n_again"], theirs["self_consistency"]) == (1, 1.0)
     assert found.loc[("ann0000", MONDAY), "n_again"] == 0
-    later = casts((MONDAY, 1, 0, "b")).assign(seq=99, vote_id="later")  # changed after the repeat was judged
-    again = annotators_over_time(pd.concat([cast, later], ignore_index=True)).set_index(["annotator_id", "first_day"])
+    # changed after the repeat was judged
+    later = casts((MONDAY, 1, 0, "b")).assign(seq=99, vote_id="later")
+    again = annotators_over_time(pd.concat([cast, later], ignore_index=True)).set_index(
+        ["annotator_id", "first_day"]
+    )
     assert again.loc[("ann0000", NEXT_MONDAY), "self_consistency"] == pytest.approx(2 / 3)
 
 
@@ -228,10 +338,22 @@ def test_alpha_of_a_window_is_that_of_its_votes():
     found = agreement_over_time(cast)
     assert len(found) == 9
     week = cast[(cast["day"] >= "2026-01-19") & (cast["day"] <= "2026-01-25")]
-    alpha = krippendorff_alpha(week[[name for name in CASTS.columns if name not in ("pass_no", "duration_s", "stated_confidence")]])
+    alpha = krippendorff_alpha(
+        week[
+            [
+                name
+                for name in CASTS.columns
+                if name not in ("pass_no", "duration_s", "stated_confidence")
+            ]
+        ]
+    )
     row = found.set_index("first_day").loc["2026-01-19"]
     assert alpha is not None
-    assert (row["alpha"], row["alpha_low"], row["alpha_high"]) == (alpha.value, alpha.low, alpha.high)
+    assert (row["alpha"], row["alpha_low"], row["alpha_high"]) == (
+        alpha.value,
+        alpha.low,
+        alpha.high,
+    )
     assert (row["n_votes"], row["n_overlapping"]) == (len(week), week["comparison_id"].nunique())
     alone = agreement_over_time(casts((MONDAY, 0, 0, "a"), (NEXT_MONDAY, 0, 1, "a")))
     assert alone["alpha"].isna().all()
@@ -240,7 +362,9 @@ def test_alpha_of_a_window_is_that_of_its_votes():
 
 def test_machines_are_no_annotators_and_a_broken_frame_is_refused():
     cast = casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"))
-    assert annotators_over_time(cast.assign(annotator_kind=["human", "machine"]))["annotator_id"].tolist() == ["ann0000"]
+    assert annotators_over_time(cast.assign(annotator_kind=["human", "machine"]))[
+        "annotator_id"
+    ].tolist() == ["ann0000"]
     with pytest.raises(FrameError, match="missing columns"):
         annotators_over_time(cast.drop(columns="pass_no"))
 

@@ -12,13 +12,23 @@ from rlhf_pipeline.votes.training_data import training_data_hash, training_rows
 def comparisons(*ids: str, repeat_of: dict[str, str] | None = None) -> pd.DataFrame:
     rows = [
         {
-            "day": "2026-01-01", "comparison_id": c, "prompt_id": f"prompt-{c}", "prompt": f"ask {c}",
-            "completion_a_id": f"{c}a", "completion_b_id": f"{c}b", "completion_a": f"text a of {c}", "completion_b": f"text b of {c}",
-            "model_version_a": "demo.policy@1", "model_version_b": "demo.policy@1", "category": "factual",
-            "repeat_of": (repeat_of or {}).get(c), "position": i, "seed": 0,
+            "day": "2026-01-01",
+            "comparison_id": c,
+            "prompt_id": f"prompt-{c}",
+            "prompt": f"ask {c}",
+            "completion_a_id": f"{c}a",
+            "completion_b_id": f"{c}b",
+            "completion_a": f"text a of {c}",
+            "completion_b": f"text b of {c}",
+            "model_version_a": "demo.policy@1",
+            "model_version_b": "demo.policy@1",
+            "category": "factual",
+            "repeat_of": (repeat_of or {}).get(c),
+            "position": i,
+            "seed": 0,
         }
         for i, c in enumerate(ids)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
@@ -26,19 +36,32 @@ def votes(*cast: tuple[str, str, str, int | None], kinds: tuple[str, ...] = ()) 
     """(comparison, annotator, choice, strength), in order of seq."""
     rows = [
         {
-            "day": "2026-01-01", "seq": i + 1, "vote_id": f"v{i}", "comparison_id": c, "prompt_id": f"prompt-{c}", "annotator_id": who,
-            "annotator_kind": kinds[i] if kinds else "human", "choice": choice, "strength": strength, "repeat_of": None,
-            "voted_at": pd.Timestamp("2026-01-01T10:00Z"), "received_at": pd.Timestamp("2026-01-01T10:00Z"),
+            "day": "2026-01-01",
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "comparison_id": c,
+            "prompt_id": f"prompt-{c}",
+            "annotator_id": who,
+            "annotator_kind": kinds[i] if kinds else "human",
+            "choice": choice,
+            "strength": strength,
+            "repeat_of": None,
+            "voted_at": pd.Timestamp("2026-01-01T10:00Z"),
+            "received_at": pd.Timestamp("2026-01-01T10:00Z"),
         }
         for i, (c, who, choice, strength) in enumerate(cast)
-    ]  # fmt: skip
+    ]
     return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty()
 
 
 def test_the_majority_is_chosen_with_its_mean_signed_strength():
     cast = votes(("c1", "x", "b", 4), ("c1", "y", "b", 2), ("c1", "z", "a", 2))
     row = preference_pairs(cast, comparisons("c1")).iloc[0]
-    assert (row["chosen"], row["rejected"], row["chosen_side"]) == ("text b of c1", "text a of c1", "b")
+    assert (row["chosen"], row["rejected"], row["chosen_side"]) == (
+        "text b of c1",
+        "text a of c1",
+        "b",
+    )
     assert row["agreement"] == pytest.approx(2 / 3)
     assert row["margin"] == pytest.approx((4 + 2 - 2) / 3 / 4)
     assert (row["n_votes"], row["max_seq"], row["annotator_kind"]) == (3, 3, "human")
@@ -46,16 +69,28 @@ def test_the_majority_is_chosen_with_its_mean_signed_strength():
 
 def test_a_tie_is_not_a_preference():
     cast = votes(
-        ("c1", "x", "tie", None), ("c1", "y", "both_bad", None), ("c2", "x", "a", 1), ("c2", "y", "tie", None), ("c2", "z", "skip", None)
+        ("c1", "x", "tie", None),
+        ("c1", "y", "both_bad", None),
+        ("c2", "x", "a", 1),
+        ("c2", "y", "tie", None),
+        ("c2", "z", "skip", None),
     )
     pairs = preference_pairs(cast, comparisons("c1", "c2"))
     assert pairs["comparison_id"].tolist() == ["c2"]
     assert pairs["n_votes"].tolist() == [1]
     counts = count_pairs(cast, comparisons("c1", "c2"))
-    assert (counts.n_votes, counts.n_ties, counts.n_skips, counts.n_only_ties, counts.n_pairs) == (5, 3, 1, 1, 1)
+    assert (counts.n_votes, counts.n_ties, counts.n_skips, counts.n_only_ties, counts.n_pairs) == (
+        5,
+        3,
+        1,
+        1,
+        1,
+    )
 
 
-@pytest.mark.parametrize("cast", [votes(), votes(("c1", "x", "tie", None), ("c1", "y", "tie", None))])
+@pytest.mark.parametrize(
+    "cast", [votes(), votes(("c1", "x", "tie", None), ("c1", "y", "tie", None))]
+)
 def test_no_votes_or_only_ties_give_the_empty_frame(cast):
     pairs = preference_pairs(cast, comparisons("c1"))
     assert pairs.empty
@@ -64,7 +99,9 @@ def test_no_votes_or_only_ties_give_the_empty_frame(cast):
 
 
 def test_one_annotator_is_a_majority_of_one():
-    pairs = preference_pairs(votes(("c1", "x", "a", None), ("c2", "x", "b", 1)), comparisons("c1", "c2"))
+    pairs = preference_pairs(
+        votes(("c1", "x", "a", None), ("c2", "x", "b", 1)), comparisons("c1", "c2")
+    )
     assert pairs["agreement"].tolist() == [1.0, 1.0]
     assert pairs["margin"].tolist() == [0.5, 0.25]
 
@@ -85,7 +122,9 @@ def test_a_majority_that_felt_less_strongly_has_margin_zero_not_below():
 def test_another_order_of_votes_gives_the_same_pairs():
     cast = votes(*[(f"c{i % 5}", f"w{i % 7}", "ab"[(i * i) % 3 % 2], 1 + i % 4) for i in range(60)])
     shown = comparisons(*[f"c{i}" for i in range(5)])
-    shuffled = preference_pairs(cast.sample(frac=1, random_state=3), shown.sample(frac=1, random_state=4))
+    shuffled = preference_pairs(
+        cast.sample(frac=1, random_state=3), shown.sample(frac=1, random_state=4)
+    )
     pd.testing.assert_frame_equal(preference_pairs(cast, shown), shuffled)
 
 
@@ -97,8 +136,16 @@ def test_votes_on_repeats_make_no_pair():
 
 
 def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
-    cast = votes(("c1", "x", "a", 1), ("c1", "y", "a", 1), ("c2", "x", "a", 1), kinds=("human", "simulated", "human"))
-    assert preference_pairs(cast, comparisons("c1", "c2"))["annotator_kind"].tolist() == ["mixed", "human"]
+    cast = votes(
+        ("c1", "x", "a", 1),
+        ("c1", "y", "a", 1),
+        ("c2", "x", "a", 1),
+        kinds=("human", "simulated", "human"),
+    )
+    assert preference_pairs(cast, comparisons("c1", "c2"))["annotator_kind"].tolist() == [
+        "mixed",
+        "human",
+    ]
     assert count_pairs(cast, comparisons("c1", "c2")).n_mixed == 1
 
 
@@ -131,7 +178,9 @@ def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
 
 
 def test_training_rows_are_reproducible_by_hash_whatever_the_order():
-    pairs = preference_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), comparisons("c1", "c2"))
+    pairs = preference_pairs(
+        votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), comparisons("c1", "c2")
+    )
     rows = training_rows(pairs)
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
     assert rows[1]["chosen"] == "text b of c2"
@@ -140,10 +189,16 @@ def test_training_rows_are_reproducible_by_hash_whatever_the_order():
 
 
 def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
-    given = comparisons("c1", "c2", "c3").assign(split=["test", None, None], split_group=["debate", "debate", None])
+    given = comparisons("c1", "c2", "c3").assign(
+        split=["test", None, None], split_group=["debate", "debate", None]
+    )
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1))
     pairs = preference_pairs(cast, given).set_index("comparison_id")
-    assert pairs["split"].to_dict() == {"c1": "test", "c2": split_of("debate"), "c3": split_of("prompt-c3")}
+    assert pairs["split"].to_dict() == {
+        "c1": "test",
+        "c2": split_of("debate"),
+        "c3": split_of("prompt-c3"),
+    }
 
 
 def test_flagged_comparisons_make_no_pair_and_are_counted():
@@ -156,12 +211,20 @@ def test_flagged_comparisons_make_no_pair_and_are_counted():
 
 def test_votes_of_machines_teach_nothing_unless_asked_for():
     cast = votes(
-        ("c1", "x", "a", 2), ("c1", "m", "b", None), ("c1", "m2", "b", None), ("c2", "m", "b", None),
+        ("c1", "x", "a", 2),
+        ("c1", "m", "b", None),
+        ("c1", "m2", "b", None),
+        ("c2", "m", "b", None),
         kinds=("human", "machine", "machine", "machine"),
-    )  # fmt: skip
+    )
     judged = comparisons("c1", "c2")
-    by_default, told = preference_pairs(cast, judged), preference_pairs(cast, judged, PairParams(with_machine_votes=True))
-    assert by_default[["comparison_id", "chosen_side", "annotator_kind", "n_votes"]].values.tolist() == [["c1", "a", "human", 1]]
+    by_default, told = (
+        preference_pairs(cast, judged),
+        preference_pairs(cast, judged, PairParams(with_machine_votes=True)),
+    )
+    assert by_default[
+        ["comparison_id", "chosen_side", "annotator_kind", "n_votes"]
+    ].values.tolist() == [["c1", "a", "human", 1]]
     assert told["annotator_kind"].tolist() == ["mixed", "machine"]
     assert told["chosen_side"].tolist() == ["b", "b"]
     counts = count_pairs(cast, judged)
@@ -171,7 +234,9 @@ def test_votes_of_machines_teach_nothing_unless_asked_for():
 
 @pytest.mark.parametrize("last", ["tie", "both_bad", "skip"])
 def test_a_pair_says_the_seq_of_the_last_word_of_any_kind(last):
-    """A tie is counted, and a tie or skip may stand where a vote for a side stood: learnt from at an earlier seq, it would be known early."""
+    """A tie is counted, and a tie or skip may stand where a vote for a side stood: learnt from at
+    an earlier seq, it would be known early.
+    """
     cast = votes(("c1", "x", "a", None), ("c2", "x", "a", None), ("c1", "y", last, None))
     pairs = preference_pairs(cast, comparisons("c1", "c2")).set_index("comparison_id")
     assert pairs["max_seq"].to_dict() == {"c1": 3, "c2": 2}
@@ -182,13 +247,22 @@ def test_a_pair_says_the_seq_of_the_last_word_of_any_kind(last):
 
 def test_votes_of_machines_and_on_repeats_make_a_pair_no_later():
     shown = comparisons("c1", "c2", repeat_of={"c2": "c1"})
-    cast = votes(("c1", "x", "a", 1), ("c1", "m", "a", None), ("c2", "x", "b", 1), kinds=("human", "machine", "human"))
+    cast = votes(
+        ("c1", "x", "a", 1),
+        ("c1", "m", "a", None),
+        ("c2", "x", "b", 1),
+        kinds=("human", "machine", "human"),
+    )
     assert preference_pairs(cast, shown)["max_seq"].tolist() == [1]
 
 
 def test_a_prompt_that_an_import_put_into_two_splits_is_named():
-    given = comparisons("c1", "c2", "c3").assign(prompt_id=["p", "p", "q"], split=["test", "train", "train"])
-    pairs = preference_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given)
+    given = comparisons("c1", "c2", "c3").assign(
+        prompt_id=["p", "p", "q"], split=["test", "train", "train"]
+    )
+    pairs = preference_pairs(
+        votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given
+    )
     assert divided_prompts(pairs) == ["p"]
     assert divided_prompts(pairs[pairs["split"] == "train"]) == []
     assert divided_prompts(PREFERENCE_PAIRS.empty()) == []

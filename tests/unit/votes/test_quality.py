@@ -1,4 +1,6 @@
-"""Marks of votes: what bears one, of how many it can be said, and that they are the figures of `votes.annotators`."""
+"""Marks of votes: what bears one, of how many it can be said, and that they are the figures of
+`votes.annotators`.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,14 +9,33 @@ import pytest
 from rlhf_pipeline.frames import EFFORTS, check_frame
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.joint_model import joint_model
-from rlhf_pipeline.votes.quality import LEFT, MARKS, NEITHER, NO_TIME, RIGHT, SKIP, UNKNOWN, VOTES, concern, quality
+from rlhf_pipeline.votes.quality import (
+    LEFT,
+    MARKS,
+    NEITHER,
+    NO_TIME,
+    RIGHT,
+    SKIP,
+    UNKNOWN,
+    VOTES,
+    concern,
+    quality,
+)
 from tests.unit.votes.simulated import simulate
 
 
 def cast(*rows: tuple[int, ...]) -> np.ndarray:
     """(comparison, shown) and what else is said of each, in order of seq."""
     full = [
-        (i, c, more[0] if more else c, more[1] if len(more) > 1 else c, 0, shown, more[2] if len(more) > 2 else NO_TIME)
+        (
+            i,
+            c,
+            more[0] if more else c,
+            more[1] if len(more) > 1 else c,
+            0,
+            shown,
+            more[2] if len(more) > 2 else NO_TIME,
+        )
         for i, (c, shown, *more) in enumerate(rows, start=1)
     ]
     return np.array(full, dtype=VOTES)
@@ -25,7 +46,9 @@ def seqs(rows: np.ndarray, mark: str) -> list[int]:
 
 
 def test_the_same_as_before_is_told_of_votes_whose_sides_are_known() -> None:
-    rows = cast((1, LEFT), (2, LEFT), (3, UNKNOWN), (4, LEFT), (5, NEITHER), (6, NEITHER), (7, RIGHT))
+    rows = cast(
+        (1, LEFT), (2, LEFT), (3, UNKNOWN), (4, LEFT), (5, NEITHER), (6, NEITHER), (7, RIGHT)
+    )
     found = quality(rows).marked["same_as_before"]
     assert (found.seqs.tolist(), found.n) == ([2, 6], 4)
 
@@ -49,7 +72,13 @@ def test_the_last_turn_counts_whatever_the_order_of_rows() -> None:
 
 def test_the_same_pair_under_another_comparison_is_a_duplicate_and_a_repeat_is_not() -> None:
     pair = 77
-    rows = cast((1, LEFT, 1, pair), (2, LEFT, 2, 5), (3, LEFT, 3, pair), (4, LEFT, 1, pair), (5, RIGHT, 5, pair))
+    rows = cast(
+        (1, LEFT, 1, pair),
+        (2, LEFT, 2, 5),
+        (3, LEFT, 3, pair),
+        (4, LEFT, 1, pair),
+        (5, RIGHT, 5, pair),
+    )
     found = quality(rows).marked["duplicate"]
     assert (found.seqs.tolist(), found.n) == ([3, 5], 4)
 
@@ -73,7 +102,14 @@ def test_nothing_is_no_share_and_no_concern() -> None:
 
 def test_who_holds_a_key_down_is_looked_at_first_and_a_coin_never() -> None:
     steady = quality(cast(*((i, LEFT) for i in range(60))))
-    coin = quality(cast(*((i, side) for i, side in enumerate(np.random.default_rng(0).choice([LEFT, RIGHT], 400)))))
+    coin = quality(
+        cast(
+            *(
+                (i, side)
+                for i, side in enumerate(np.random.default_rng(0).choice([LEFT, RIGHT], 400))
+            )
+        )
+    )
     few = quality(cast((1, LEFT), (2, LEFT), (3, LEFT)))
     assert concern(steady) > 0.8
     assert concern(few) == concern(coin) == 0.0
@@ -83,24 +119,43 @@ def test_who_holds_a_key_down_is_looked_at_first_and_a_coin_never() -> None:
 def test_shares_are_those_that_are_told_of_whole_frames() -> None:
     truth = simulate(80, n_annotators=7, seed=3)
     rng = np.random.default_rng(1)
-    votes = truth.votes.assign(is_swapped=pd.array(rng.choice([True, False, None], len(truth.votes)), dtype="boolean"))
+    votes = truth.votes.assign(
+        is_swapped=pd.array(rng.choice([True, False, None], len(truth.votes)), dtype="boolean")
+    )
     shown = truth.comparisons.assign(completion_a="a" * 300, completion_b="b" * 200)
     seconds = rng.choice([1.0, 5.0, 9.0, np.nan], len(votes))
-    efforts = check_frame(pd.DataFrame({"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": None}), EFFORTS)
-    told = annotator_figures(votes, joint_model(votes), comparisons=shown, efforts=efforts).set_index("annotator_id")
+    efforts = check_frame(
+        pd.DataFrame(
+            {"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": None}
+        ),
+        EFFORTS,
+    )
+    told = annotator_figures(
+        votes, joint_model(votes), comparisons=shown, efforts=efforts
+    ).set_index("annotator_id")
     side = votes["choice"].map({"a": 1, "b": -1}).fillna(0)
     for who, mine in votes.assign(seconds=seconds, side=side).groupby("annotator_id"):
         swapped = mine["is_swapped"].fillna(False).astype(bool)
-        said = np.where(mine["is_swapped"].isna(), UNKNOWN, np.where(swapped, -mine["side"], mine["side"]))
-        fast = np.where(mine["seconds"].isna(), NO_TIME, mine["seconds"] * FiguresParams().fastest_reading < 500)
+        said = np.where(
+            mine["is_swapped"].isna(), UNKNOWN, np.where(swapped, -mine["side"], mine["side"])
+        )
+        fast = np.where(
+            mine["seconds"].isna(), NO_TIME, mine["seconds"] * FiguresParams().fastest_reading < 500
+        )
         numbers = mine["comparison_id"].str[1:].astype(int)
         rows = np.array(
-            [(s, c, c, c, 0, k, f) for s, c, k, f in zip(mine["seq"], numbers, said, fast, strict=True)], dtype=VOTES
-        )  # fmt: skip
+            [
+                (s, c, c, c, 0, k, f)
+                for s, c, k, f in zip(mine["seq"], numbers, said, fast, strict=True)
+            ],
+            dtype=VOTES,
+        )
         found = quality(rows)
         assert found.n_votes == told.loc[who, "n_votes"]
         for mark, n in (("too_fast", "n_read"), ("same_as_before", "n_followed")):
             share = found.marked[mark].share
             assert found.marked[mark].n == told.loc[who, n]
             assert share is not None
-            assert (share.value, share.low, share.high) == pytest.approx(tuple(told.loc[who, [mark, f"{mark}_low", f"{mark}_high"]]))
+            assert (share.value, share.low, share.high) == pytest.approx(
+                tuple(told.loc[who, [mark, f"{mark}_low", f"{mark}_high"]])
+            )

@@ -1,4 +1,6 @@
-"""Which recorded changes of taste a fit takes into account, and which pairs are of today's taste."""
+"""Which recorded changes of taste a fit takes into account, and which pairs are of today's
+taste.
+"""
 
 from datetime import UTC, datetime
 
@@ -9,12 +11,22 @@ from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-PAIRS = pd.DataFrame({"category": ["poetry", "poetry", "facts", "facts"], "max_seq": [299, 300, 99, 100]})
+PAIRS = pd.DataFrame(
+    {"category": ["poetry", "poetry", "facts", "facts"], "max_seq": [299, 300, 99, 100]}
+)
 
 
 def change(seq, category=None, *, retracted=False):
     at = NOON if retracted else None
-    return TasteChange(change_id=seq, change_seq=seq, category=category, cause="because", actor="ann", recorded_at=NOON, retracted_at=at)
+    return TasteChange(
+        change_id=seq,
+        change_seq=seq,
+        category=category,
+        cause="because",
+        actor="ann",
+        recorded_at=NOON,
+        retracted_at=at,
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,4 +67,7 @@ def test_latest_seq_is_that_of_the_last_change_of_any_scope():
     assert NO_CHANGES.latest_seq is None
     assert TasteChanges(100, {"poetry": 300}).latest_seq == 300
     assert not NO_CHANGES
-    assert (NO_CHANGES.to_json(), TasteChanges(100, {"poetry": 300}).to_json()) == ({}, {"since_seq": 100, "by_category": {"poetry": 300}})
+    assert (NO_CHANGES.to_json(), TasteChanges(100, {"poetry": 300}).to_json()) == (
+        {},
+        {"since_seq": 100, "by_category": {"poetry": 300}},
+    )

@@ -13,19 +13,29 @@ from rlhf_pipeline.votes import Opening, n_test_pairs, open_test_split
 
 ROOT = Path(__file__).parents[3]
 DOOR = "rlhf_pipeline/votes/test_split.py"
-PAIRS = pd.DataFrame({"comparison_id": ["c1", "c2", "c3", "c4"], "split": ["train", "test", "calib", "test"]}, index=[9, 8, 7, 6])
+PAIRS = pd.DataFrame(
+    {"comparison_id": ["c1", "c2", "c3", "c4"], "split": ["train", "test", "calib", "test"]},
+    index=[9, 8, 7, 6],
+)
 
 
 def opened(pairs: pd.DataFrame = PAIRS, **more: object) -> tuple[pd.DataFrame, list[Opening]]:
     seen: list[Opening] = []
-    return open_test_split(pairs, **{"model": "rm@1", "purpose": "accuracy", "record": seen.append, **more}), seen
+    return open_test_split(
+        pairs, **{"model": "rm@1", "purpose": "accuracy", "record": seen.append, **more}
+    ), seen
 
 
 def test_the_test_pairs_come_in_order_and_a_record_says_who_looked() -> None:
     test, (opening,) = opened()
     assert test["comparison_id"].tolist() == ["c2", "c4"]
     assert test.index.tolist() == [0, 1]
-    assert (opening.model, opening.purpose, opening.n_pairs, opening.commit) == ("rm@1", "accuracy", 2, code_commit())
+    assert (opening.model, opening.purpose, opening.n_pairs, opening.commit) == (
+        "rm@1",
+        "accuracy",
+        2,
+        code_commit(),
+    )
     assert opening.data_hash == frame_hash(test)
     assert opening.opened_at.utcoffset() is not None
     assert Opening.from_json(opening.model_dump_json()) == opening
@@ -76,28 +86,41 @@ def test_by_default_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture) 
 
 # What may say "test": the names of the splits and the schemas that list them.
 NAMES = {
-    DOOR, "rlhf_pipeline/votes/splits.py", "rlhf_pipeline/frames.py", "rlhf_pipeline/datasets/preference.py",
+    DOOR,
+    "rlhf_pipeline/votes/splits.py",
+    "rlhf_pipeline/frames.py",
+    "rlhf_pipeline/datasets/preference.py",
     "rlhf_pipeline/datasets/comparisons.py",
-}  # fmt: skip
-# Lines that say it and take no pair: made-up splits, heads of tables, votes (not pairs) that a ceiling is counted from or that are left
-# out, and rows that are looked for only to refuse them.
+}
+# Lines that say it and take no pair: made-up splits, heads of tables, votes (not pairs) that a
+# ceiling is counted from or that are left out, and rows that are looked for only to refuse them.
 HARMLESS = {
     "benchmarks/bench_calibration.py": ["np.where(np.arange(n) < HOLDOUT"],
     "benchmarks/bench_real.py": ['for part in ("all", "test")', "gold_ceiling(fitted.votes["],
-    "benchmarks/real_debates.py": ['of_test = self.comparisons.loc[self.comparisons["split"] == "test", "comparison_id"]'],
+    "benchmarks/real_debates.py": [
+        'of_test = self.comparisons.loc[self.comparisons["split"] == "test", "comparison_id"]'
+    ],
     "benchmarks/real_weeks.py": ['("test", "verdict", "statistic"'],
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
     "rlhf_pipeline/retraining/rows.py": ['leaked = checked[checked["split"] != "train"]'],
     "rlhf_pipeline/retraining/selection.py": ['leaked = frame[frame["split"] != "train"]'],
     "rlhf_pipeline/votes/learning.py": ['in_test = shown.loc[splits_of(shown) == "test"'],
 }
-IN_A_QUERY = re.compile(r"""split\s*(==\s*\\?["']test|!=\s*\\?["'](train|calib)|(not )?in\s*[\[(].*["']test)""")
+IN_A_QUERY = re.compile(
+    r"""split\s*(==\s*\\?["']test|!=\s*\\?["'](train|calib)|(not )?in\s*[\[(].*["']test)"""
+)
 OTHERS = ("train", "calib")
 
 
 def is_test(node: ast.expr) -> bool:
     """The name of the test split, written out or by the constant of its module."""
-    named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    named = (
+        node.id
+        if isinstance(node, ast.Name)
+        else node.attr
+        if isinstance(node, ast.Attribute)
+        else ""
+    )
     return (isinstance(node, ast.Constant) and node.value == "test") or named == "TEST"
 
 
@@ -109,15 +132,22 @@ def names_others(node: ast.expr) -> bool:
 
 
 def takes_test(source: str) -> Iterator[int]:
-    """Lines that could pick test rows: by their split's name (compared with, handed on as an argument, listed, looked up) or by leaving out
-    the other splits.
+    """Lines that could pick test rows: by their split's name (compared with, handed on as an
+    argument, listed, looked up) or by leaving out the other splits.
 
     Leaving test pairs out (`!=`) is what everybody may do.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
-            both, is_left_out = [node.left, *node.comparators], any(isinstance(op, ast.NotEq | ast.NotIn) for op in node.ops)
-            if any(names_others(part) for part in both) if is_left_out else any(is_test(part) for part in both):
+            both, is_left_out = (
+                [node.left, *node.comparators],
+                any(isinstance(op, ast.NotEq | ast.NotIn) for op in node.ops),
+            )
+            if (
+                any(names_others(part) for part in both)
+                if is_left_out
+                else any(is_test(part) for part in both)
+            ):
                 yield node.lineno
         elif isinstance(node, ast.Call):
             yield from _called(node)
@@ -153,8 +183,14 @@ def _called(node: ast.Call) -> Iterator[int]:
 def leaves_others_out(node: ast.expr) -> bool:
     """`~` of this takes whoever is in neither of the splits that it names."""
     if isinstance(node, ast.Compare):
-        return all(isinstance(op, ast.Eq | ast.In) for op in node.ops) and any(names_others(one) for one in (node.left, *node.comparators))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"isin", "eq"}:
+        return all(isinstance(op, ast.Eq | ast.In) for op in node.ops) and any(
+            names_others(one) for one in (node.left, *node.comparators)
+        )
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"isin", "eq"}
+    ):
         return any(names_others(one) for one in node.args)
     return False
 
@@ -162,14 +198,28 @@ def leaves_others_out(node: ast.expr) -> bool:
 @pytest.mark.parametrize(
     "line",
     [
-        'pairs[pairs["split"] == "test"]', "pairs[pairs.split.isin(['test'])]", '_split(pairs, "test")', 'rows_of(split="test")',
-        '[pairs[pairs["split"] == s] for s in ("calib", "test")]', 'by_split["test"]', """pairs.query("split == 'test'")""",
-        'pairs[pairs["split"].eq("test")]', 'pairs[pairs["split"] == TEST]', 'pairs[pairs["split"] == test_split.TEST]', "_split(pairs, TEST)",
-        "from rlhf_pipeline.votes.test_split import TEST as split", 'certain[certain["split"] != "train"]', 'pairs[pairs["split"] != "calib"]',
-        'pairs[~pairs["split"].isin(["train", "calib"])]', 'pairs[~(pairs["split"] == "train")]', 'pairs[pairs["split"].ne("train")]',
-        '[p for p in pairs if p.split not in ("train", "calib")]', """pairs.query("split != 'train'")""", 'pairs[~pairs["split"].eq("calib")]',
+        'pairs[pairs["split"] == "test"]',
+        "pairs[pairs.split.isin(['test'])]",
+        '_split(pairs, "test")',
+        'rows_of(split="test")',
+        '[pairs[pairs["split"] == s] for s in ("calib", "test")]',
+        'by_split["test"]',
+        """pairs.query("split == 'test'")""",
+        'pairs[pairs["split"].eq("test")]',
+        'pairs[pairs["split"] == TEST]',
+        'pairs[pairs["split"] == test_split.TEST]',
+        "_split(pairs, TEST)",
+        "from rlhf_pipeline.votes.test_split import TEST as split",
+        'certain[certain["split"] != "train"]',
+        'pairs[pairs["split"] != "calib"]',
+        'pairs[~pairs["split"].isin(["train", "calib"])]',
+        'pairs[~(pairs["split"] == "train")]',
+        'pairs[pairs["split"].ne("train")]',
+        '[p for p in pairs if p.split not in ("train", "calib")]',
+        """pairs.query("split != 'train'")""",
+        'pairs[~pairs["split"].eq("calib")]',
     ],
-)  # fmt: skip
+)
 def test_the_search_below_finds_every_way_in(line: str) -> None:
     assert list(takes_test(line))
 
@@ -196,7 +246,16 @@ def test_and_nothing_else(line: str) -> None:
 
 def learning_code() -> list[Path]:
     """The library, the application and the benchmarks."""
-    folders = ("rlhf_pipeline", "assets", "sensors", "jobs", "resources", "demo", "replay", "benchmarks")
+    folders = (
+        "rlhf_pipeline",
+        "assets",
+        "sensors",
+        "jobs",
+        "resources",
+        "demo",
+        "replay",
+        "benchmarks",
+    )
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -208,6 +267,14 @@ def test_nobody_takes_test_pairs_past_the_door() -> None:
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
         harmless = HARMLESS.get(here, ())
-        found = [] if here in NAMES else [n for n in takes_test(source) if not any(words in lines[n - 1] for words in harmless)]
+        found = (
+            []
+            if here in NAMES
+            else [
+                n
+                for n in takes_test(source)
+                if not any(words in lines[n - 1] for words in harmless)
+            ]
+        )
         offenders += [f"{here}:{line}" for line in found]
     assert offenders == []

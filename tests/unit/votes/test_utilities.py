@@ -22,7 +22,8 @@ def written_out(a, b, precision, weighted):
 
 def test_it_is_the_gaussian_of_all_factors():
     rng = np.random.default_rng(1)
-    # A pair alone, two triangles, the same pair compared twice, a chain of five, and one more pair alone.
+    # A pair alone, two triangles, the same pair compared twice, a chain of five, and one more pair
+    # alone.
     a = np.array([0, 2, 3, 4, 5, 6, 7, 8, 8, 10, 11, 12, 13, 15])
     b = np.array([1, 3, 4, 2, 6, 7, 5, 9, 9, 11, 12, 13, 14, 16])
     precision, weighted = rng.uniform(0, 3, len(a)), rng.normal(size=len(a))
@@ -33,7 +34,9 @@ def test_it_is_the_gaussian_of_all_factors():
 
 
 def test_without_votes_every_difference_has_the_prior():
-    mean, variance = Utilities(np.array([0, 1, 5]), np.array([1, 2, 6])).differences(np.zeros(3), np.zeros(3))
+    mean, variance = Utilities(np.array([0, 1, 5]), np.array([1, 2, 6])).differences(
+        np.zeros(3), np.zeros(3)
+    )
     assert mean == pytest.approx(0.0)
     assert variance == pytest.approx(1.0)
 

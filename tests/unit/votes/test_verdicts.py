@@ -1,4 +1,6 @@
-"""What the annotator model says of each comparison: whose state follows from chance and interval, and who votes badly weighs little."""
+"""What the annotator model says of each comparison: whose state follows from chance and interval,
+and who votes badly weighs little.
+"""
 
 from pathlib import Path
 
@@ -18,16 +20,31 @@ from tests.unit.votes.simulated import simulate, votes_of
 def labels(*rows: tuple[int, float, float, float], up_to_seq: int | None = 1000) -> pd.DataFrame:
     """(number of the comparison, p_a, its ends)."""
     named = [
-        {"comparison_id": f"c{i:05d}", "prompt_id": "p0", "utility": 0.0, "sd": 1.0, "p_a": p, "p_low": low, "p_high": high, "n_votes": 2}
+        {
+            "comparison_id": f"c{i:05d}",
+            "prompt_id": "p0",
+            "utility": 0.0,
+            "sd": 1.0,
+            "p_a": p,
+            "p_low": low,
+            "p_high": high,
+            "n_votes": 2,
+        }
         for i, p, low, high in rows
     ]
-    return check_frame(pd.DataFrame(named).assign(max_seq=up_to_seq), SOFT_LABELS) if rows else SOFT_LABELS.empty()
+    return (
+        check_frame(pd.DataFrame(named).assign(max_seq=up_to_seq), SOFT_LABELS)
+        if rows
+        else SOFT_LABELS.empty()
+    )
 
 
 def said(choices: str, comparison: int = 0) -> pd.DataFrame:
     """Votes of different people on one comparison: a, b, t(ie) or n(either is good)."""
     words = {"a": "a", "b": "b", "t": "tie", "n": "both_bad"}
-    return votes_of([comparison] * len(choices), range(len(choices)), [words[one] for one in choices])
+    return votes_of(
+        [comparison] * len(choices), range(len(choices)), [words[one] for one in choices]
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,13 +54,19 @@ def said(choices: str, comparison: int = 0) -> pd.DataFrame:
         (0.1, 0.03, 0.3, "b", "agreed", 0.9, (0.7, 0.97)),
         (0.9, 0.5, 0.99, "a", "disputed", 0.9, (0.5, 0.99)),  # the interval holds one half
         (0.3, 0.1, 0.6, "b", "disputed", 0.7, (0.4, 0.9)),
-        (0.6, 0.55, 0.65, "a", "disputed", 0.6, (0.55, 0.65)),  # surely a, but by less than two thirds
+        # surely a, but by less than two thirds
+        (0.6, 0.55, 0.65, "a", "disputed", 0.6, (0.55, 0.65)),
         (0.5, 0.2, 0.8, None, "disputed", 0.5, (0.2, 0.8)),
     ],
 )
-def test_the_state_follows_from_the_chance_and_its_interval(p, low, high, choice, state, share, ends):
+def test_the_state_follows_from_the_chance_and_its_interval(
+    p, low, high, choice, state, share, ends
+):
     row = verdicts(said("ab"), labels((0, p, low, high))).iloc[0]
-    assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (choice or True, state)
+    assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (
+        choice or True,
+        state,
+    )
     assert (row["share"], row["low"], row["high"]) == pytest.approx((share, *ends))
     assert (row["p_a"], row["p_low"], row["p_high"]) == pytest.approx((p, low, high))
 
@@ -63,12 +86,19 @@ def test_fewer_judgements_than_wanted_are_open_whatever_the_model_says():
 def test_that_neither_is_better_stays_what_people_agree_on():
     known = labels((0, 0.52, 0.3, 0.7))
     equal = verdicts(said("ttna"), known).iloc[0]
-    assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == ("tie", "agreed", 0.75, 0.52)
+    assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
+        "tie",
+        "agreed",
+        0.75,
+        0.52,
+    )
     assert verdicts(said("ttab"), known).iloc[0]["state"] == "disputed"
 
 
 def test_what_the_labels_do_not_know_is_left_out():
-    cast = pd.concat([said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True)
+    cast = pd.concat(
+        [said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True
+    )
     assert verdicts(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == ["c00001"]
     pd.testing.assert_frame_equal(verdicts(cast, labels()), CONSENSUS.empty())
     assert known_up_to(labels()) == 0
@@ -76,8 +106,15 @@ def test_what_the_labels_do_not_know_is_left_out():
 
 def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     cast = said("abb")
-    before, after = (verdicts(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0] for seq in (3, 1))
-    assert (before["n_since"], after["n_since"], after["up_to_seq"], after["n_votes"]) == (0, 2, 1, 3)
+    before, after = (
+        verdicts(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0] for seq in (3, 1)
+    )
+    assert (before["n_since"], after["n_since"], after["up_to_seq"], after["n_votes"]) == (
+        0,
+        2,
+        1,
+        3,
+    )
     assert (before["p_a"], before["state"]) == (after["p_a"], after["state"])
     skipped = cast.assign(choice=["a", "b", "skip"])
     assert verdicts(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"] == 1
@@ -100,25 +137,43 @@ def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_pat
     assert leave(files, labels((0, 0.1, 0.0, 0.2), up_to_seq=9), newest_seq=12) == 10
     assert leave(files, labels(), newest_seq=12) == 10, "a fit to no vote"
     assert p_a() == [0.8]
-    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=10), newest_seq=12) is None, "the same votes, fitted otherwise"
+    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=10), newest_seq=12) is None, (
+        "the same votes, fitted otherwise"
+    )
     assert p_a() == [0.3]
-    assert leave(files, labels((0, 0.4, 0.2, 0.6), up_to_seq=3), newest_seq=5) is None, "what lies there knows votes that there are not"
+    assert leave(files, labels((0, 0.4, 0.2, 0.6), up_to_seq=3), newest_seq=5) is None, (
+        "what lies there knows votes that there are not"
+    )
     assert p_a() == [0.4]
 
 
 def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
     files = Artefacts(tmp_path)
     path = files.write_frame(KEPT_AS[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=None), KEPT_AS[1])
-    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, "those do not say what they know"
+    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, (
+        "those do not say what they know"
+    )
     path.write_bytes(b"no parquet")
     assert leave(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
     assert files.read_frame(*KEPT_AS)["p_a"].tolist() == [0.2]
 
 
 def test_the_nearest_to_one_half_is_adjudicated_first():
-    cast = pd.concat([said("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2]) for i in range(4)], ignore_index=True)
-    known = labels((0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9))
-    assert adjudication(verdicts(cast, known))["comparison_id"].tolist() == ["c00001", "c00003", "c00000"]
+    cast = pd.concat(
+        [
+            said("ab", i).assign(vote_id=[f"{i}-0", f"{i}-1"], seq=[2 * i + 1, 2 * i + 2])
+            for i in range(4)
+        ],
+        ignore_index=True,
+    )
+    known = labels(
+        (0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9)
+    )
+    assert adjudication(verdicts(cast, known))["comparison_id"].tolist() == [
+        "c00001",
+        "c00003",
+        "c00000",
+    ]
     shuffled = verdicts(cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2))
     pd.testing.assert_frame_equal(shuffled, verdicts(cast, known), check_exact=True)
 
@@ -129,7 +184,9 @@ def share_right(choice: pd.Series, better: np.ndarray) -> float:
 
 
 def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_raters():
-    """A fifth of thirty people vote at random, five votes a comparison, in three worlds of 2,000 comparisons."""
+    """A fifth of thirty people vote at random, five votes a comparison, in three worlds of 2,000
+    comparisons.
+    """
     gained: dict[str, list[float]] = {"joint model": [], "dawid and skene": []}
     for seed in range(3):
         truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
@@ -141,7 +198,8 @@ def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_ra
         gained["joint model"].append(share_right(by_model, better) - base)
         gained["dawid and skene"].append(share_right(by_confusion, better) - base)
     for name, gains in gained.items():
-        assert min(gains) > 0.01, (name, gains)  # one standard error of such a difference is some 0.007
+        # one standard error of such a difference is some 0.007
+        assert min(gains) > 0.01, (name, gains)
 
 
 def test_what_the_model_calls_agreed_is_right_more_often_than_what_the_majority_does():
@@ -150,7 +208,9 @@ def test_what_the_model_calls_agreed_is_right_more_often_than_what_the_majority_
 
     def right(found: pd.DataFrame) -> float:
         sided = found[(found["state"] == "agreed") & found["choice"].isin(["a", "b"])]
-        return float((sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean())
+        return float(
+            (sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean()
+        )
 
     by_model = verdicts(truth.votes, joint_model(truth.votes).labels)
     assert right(by_model) > right(consensus(truth.votes))

@@ -11,13 +11,30 @@ from rlhf_pipeline.web import create_app
 
 def test_client_that_leaves_while_sending_is_no_bug(store: Store, settings: Settings):
     app = create_app(settings, store)
-    messages = iter([{"type": "http.request", "body": b"email=", "more_body": True}, {"type": "http.disconnect"}])
+    messages = iter(
+        [
+            {"type": "http.request", "body": b"email=", "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+    )
     sent: list[dict[str, Any]] = []
     scope = {
-        "type": "http", "method": "POST", "path": "/login", "raw_path": b"/login", "query_string": b"", "root_path": "", "scheme": "http",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")], "http_version": "1.1",
-        "server": ("localhost", 80), "client": ("192.0.2.1", 1), "asgi": {"version": "3.0"},
-    }  # fmt: skip
+        "type": "http",
+        "method": "POST",
+        "path": "/login",
+        "raw_path": b"/login",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "headers": [
+            (b"host", b"localhost"),
+            (b"content-type", b"application/x-www-form-urlencoded"),
+        ],
+        "http_version": "1.1",
+        "server": ("localhost", 80),
+        "client": ("192.0.2.1", 1),
+        "asgi": {"version": "3.0"},
+    }
 
     async def receive() -> dict[str, Any]:
         return next(messages)

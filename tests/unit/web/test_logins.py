@@ -39,7 +39,9 @@ def cookies_of(response: Response) -> dict[str, str]:
     return {name: morsel.value for name, morsel in jar.items()}
 
 
-def log_in(auth: Auth, email: str, password: str = PASSWORD, *, device: str | None = None) -> Response:
+def log_in(
+    auth: Auth, email: str, password: str = PASSWORD, *, device: str | None = None
+) -> Response:
     response = Response()
     auth.log_in(response, email, password, address=OFFICE, device=device)
     return response
@@ -89,7 +91,9 @@ def test_one_time_link_gets_past_a_locked_address(auth: Auth, store: Store):
     ann = add(store, "ann@example.org")
     refused = lock_out(auth, ann.email)
     assert "login link" in refused.detail
-    secret, _ = store.tokens.issue(ann.user_id, kind="login", lifetime=timedelta(hours=1), actor="test")
+    secret, _ = store.tokens.issue(
+        ann.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
+    )
     response = Response()
     auth.redeem(response, secret)
     assert auth.cookie in cookies_of(response)
@@ -110,7 +114,12 @@ def test_lockout_never_exceeds_five_minutes(auth: Auth, store: Store, clock: Shi
 
 def test_spellings_of_an_address_share_one_counter(auth: Auth, store: Store):
     ann = add(store, "ann@example.org")
-    for spelling in ("ann@example.org", "ANN@example.org", " ann@example.org ", "ａｎｎ@example.org"):
+    for spelling in (
+        "ann@example.org",
+        "ANN@example.org",
+        " ann@example.org ",
+        "ａｎｎ@example.org",
+    ):
         for _ in range(3):
             with pytest.raises(Problem):
                 auth.log_in(Response(), spelling, "wrong", address=spelling)
@@ -141,4 +150,7 @@ def test_https_cookies_are_bound_to_their_host(store: Store, settings: Settings)
     response = log_in(auth, add(store, "ann@example.org").email)
     assert set(cookies_of(response)) == {auth.cookie, auth.device_cookie}
     set_cookies = [value.decode() for name, value in response.raw_headers if name == b"set-cookie"]
-    assert all(one.startswith("__Host-rlhf_") and "Secure" in one and "HttpOnly" in one and "Path=/" in one for one in set_cookies)
+    assert all(
+        one.startswith("__Host-rlhf_") and "Secure" in one and "HttpOnly" in one and "Path=/" in one
+        for one in set_cookies
+    )

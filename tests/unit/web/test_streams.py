@@ -45,7 +45,9 @@ def test_stream_counts_as_open_until_its_client_leaves():
                     pass
                 left.set()
 
-        await EventStream(streams, "ann", endless)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+        await EventStream(streams, "ann", endless)(
+            {"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send
+        )
         assert sent[0]["status"] == 200
         assert dict(sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
         with streams.opened("ann"):

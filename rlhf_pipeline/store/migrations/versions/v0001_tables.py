@@ -75,7 +75,10 @@ def upgrade() -> None:
         sa.Column("decided_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("record", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')", name=op.f("ck_decisions_state")),
+        sa.CheckConstraint(
+            "state IN ('held', 'pending', 'submitted', 'succeeded', 'failed')",
+            name=op.f("ck_decisions_state"),
+        ),
         key=("decision_id",),
     )
     op.create_index("ix_decisions_state", "decisions", [*SCOPE, "state"], unique=False)
@@ -135,7 +138,9 @@ def upgrade() -> None:
         sa.Column("record", sa.Text(), nullable=False),
         key=("promotion_id",),
     )
-    op.create_index("ix_promotions_model", "promotions", [*SCOPE, "model_name", "promotion_id"], unique=False)
+    op.create_index(
+        "ix_promotions_model", "promotions", [*SCOPE, "model_name", "promotion_id"], unique=False
+    )
     _create(
         "drift_events",
         sa.Column("event_id", sa.String(), nullable=False),
@@ -150,11 +155,21 @@ def upgrade() -> None:
         sa.Column("record", sa.Text(), nullable=False),
         sa.Column("decision_id", sa.BigInteger(), autoincrement=False, nullable=True),
         _refers("decision_id", "decisions", "fk_drift_events_decision_id_decisions"),
-        sa.UniqueConstraint(*SCOPE, "model_version", "detector", "params_hash", "stream", "seq", name="uq_drift_events_detection"),
+        sa.UniqueConstraint(
+            *SCOPE,
+            "model_version",
+            "detector",
+            "params_hash",
+            "stream",
+            "seq",
+            name="uq_drift_events_detection",
+        ),
         key=("event_id",),
     )
     op.create_index("ix_drift_events_day", "drift_events", [*SCOPE, "day"], unique=False)
-    op.create_index("ix_drift_events_decision", "drift_events", [*SCOPE, "decision_id"], unique=False)
+    op.create_index(
+        "ix_drift_events_decision", "drift_events", [*SCOPE, "decision_id"], unique=False
+    )
     _create(
         "predictions",
         sa.Column("comparison_id", sa.String(), nullable=False),
@@ -168,7 +183,10 @@ def upgrade() -> None:
         sa.Column("p_raw", sa.Float(), nullable=False),
         sa.Column("p_calibrated", sa.Float(), nullable=False),
         sa.Column("predicted_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name=op.f("ck_predictions_probabilities")),
+        sa.CheckConstraint(
+            "p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1",
+            name=op.f("ck_predictions_probabilities"),
+        ),
         _refers("comparison_id", "comparisons", "fk_predictions_comparison_id_comparisons"),
         key=(
             "comparison_id",
@@ -194,13 +212,32 @@ def upgrade() -> None:
         sa.Column("origin", sa.String(), nullable=False),
         sa.Column("idempotency_key", sa.String(), nullable=False),
         sa.Column("supersedes", sa.String(), nullable=True),
-        sa.Column("pass_no", sa.Integer(), nullable=False, comment="1 first judgement, 2 repeat pass, …"),
-        sa.Column("revision_no", sa.Integer(), nullable=False, comment="0 as cast, +1 by each superseding vote"),
-        sa.Column("displaced_day", sa.String(length=10), nullable=True, comment="day of the vote it made not count"),
-        sa.CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name=op.f("ck_votes_choice")),
-        sa.CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name=op.f("ck_votes_strength")),
+        sa.Column(
+            "pass_no", sa.Integer(), nullable=False, comment="1 first judgement, 2 repeat pass, …"
+        ),
+        sa.Column(
+            "revision_no",
+            sa.Integer(),
+            nullable=False,
+            comment="0 as cast, +1 by each superseding vote",
+        ),
+        sa.Column(
+            "displaced_day",
+            sa.String(length=10),
+            nullable=True,
+            comment="day of the vote it made not count",
+        ),
+        sa.CheckConstraint(
+            "choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name=op.f("ck_votes_choice")
+        ),
+        sa.CheckConstraint(
+            "strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)",
+            name=op.f("ck_votes_strength"),
+        ),
         _refers("comparison_id", "comparisons", "fk_votes_comparison_id_comparisons"),
-        sa.UniqueConstraint(*SCOPE, "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"),
+        sa.UniqueConstraint(
+            *SCOPE, "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"
+        ),
         sa.UniqueConstraint(*SCOPE, "supersedes", name="uq_votes_supersedes"),
         sa.UniqueConstraint(*SCOPE, "vote_id", name="uq_votes_vote_id"),
         key=("seq",),
@@ -240,8 +277,12 @@ def downgrade() -> None:
 
 def _create(name: str, *parts: sa.schema.SchemaItem, key: tuple[str, ...]) -> None:
     scope = [sa.Column(column, sa.String(), nullable=False) for column in SCOPE]
-    op.create_table(name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}")))
+    op.create_table(
+        name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}"))
+    )
 
 
 def _refers(column: str, table: str, name: str) -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint([*SCOPE, column], [f"{table}.{c}" for c in (*SCOPE, column)], name=op.f(name))
+    return sa.ForeignKeyConstraint(
+        [*SCOPE, column], [f"{table}.{c}" for c in (*SCOPE, column)], name=op.f(name)
+    )

@@ -1,4 +1,6 @@
-"""Version 0002: the database itself refuses to change or remove votes, predictions and audit links."""
+"""Version 0002: the database itself refuses to change or remove votes, predictions and audit
+links.
+"""
 
 from alembic import op
 
@@ -38,7 +40,8 @@ def create_triggers(table: str) -> None:
     """On SQLite; a later version that rebuilds the table needs them again."""
     for act in ("UPDATE", "DELETE"):
         op.execute(
-            f"CREATE TRIGGER {table}_refuse_{act.lower()} BEFORE {act} ON {table} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+            f"CREATE TRIGGER {table}_refuse_{act.lower()} BEFORE {act} ON {table} BEGIN SELECT "
+            f"RAISE(ABORT, '{table} is append-only'); END"
         )
 
 

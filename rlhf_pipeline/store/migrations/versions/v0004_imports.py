@@ -1,4 +1,6 @@
-"""Version 0004: votes and comparisons from elsewhere. Votes without a time, where a comparison came from, what is left out and why."""
+"""Version 0004: votes and comparisons from elsewhere. Votes without a time, where a comparison came
+from, what is left out and why.
+"""
 
 from typing import Any
 
@@ -14,10 +16,23 @@ revision = "0004"
 down_revision = "0003"
 
 SCOPE = ("organization_id", "project_id")
-NEW_IN_COMPARISONS = ("source", "source_pair_id", "split_group", "split", "gold", "flag", "pair_key")
-NAMED = tuple(name for name in NEW_IN_COMPARISONS if name != "pair_key")  # pair keys are made again on the way up
+NEW_IN_COMPARISONS = (
+    "source",
+    "source_pair_id",
+    "split_group",
+    "split",
+    "gold",
+    "flag",
+    "pair_key",
+)
+# pair keys are made again on the way up
+NAMED = tuple(name for name in NEW_IN_COMPARISONS if name != "pair_key")
 TABLES = ("imports", "replays")
-LATER = (("predictions", ("comparison_id", "reward_model"), "is_replayed"), ("votes", ("seq",), "task_id"))  # tables, keys and columns
+# tables, keys and columns
+LATER = (
+    ("predictions", ("comparison_id", "reward_model"), "is_replayed"),
+    ("votes", ("seq",), "task_id"),
+)
 ROWS = 5_000  # read at a time
 
 
@@ -36,7 +51,9 @@ def upgrade() -> None:
         postgresql_where=given,
     )
     replayed = "written after the votes, by a model that had seen none of them"
-    op.add_column("predictions", sa.Column("is_replayed", sa.Boolean(), nullable=True, comment=replayed))
+    op.add_column(
+        "predictions", sa.Column("is_replayed", sa.Boolean(), nullable=True, comment=replayed)
+    )
     _change_votes(before=_votes(dated=True), nullable=True)
     _create(
         "imports",
@@ -47,7 +64,9 @@ def upgrade() -> None:
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("record", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('started', 'finished', 'failed')", name=op.f("ck_imports_state")),
+        sa.CheckConstraint(
+            "state IN ('started', 'finished', 'failed')", name=op.f("ck_imports_state")
+        ),
         key=("import_id",),
     )
     _create(
@@ -66,21 +85,26 @@ def upgrade() -> None:
     kept.give_back_columns(revision, "comparisons", ("comparison_id",), NAMED)
     for table, key, column in LATER:
         kept.give_back_columns(revision, table, key, (column,), append_only=True)
-    v0003_planner_statistics.upgrade()  # the rebuilt table lost its statistics, the new indexes have none yet
+    # the rebuilt table lost its statistics, the new indexes have none yet
+    v0003_planner_statistics.upgrade()
 
 
 def downgrade() -> None:
     """What the older tables cannot hold is put aside until the way up, see `kept`.
 
-    Refused while there are votes without a time. The older table wants one, and a made-up one would be read as true: it would put votes that
-    are in no order before the drift detectors, which leave them out.
+    Refused while there are votes without a time. The older table wants one, and a made-up one would
+    be read as true: it would put votes that are in no order before the drift detectors, which leave
+    them out.
     """
     bind = op.get_bind()
-    undated = bind.execute(sa.text("SELECT count(*) FROM votes WHERE voted_at IS NULL")).scalar_one()
+    undated = bind.execute(
+        sa.text("SELECT count(*) FROM votes WHERE voted_at IS NULL")
+    ).scalar_one()
     if undated:
         raise StoreError(
-            f"Version 0003 cannot hold what was imported since: {undated:,} votes without a time. Nothing was changed. Stay at this version; "
-            "to go on with an older package, export with `rlhf export votes`, `comparisons` and `tuples`."
+            f"Version 0003 cannot hold what was imported since: {undated:,} votes without a time. "
+            "Nothing was changed. Stay at this version; to go on with an older package, export "
+            "with `rlhf export votes`, `comparisons` and `tuples`."
         )
     for table in TABLES:
         kept.keep_rows(revision, table)
@@ -103,13 +127,20 @@ def downgrade() -> None:
 
 
 def _fill_pair_keys() -> None:
-    """What `store.comparisons` gives every new row: the same for the same two texts under the same prompt, in either order."""
+    """What `store.comparisons` gives every new row: the same for the same two texts under the same
+    prompt, in either order.
+    """
     bind = op.get_bind()
     key = ("organization_id", "project_id", "comparison_id")
-    rows = sa.table("comparisons", *(sa.column(c) for c in (*key, "prompt", "completion_a", "completion_b", "pair_key")))
+    rows = sa.table(
+        "comparisons",
+        *(sa.column(c) for c in (*key, "prompt", "completion_a", "completion_b", "pair_key")),
+    )
     after: tuple[Any, ...] | None = None
     while True:
-        wanted = sa.select(*(rows.c[c] for c in (*key, "prompt", "completion_a", "completion_b"))).order_by(*(rows.c[c] for c in key))
+        wanted = sa.select(
+            *(rows.c[c] for c in (*key, "prompt", "completion_a", "completion_b"))
+        ).order_by(*(rows.c[c] for c in key))
         if after is not None:
             wanted = wanted.where(sa.tuple_(*(rows.c[c] for c in key)) > after)
         found = bind.execute(wanted.limit(ROWS)).all()
@@ -119,7 +150,12 @@ def _fill_pair_keys() -> None:
         bind.execute(
             rows.update().where(this).values(pair_key=sa.bindparam("new_key")),
             [
-                {"of_organization_id": r[0], "of_project_id": r[1], "of_comparison_id": r[2], "new_key": content_id(r[3], *sorted(r[4:6]))}
+                {
+                    "of_organization_id": r[0],
+                    "of_project_id": r[1],
+                    "of_comparison_id": r[2],
+                    "new_key": content_id(r[3], *sorted(r[4:6])),
+                }
                 for r in found
             ],
         )
@@ -171,10 +207,17 @@ def _votes(*, dated: bool) -> sa.Table:
         sa.Column("revision_no", sa.Integer(), nullable=False),
         sa.Column("displaced_day", sa.String(length=10), nullable=True),
         *([] if dated else [sa.Column("task_id", sa.String(), nullable=True)]),
-        sa.CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name=op.f("ck_votes_choice")),
-        sa.CheckConstraint("strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)", name=op.f("ck_votes_strength")),
+        sa.CheckConstraint(
+            "choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name=op.f("ck_votes_choice")
+        ),
+        sa.CheckConstraint(
+            "strength IS NULL OR (choice IN ('a', 'b') AND strength BETWEEN 1 AND 4)",
+            name=op.f("ck_votes_strength"),
+        ),
         sa.PrimaryKeyConstraint(*SCOPE, "seq", name=op.f("pk_votes")),
-        sa.UniqueConstraint(*SCOPE, "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"),
+        sa.UniqueConstraint(
+            *SCOPE, "comparison_id", "annotator_id", "pass_no", "revision_no", name="uq_votes_turn"
+        ),
         sa.UniqueConstraint(*SCOPE, "supersedes", name="uq_votes_supersedes"),
         sa.UniqueConstraint(*SCOPE, "vote_id", name="uq_votes_vote_id"),
         sa.ForeignKeyConstraint(
@@ -185,11 +228,17 @@ def _votes(*, dated: bool) -> sa.Table:
         sa.Index("ix_votes_day", *SCOPE, "day", "seq"),
         sa.Index("ix_votes_displaced_day", *SCOPE, "displaced_day", "seq", sqlite_where=displaced),
     )
-    comparisons = sa.Table("comparisons", votes.metadata, *(sa.Column(c, sa.String()) for c in (*SCOPE, "comparison_id")))
+    comparisons = sa.Table(
+        "comparisons",
+        votes.metadata,
+        *(sa.Column(c, sa.String()) for c in (*SCOPE, "comparison_id")),
+    )
     assert comparisons is not None  # the foreign key finds it in the metadata
     return votes
 
 
 def _create(name: str, *parts: sa.schema.SchemaItem, key: tuple[str, ...]) -> None:
     scope = [sa.Column(column, sa.String(), nullable=False) for column in SCOPE]
-    op.create_table(name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}")))
+    op.create_table(
+        name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}"))
+    )

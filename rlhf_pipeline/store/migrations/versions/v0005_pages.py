@@ -1,4 +1,6 @@
-"""Version 0005: comparisons in one order that an index gives whole, so that the thousandth page costs what the first one does."""
+"""Version 0005: comparisons in one order that an index gives whole, so that the thousandth page
+costs what the first one does.
+"""
 
 from alembic import op
 
@@ -11,7 +13,8 @@ ORDER = ("organization_id", "project_id", "day", "position")
 
 
 def upgrade() -> None:
-    _index("comparison_id")  # without it Postgres reads and sorts the whole table for a page that begins in its middle
+    # without it Postgres reads and sorts the whole table for a page that begins in its middle
+    _index("comparison_id")
 
 
 def downgrade() -> None:

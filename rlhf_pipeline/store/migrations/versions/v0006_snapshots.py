@@ -1,6 +1,8 @@
-"""Version 0006: what a snapshot needs of a comparison stands in an index, so that no text is read for a day's votes.
+"""Version 0006: what a snapshot needs of a comparison stands in an index, so that no text is read
+for a day's votes.
 
-A row of comparisons is a prompt and two completions wide: of the pages read for a day of 3,000 votes on a million, most held texts.
+A row of comparisons is a prompt and two completions wide: of the pages read for a day of 3,000
+votes on a million, most held texts.
 """
 
 from alembic import op
@@ -25,12 +27,17 @@ def downgrade() -> None:
 
 
 def planner_statistics() -> None:
-    """Version 0003's, and that one comparison has one prompt. Later versions that change an index call this one, not that one.
+    """Version 0003's, and that one comparison has one prompt. Later versions that change an index
+    call this one, not that one.
 
-    Version 0003 takes any comparison_id for one of votes, five of each: then SQLite reads the rows instead of this index.
+    Version 0003 takes any comparison_id for one of votes, five of each: then SQLite reads the rows
+    instead of this index.
     """
     v0003_planner_statistics.upgrade()
     bind = op.get_bind()
     if bind.dialect.name == "sqlite":
         n = v0003_planner_statistics.N_ROWS
-        bind.execute(text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"), {"s": f"{n} {n} {n} 1 1 1", "i": INDEX})
+        bind.execute(
+            text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"),
+            {"s": f"{n} {n} {n} 1 1 1", "i": INDEX},
+        )

@@ -1,4 +1,6 @@
-"""Version 0007: people. Who they are and what they may do, the cards they are dealt, what they say beside a vote and without one."""
+"""Version 0007: people. Who they are and what they may do, the cards they are dealt, what they say
+beside a vote and without one.
+"""
 
 from typing import Any
 
@@ -6,7 +8,11 @@ import sqlalchemy as sa
 from alembic import op
 
 from rlhf_pipeline.store.migrations import kept
-from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics, v0006_snapshots
+from rlhf_pipeline.store.migrations.versions import (
+    v0002_append_only,
+    v0003_planner_statistics,
+    v0006_snapshots,
+)
 
 revision = "0007"
 down_revision = "0006"
@@ -14,21 +20,42 @@ down_revision = "0006"
 SCOPE = ("organization_id", "project_id")
 APPEND_ONLY = ("guidelines", "annotation_rules", "feedback")
 TABLES = (
-    "requests", "feedback", "annotation_rules", "guidelines", "failed_logins", "tokens", "role_grants", "users", "slots", "assignments",
-)  # fmt: skip
+    "requests",
+    "feedback",
+    "annotation_rules",
+    "guidelines",
+    "failed_logins",
+    "tokens",
+    "role_grants",
+    "users",
+    "slots",
+    "assignments",
+)
 NEW_IN_VOTES = ("assignment_id", "is_swapped", "guideline_version", "details")
 
 
 def upgrade() -> None:
     op.add_column("comparisons", _id("written_by", nullable=True))
     op.add_column("votes", _id("assignment_id", nullable=True))
-    op.add_column("votes", sa.Column("is_swapped", sa.Boolean(), nullable=True, comment="completion b was shown on the left"))
+    op.add_column(
+        "votes",
+        sa.Column(
+            "is_swapped", sa.Boolean(), nullable=True, comment="completion b was shown on the left"
+        ),
+    )
     op.add_column("votes", sa.Column("guideline_version", sa.Integer(), nullable=True))
     op.add_column("votes", sa.Column("details", sa.Text(), nullable=True))
     op.create_index("ix_votes_annotator", "votes", [*SCOPE, "annotator_id", "seq"], unique=False)
     is_known = sa.text("gold IS NOT NULL")
     columns = [*SCOPE, "day", "position", "comparison_id"]
-    op.create_index("ix_comparisons_gold", "comparisons", columns, unique=False, sqlite_where=is_known, postgresql_where=is_known)
+    op.create_index(
+        "ix_comparisons_gold",
+        "comparisons",
+        columns,
+        unique=False,
+        sqlite_where=is_known,
+        postgresql_where=is_known,
+    )
     _create_work()
     _create_people()
     _create_words()
@@ -39,7 +66,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """People, their work and their words are put aside until the way up: the older tables cannot hold them, see `kept`."""
+    """People, their work and their words are put aside until the way up: the older tables cannot
+    hold them, see `kept`.
+    """
     for table in TABLES:
         kept.keep_rows(revision, table)
     kept.keep_columns(revision, "votes", ("seq",), NEW_IN_VOTES)
@@ -67,9 +96,11 @@ def _give_back() -> None:
 
 
 def planner_statistics() -> None:
-    """Version 0006's, and that one annotator has many votes and cards. Later versions that change an index call this one.
+    """Version 0006's, and that one annotator has many votes and cards. Later versions that change
+    an index call this one.
 
-    Else SQLite takes an annotator for as good as one vote, and reads all of theirs for each vote of a snapshot.
+    Else SQLite takes an annotator for as good as one vote, and reads all of theirs for each vote of
+    a snapshot.
     """
     v0006_snapshots.planner_statistics()
     bind = op.get_bind()
@@ -80,7 +111,10 @@ def planner_statistics() -> None:
             ("ix_assignments_annotator", "3000 1"),
             ("ix_assignments_state", "3000 50 1"),
         ):
-            bind.execute(sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"), {"s": f"{n} {n} {n} {spread}", "i": index})
+            bind.execute(
+                sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"),
+                {"s": f"{n} {n} {n} {spread}", "i": index},
+            )
 
 
 def _create_work() -> None:
@@ -98,14 +132,27 @@ def _create_work() -> None:
         _time("leased_at"),
         _time("leased_until"),
         _time("settled_at", nullable=True),
-        sa.CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name=op.f("ck_assignments_kind")),
-        sa.CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name=op.f("ck_assignments_state")),
-        sa.UniqueConstraint(*SCOPE, "comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"),
+        sa.CheckConstraint(
+            "kind IN ('normal', 'repeat', 'gold')", name=op.f("ck_assignments_kind")
+        ),
+        sa.CheckConstraint(
+            "state IN ('leased', 'voted', 'skipped', 'released')", name=op.f("ck_assignments_state")
+        ),
+        sa.UniqueConstraint(
+            *SCOPE, "comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"
+        ),
         _refers("assignments", "comparison_id", "comparisons"),
         key=("assignment_id",),
     )
-    op.create_index("ix_assignments_annotator", "assignments", [*SCOPE, "annotator_id", "n"], unique=False)
-    op.create_index("ix_assignments_state", "assignments", [*SCOPE, "annotator_id", "state", "settled_at"], unique=False)
+    op.create_index(
+        "ix_assignments_annotator", "assignments", [*SCOPE, "annotator_id", "n"], unique=False
+    )
+    op.create_index(
+        "ix_assignments_state",
+        "assignments",
+        [*SCOPE, "annotator_id", "state", "settled_at"],
+        unique=False,
+    )
     _create(
         "slots",
         _id("comparison_id"),
@@ -120,7 +167,9 @@ def _create_work() -> None:
     )
     to_do = sa.text("state <> 'done'")
     columns = [*SCOPE, "priority", "comparison_id", "slot_no"]
-    op.create_index("ix_slots_to_do", "slots", columns, unique=False, sqlite_where=to_do, postgresql_where=to_do)
+    op.create_index(
+        "ix_slots_to_do", "slots", columns, unique=False, sqlite_where=to_do, postgresql_where=to_do
+    )
 
 
 def _create_people() -> None:
@@ -198,16 +247,25 @@ def _create_words() -> None:
         sa.Column("record", sa.Text(), nullable=False),
         _id("comparison_id", nullable=True),
         _id("vote_id", nullable=True),
-        sa.CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name=op.f("ck_feedback_kind")),
+        sa.CheckConstraint(
+            "kind IN ('thumbs', 'rating', 'correction', 'detailed')", name=op.f("ck_feedback_kind")
+        ),
         key=("feedback_id",),
     )
-    op.create_index("ix_feedback_session", "feedback", [*SCOPE, "session_id", "feedback_id"], unique=False)
+    op.create_index(
+        "ix_feedback_session", "feedback", [*SCOPE, "session_id", "feedback_id"], unique=False
+    )
     _create(
         "requests",
         _id("principal"),
         _id("idempotency_key"),
         sa.Column("request_hash", sa.String(length=64), nullable=False),
-        sa.Column("status", sa.Integer(), nullable=True, comment="of the answer; missing while it is being made"),
+        sa.Column(
+            "status",
+            sa.Integer(),
+            nullable=True,
+            comment="of the answer; missing while it is being made",
+        ),
         sa.Column("answer", sa.Text(), nullable=True),
         _time("started_at"),
         _time("expires_at"),
@@ -236,9 +294,13 @@ def _time(name: str, *, nullable: bool = False) -> sa.Column[Any]:
 
 def _refers(table: str, column: str, other: str) -> sa.ForeignKeyConstraint:
     key = (*SCOPE, column)
-    return sa.ForeignKeyConstraint(key, [f"{other}.{c}" for c in key], name=op.f(f"fk_{table}_{column}_{other}"))
+    return sa.ForeignKeyConstraint(
+        key, [f"{other}.{c}" for c in key], name=op.f(f"fk_{table}_{column}_{other}")
+    )
 
 
 def _create(name: str, *parts: sa.schema.SchemaItem, key: tuple[str, ...]) -> None:
     scope = [sa.Column(column, sa.String(), nullable=False) for column in SCOPE]
-    op.create_table(name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}")))
+    op.create_table(
+        name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}"))
+    )

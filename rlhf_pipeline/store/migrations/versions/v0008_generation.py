@@ -1,4 +1,6 @@
-"""Version 0008: the work ledger. Every completion asked for, every call made for it, and what the calls cost."""
+"""Version 0008: the work ledger. Every completion asked for, every call made for it, and what the
+calls cost.
+"""
 
 from typing import Any
 
@@ -16,7 +18,9 @@ TABLES = ("generation_spending", "generation_attempts", "generation_items", "gen
 
 
 def upgrade() -> None:
-    op.add_column("completion_cache", sa.Column("last_hit_at", sa.DateTime(timezone=True), nullable=True))
+    op.add_column(
+        "completion_cache", sa.Column("last_hit_at", sa.DateTime(timezone=True), nullable=True)
+    )
     _create(
         "generation_runs",
         _id("run_id"),
@@ -47,22 +51,41 @@ def upgrade() -> None:
         _time("not_before", nullable=True),
         _count("reserved"),
         sa.Column("is_metered", sa.Boolean(), nullable=False),
-        sa.Column("is_cached", sa.Boolean(), nullable=False, comment="succeeded without a call of its own"),
+        sa.Column(
+            "is_cached", sa.Boolean(), nullable=False, comment="succeeded without a call of its own"
+        ),
         sa.Column("n_attempts", sa.Integer(), nullable=False),
-        sa.Column("n_faults", sa.Integer(), nullable=False, comment="attempts that count against the item"),
+        sa.Column(
+            "n_faults", sa.Integer(), nullable=False, comment="attempts that count against the item"
+        ),
         _id("kind", nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
         _time("settled_at", nullable=True),
-        sa.CheckConstraint("state IN ('open', 'leased', 'succeeded', 'failed')", name=op.f("ck_generation_items_state")),
+        sa.CheckConstraint(
+            "state IN ('open', 'leased', 'succeeded', 'failed')",
+            name=op.f("ck_generation_items_state"),
+        ),
         _refers("generation_items", "run_id", "generation_runs"),
         key=("run_id", "item_no"),
     )
     is_open, is_leased = sa.text("state = 'open'"), sa.text("state = 'leased'")
     columns = [*SCOPE, "run_id", "provider", "model", "position"]
-    op.create_index("ix_generation_items_to_do", "generation_items", columns, unique=False, sqlite_where=is_open, postgresql_where=is_open)
+    op.create_index(
+        "ix_generation_items_to_do",
+        "generation_items",
+        columns,
+        unique=False,
+        sqlite_where=is_open,
+        postgresql_where=is_open,
+    )
     columns = [*SCOPE, "cache_key"]
     op.create_index(
-        "ix_generation_items_leased", "generation_items", columns, unique=False, sqlite_where=is_leased, postgresql_where=is_leased
+        "ix_generation_items_leased",
+        "generation_items",
+        columns,
+        unique=False,
+        sqlite_where=is_leased,
+        postgresql_where=is_leased,
     )
     _create(
         "generation_attempts",
@@ -83,8 +106,13 @@ def upgrade() -> None:
         sa.Column("wait_s", sa.Float(), nullable=True, comment="that the provider asked for"),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("partial", sa.Text(), nullable=True, comment="text of a stream that broke"),
-        sa.CheckConstraint("outcome IN ('succeeded', 'retryable', 'terminal', 'lost')", name=op.f("ck_generation_attempts_outcome")),
-        sa.CheckConstraint("billing IN ('metered', 'none', 'unknown')", name=op.f("ck_generation_attempts_billing")),
+        sa.CheckConstraint(
+            "outcome IN ('succeeded', 'retryable', 'terminal', 'lost')",
+            name=op.f("ck_generation_attempts_outcome"),
+        ),
+        sa.CheckConstraint(
+            "billing IN ('metered', 'none', 'unknown')", name=op.f("ck_generation_attempts_billing")
+        ),
         _refers("generation_attempts", "run_id", "generation_runs"),
         key=("run_id", "item_no", "attempt_no"),
     )
@@ -104,8 +132,12 @@ def upgrade() -> None:
         _refers("generation_spending", "run_id", "generation_runs"),
         key=("run_id", "day", "provider", "model"),
     )
-    op.create_index("ix_generation_spending_day", "generation_spending", [*SCOPE, "day"], unique=False)
-    op.create_index("ix_generation_spending_provider", "generation_spending", [*SCOPE, "provider"], unique=False)
+    op.create_index(
+        "ix_generation_spending_day", "generation_spending", [*SCOPE, "day"], unique=False
+    )
+    op.create_index(
+        "ix_generation_spending_provider", "generation_spending", [*SCOPE, "provider"], unique=False
+    )
     for table in reversed(TABLES):  # a run before what refers to it
         kept.give_back_rows(revision, table)
     kept.give_back_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
@@ -113,7 +145,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The ledger is put aside until the way up, see `kept`: what was asked for, what it cost, and when a completion was last taken."""
+    """The ledger is put aside until the way up, see `kept`: what was asked for, what it cost, and
+    when a completion was last taken.
+    """
     for table in TABLES:
         kept.keep_rows(revision, table)
     kept.keep_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
@@ -124,7 +158,9 @@ def downgrade() -> None:
 
 
 def planner_statistics() -> None:
-    """Version 0007's, and that a run has many items and calls. Later versions that change an index call this one."""
+    """Version 0007's, and that a run has many items and calls. Later versions that change an index
+    call this one.
+    """
     v0007_people.planner_statistics()
     bind = op.get_bind()
     if bind.dialect.name == "sqlite":
@@ -138,7 +174,10 @@ def planner_statistics() -> None:
             ("ix_generation_spending_provider", "300"),
             ("ix_generation_spending_day", "30"),
         ):
-            bind.execute(sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"), {"s": f"{n} {n} {n} {spread}", "i": index})
+            bind.execute(
+                sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"),
+                {"s": f"{n} {n} {n} {spread}", "i": index},
+            )
 
 
 def _id(name: str, *, nullable: bool = False) -> sa.Column[Any]:
@@ -155,9 +194,13 @@ def _time(name: str, *, nullable: bool = False) -> sa.Column[Any]:
 
 def _refers(table: str, column: str, other: str) -> sa.ForeignKeyConstraint:
     key = (*SCOPE, column)
-    return sa.ForeignKeyConstraint(key, [f"{other}.{c}" for c in key], name=op.f(f"fk_{table}_{column}_{other}"))
+    return sa.ForeignKeyConstraint(
+        key, [f"{other}.{c}" for c in key], name=op.f(f"fk_{table}_{column}_{other}")
+    )
 
 
 def _create(name: str, *parts: sa.schema.SchemaItem, key: tuple[str, ...]) -> None:
     scope = [sa.Column(column, sa.String(), nullable=False) for column in SCOPE]
-    op.create_table(name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}")))
+    op.create_table(
+        name, *scope, *parts, sa.PrimaryKeyConstraint(*SCOPE, *key, name=op.f(f"pk_{name}"))
+    )

@@ -14,16 +14,28 @@ KEY = ("comparison_id", "slot_no")
 
 
 def upgrade() -> None:
-    op.add_column("slots", sa.Column("annotator_id", sa.String(), nullable=True, comment="who alone is asked; missing = anybody"))
+    op.add_column(
+        "slots",
+        sa.Column(
+            "annotator_id",
+            sa.String(),
+            nullable=True,
+            comment="who alone is asked; missing = anybody",
+        ),
+    )
     named = sa.text("annotator_id IS NOT NULL AND state <> 'done'")
     columns = [*SCOPE, "annotator_id", "priority", "comparison_id", "slot_no"]
-    op.create_index("ix_slots_named", "slots", columns, unique=False, sqlite_where=named, postgresql_where=named)
+    op.create_index(
+        "ix_slots_named", "slots", columns, unique=False, sqlite_where=named, postgresql_where=named
+    )
     v0008_generation.planner_statistics()
     kept.give_back_columns(revision, "slots", KEY, ("annotator_id",))
 
 
 def downgrade() -> None:
-    """An older program deals to anybody what one person was asked for; who that was is put aside until the way up, see `kept`."""
+    """An older program deals to anybody what one person was asked for; who that was is put aside
+    until the way up, see `kept`.
+    """
     kept.keep_columns(revision, "slots", KEY, ("annotator_id",))
     op.drop_index("ix_slots_named", "slots")
     op.drop_column("slots", "annotator_id")

@@ -1,4 +1,6 @@
-"""Version 0010: the comparisons of one category in the order of lists, so that a rare one is found without reading all of them."""
+"""Version 0010: the comparisons of one category in the order of lists, so that a rare one is found
+without reading all of them.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,9 +24,14 @@ def downgrade() -> None:
 
 
 def planner_statistics() -> None:
-    """Version 0008's, and that many comparisons are of one category. Later versions that change an index call this one."""
+    """Version 0008's, and that many comparisons are of one category. Later versions that change an
+    index call this one.
+    """
     v0008_generation.planner_statistics()
     bind = op.get_bind()
     if bind.dialect.name == "sqlite":
         n = v0003_planner_statistics.N_ROWS
-        bind.execute(sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"), {"s": f"{n} {n} {n} 100000 1000 1 1", "i": INDEX})
+        bind.execute(
+            sa.text("UPDATE sqlite_stat1 SET stat = :s WHERE idx = :i"),
+            {"s": f"{n} {n} {n} 100000 1000 1 1", "i": INDEX},
+        )

@@ -1,4 +1,6 @@
-"""Version 0011: the SHA-256 of every file that the project writes, so that a damaged one is noticed."""
+"""Version 0011: the SHA-256 of every file that the project writes, so that a damaged one is
+noticed.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,10 +20,14 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("written_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("state IN ('pending', 'written')", name=op.f("ck_files_state")),
-        sa.PrimaryKeyConstraint("organization_id", "project_id", "path", "sha256", name=op.f("pk_files")),
+        sa.PrimaryKeyConstraint(
+            "organization_id", "project_id", "path", "sha256", name=op.f("pk_files")
+        ),
     )
 
 
 def downgrade() -> None:
-    """Hashes are not put aside: an older program replaces files without recording them, and each would look damaged afterwards."""
+    """Hashes are not put aside: an older program replaces files without recording them, and each
+    would look damaged afterwards.
+    """
     op.drop_table("files")

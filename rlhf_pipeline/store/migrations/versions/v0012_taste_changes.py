@@ -1,4 +1,6 @@
-"""Version 0012: confirmed changes of taste have a table; those of earlier retraining decisions are copied into it."""
+"""Version 0012: confirmed changes of taste have a table; those of earlier retraining decisions are
+copied into it.
+"""
 
 import json
 from collections import Counter
@@ -44,7 +46,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """An older program forgets a change after its run; who recorded or retracted one is put aside until the way up, see `kept`."""
+    """An older program forgets a change after its run; who recorded or retracted one is put aside
+    until the way up, see `kept`.
+    """
     kept.keep_rows(revision, TABLE)
     op.drop_table(TABLE)
 
@@ -52,7 +56,9 @@ def downgrade() -> None:
 def _of_earlier_decisions() -> Iterator[dict[str, Any]]:
     """A row for each fired decision that dated a change and has none yet."""
     bind = op.get_bind()
-    known = bind.execute(sa.text(f"SELECT organization_id, project_id, decision_id, change_id FROM {TABLE}")).all()
+    known = bind.execute(
+        sa.text(f"SELECT organization_id, project_id, decision_id, change_id FROM {TABLE}")
+    ).all()
     done = {tuple(row[:3]) for row in known}
     last = Counter[tuple[str, str]]()
     for row in known:
@@ -62,7 +68,9 @@ def _of_earlier_decisions() -> Iterator[dict[str, Any]]:
         *(sa.column(name) for name in (*SCOPE, "decision_id", "action", "record")),
         sa.column("decided_at", sa.DateTime(timezone=True)),
     )
-    for row in bind.execute(sa.select(decisions).where(decisions.c.action == "fire").order_by(decisions.c.decision_id)):
+    for row in bind.execute(
+        sa.select(decisions).where(decisions.c.action == "fire").order_by(decisions.c.decision_id)
+    ):
         record, of = json.loads(row.record), (row.organization_id, row.project_id)
         if record.get("change_seq") is None or (*of, row.decision_id) in done:
             continue
