@@ -1,6 +1,7 @@
 """One annotator's judgements: those that stand, and counts of them."""
 
-from datetime import date, timedelta
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 
 import pytest
 
@@ -42,11 +43,19 @@ def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published
     assert judged_by(published.database, "ann", []) == set()
 
 
-def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote):
+@dataclass
+class Clock:
+    moment: datetime
+
+    def now(self) -> datetime:
+        return self.moment
+
+
+def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote, monkeypatch):
     def cast(n_days: int, *args, **more):
-        return published.votes.cast(
-            make_vote(*args, voted_at=NOON + timedelta(days=n_days), **more)
-        )
+        moment = NOON + timedelta(days=n_days)
+        monkeypatch.setattr(published.database, "clock", Clock(moment))
+        return published.votes.cast(make_vote(*args, voted_at=moment, **more))
 
     cast(0, "c0", choice="a", stated_confidence=0.9, duration_s=3.0)  # right
     cast(0, "c1", choice="a", stated_confidence=0.9, duration_s=5.0)  # wrong
