@@ -8,13 +8,15 @@ import pytest
 from rlhf_pipeline.records import NewVote, utc_now
 from tests.browser.hands import log_in
 from tests.browser.people import People
-from tests.web.conftest import comparisons
+from tests.web.conftest import ShiftedClock, comparisons
 
 # confidence -> votes on comparisons whose known answer is a
 STATED = {0.5: "ab", 0.7: "aab", 0.9: "aaaaaaaab"}
 
 
-def test_the_curve_of_ones_own_confidence_is_drawn(site: People, context: Any) -> None:
+def test_the_curve_of_ones_own_confidence_is_drawn(
+    site: People, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = context.new_page()
     ann = site.add("ann@example.org")
     yesterday = utc_now() - timedelta(days=1)
@@ -23,6 +25,9 @@ def test_the_curve_of_ones_own_confidence_is_drawn(site: People, context: Any) -
     site.store.comparisons.publish(frame, published_at=yesterday)
     log_in(page, site, ann, "/me")
     assert page.locator(".curve").count() == 0, "nothing is drawn of no votes"
+    clock = ShiftedClock()
+    clock.shift = timedelta(days=-1)  # known answers count from the day after a vote arrived
+    monkeypatch.setattr(site.store.database, "clock", clock)
     site.store.votes.cast_many(
         [
             NewVote(
@@ -38,6 +43,7 @@ def test_the_curve_of_ones_own_confidence_is_drawn(site: People, context: Any) -
             for one, (stated, choice) in zip(frame["comparison_id"], said, strict=True)
         ]
     )
+    monkeypatch.undo()
     page.goto(f"{site.url}/me")
     curve = page.get_by_role("img", name="Share of right votes by stated confidence")
     assert curve.is_visible()

@@ -34,6 +34,8 @@ from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
 from tests.web.test_schemathesis import ODD
 
+pytestmark = on_sqlite  # what they ask of the store is tested there, on both
+
 MODEL = "demo.reward_model@1"
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
 
@@ -283,7 +285,6 @@ def test_a_prediction_replayed_after_its_vote_counts_once_it_is_there(web: Web):
     assert told(engineer, "/calibrations/probe")["n_votes"] == 2
 
 
-@on_sqlite
 def test_a_bin_without_votes_is_named(web: Web):
     vote(web, publish(web, [0.9]), "a")
     engineer = web.client("engineer")
@@ -295,7 +296,6 @@ def test_a_bin_without_votes_is_named(web: Web):
         assert engineer.get("/calibrations/probe/pairs", params=wrong).status_code == 422, wrong
 
 
-@on_sqlite
 def test_of_many_votes_the_newest_are_counted_and_it_is_said(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
@@ -307,7 +307,6 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(
     assert {row["seq"] for value in (0.625, 0.725) for row in listed(engineer, bin=value)} == {3, 4}
 
 
-@on_sqlite
 def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch):
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
@@ -343,7 +342,6 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
     assert now.probe.n_votes == 2
 
 
-@on_sqlite
 def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
@@ -378,7 +376,6 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
     assert (now.is_current, now.probe.n_votes) == (True, 2)
 
 
-@on_sqlite
 def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
@@ -403,7 +400,6 @@ def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
 # ----------------------------------------------------------------------------------------------------------
 
 
-@on_sqlite
 def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
     vote(web, publish(web, [0.9]), "a")
     both = web.client("annotator", "engineer")
@@ -439,7 +435,6 @@ def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
         assert "/calibration" not in nobody.get(f"{seen.url}/me").text
 
 
-@on_sqlite
 def test_a_token_is_told_no_more_than_it_may_read(web: Web):
     vote(web, publish(web, [0.9]), "a")
     told(web.client("engineer"), "/calibrations/probe")
@@ -538,7 +533,6 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 # -------------------------------------------------------------------------------------------------------------------
 
 
-@on_sqlite
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
         page = shown(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
@@ -550,7 +544,6 @@ def test_the_page_is_honest_while_there_is_nothing(web: Web):
         assert f"Nobody has preferred a side of anything that {MODEL} predicted" in page
 
 
-@on_sqlite
 def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_votes(web: Web):
     web.store.calibrations.add(report(0), {"temperature": 1.5})
     web.store.calibrations.add(report(1, ece=0.02), {"temperature": 1.1})
@@ -597,7 +590,6 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         )
 
 
-@on_sqlite
 def test_hostile_texts_stay_texts(web: Web):
     web.store.calibrations.bring_in(
         [report(0, model=HOSTILE, method=HOSTILE, calibrator_version=1)], actor="test"

@@ -8,6 +8,9 @@ import pytest
 
 from rlhf_pipeline.web import Server, create_app
 from tests.web.conftest import UNCACHED, Web
+from tests.web.databases import on_sqlite
+
+pytestmark = on_sqlite  # what they ask of the store is tested there, on both
 
 
 @pytest.fixture

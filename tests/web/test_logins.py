@@ -19,6 +19,8 @@ from rlhf_pipeline.web import CacheTimes, Server, create_app, first_admin
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
+pytestmark = on_sqlite  # what they ask of the store is tested there, on both
+
 PASSWORD = "correct horse battery"
 
 # who was let in a moment ago
@@ -58,7 +60,6 @@ def test_a_person_logs_in_and_out(web: Web):
     assert httpx.get(f"{web.url}/api/v1/me", cookies=stolen).status_code == 401
 
 
-@on_sqlite
 def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings, open_store):
     from rlhf_pipeline.web import Server, create_app
 
@@ -91,7 +92,6 @@ def test_ten_wrong_passwords_and_then_one_waits(web: Web):
     assert log_in(client, email).status_code == 204
 
 
-@on_sqlite
 def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
     client = web.anonymous()
     answers = [log_in(client, f"somebody{i}@example.org") for i in range(11)]
@@ -99,7 +99,6 @@ def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
     assert log_in(client, with_password(web, "annotator")).status_code == 429
 
 
-@on_sqlite
 def test_an_unknown_user_takes_as_long_as_a_wrong_password(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
@@ -147,7 +146,6 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(
         assert 0.4 < seconds / least["wrong"] < 2.5, (name, least)
 
 
-@on_sqlite
 def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
     client = web.anonymous()
     assert log_in(client, web.add("annotator").email, "").status_code == 401
@@ -168,7 +166,6 @@ def test_a_login_link_opens_once(web: Web):
     assert web.anonymous().post("/auth/redeem", json={"token": "rlhf_guessed"}).status_code == 401
 
 
-@on_sqlite
 def test_a_login_link_ends_after_a_day(web: Web):
     user = web.add("annotator")
     link = (
@@ -183,7 +180,6 @@ def test_a_login_link_ends_after_a_day(web: Web):
     )
 
 
-@on_sqlite
 def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web, settings):
     link = first_admin(web.store, settings)
     assert first_admin(web.store, settings) is None
@@ -194,7 +190,6 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
     assert browser.get("/me").json()["roles"] == ["admin"]
 
 
-@on_sqlite
 def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(web: Web, settings):
     web.add("annotator")
     web.add("admin", email="admin@localhost")
@@ -215,7 +210,6 @@ def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(w
     assert first_admin(web.store, settings) is None
 
 
-@on_sqlite
 def test_the_last_admin_stays(web: Web):
     admin = web.client("admin")
     for change in ({"disabled": True}, {"roles": ["annotator"]}):
@@ -246,7 +240,6 @@ def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
     assert ann.delete(f"/me/tokens/{made['token_id'][:8]}").status_code == 404
 
 
-@on_sqlite
 def test_nobody_revokes_another_persons_token(web: Web):
     one, other = web.client("annotator"), web.client("annotator")
     token_id = one.get("/me/tokens").json()["items"][0]["token_id"]
@@ -280,7 +273,6 @@ def test_a_token_makes_no_token_which_would_outlive_it(web: Web):
     assert len(web.store.tokens.of_user(ann.user.user_id)) == 1
 
 
-@on_sqlite
 def test_a_token_that_expired_is_no_token(web: Web):
     ann = web.client("annotator", lasts=60)
     assert ann.get("/me").status_code == 200
@@ -289,7 +281,6 @@ def test_a_token_that_expired_is_no_token(web: Web):
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     "header", ["Bearer rlhf_nope", "Bearer", "Basic YTpi", "rlhf_x", "Bearer \xff"]
 )
@@ -298,7 +289,6 @@ def test_rubbish_is_no_token(web: Web, header: str):
     assert answer.status_code == 401
 
 
-@on_sqlite
 def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
     user = web.add("annotator")
     for kind in ("session", "login"):
@@ -311,7 +301,6 @@ def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
         )
 
 
-@on_sqlite
 def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
     user = web.add("annotator")
     browser, script = web.browser(user), web.client(user=user)
@@ -338,7 +327,6 @@ def test_what_was_just_used_in_one_way_is_not_let_in_by_another(web: Web):
             )
 
 
-@on_sqlite
 def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
     user = web.add("annotator")
     name, _ = session_of(web.browser(user))
@@ -360,7 +348,6 @@ def test_roles_change_from_the_next_request_on(web: Web):
     assert ann.get("/votes").status_code == 401
 
 
-@on_sqlite
 def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
     user = web.add("annotator")
     browser, other = web.browser(user), web.browser(user)
@@ -388,7 +375,6 @@ def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
     )
 
 
-@on_sqlite
 def test_no_secret_stands_in_the_database_or_the_log(
     web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
@@ -419,7 +405,6 @@ def test_no_secret_stands_in_the_database_or_the_log(
     assert re.search(rb"[0-9a-f]{64}", stored)
 
 
-@on_sqlite
 def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
     path = web.settings.home / "web_secret"
     assert path.stat().st_mode & 0o777 == 0o600

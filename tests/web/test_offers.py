@@ -8,6 +8,8 @@ import pytest
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
+pytestmark = on_sqlite  # what they ask of the store is tested there, on both
+
 
 def leased(client: httpx.Client, n: int = 10) -> list[dict]:
     return client.post("/assignments:lease", json={"n": n}).json()["cards"]
@@ -62,7 +64,6 @@ def test_a_whole_day_is_offered_by_name(web: Web):
     assert len(leased(ann)) == len(named)
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     "who", ["an auditor", "a service", "somebody disabled", "nobody", "anybody, overlapping"]
 )

@@ -10,6 +10,8 @@ from rlhf_pipeline.web import Server, create_app
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
+pytestmark = on_sqlite  # what they ask of the store is tested there, on both
+
 
 @pytest.fixture
 def other(web: Web, settings, open_store):
@@ -101,7 +103,6 @@ def test_an_admin_of_one_project_has_no_say_over_the_organisation(web: Web, othe
     assert (added.status_code, added.json()["in_every_project"]) == (201, True)
 
 
-@on_sqlite
 def test_a_token_carries_no_say_over_the_organisation_beyond_its_scopes(web: Web):
     chief = everywhere(web, "admin")
     reading = web.client(user=chief, scopes=["users.read"])

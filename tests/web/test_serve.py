@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.web_server import RLHF, environ_of, wait_until_it_answers
+from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.listening import FOLDER
 from rlhf_pipeline.store import anchors
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
@@ -106,16 +108,8 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
 
 def rlhf(server: Served, *arguments: str, **environ: str) -> str:
     """What a command prints on the server's home."""
-    done = subprocess.run(
-        [RLHF, *arguments],
-        env=environ_of(server.url, server.home) | environ,
-        cwd=server.home,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout
+    environ = environ_of(server.url, server.home) | environ
+    return CliRunner().invoke(app, arguments, env=environ, catch_exceptions=False).output
 
 
 def linked(server: Served, **environ: str) -> str:
