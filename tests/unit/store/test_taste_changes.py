@@ -158,6 +158,7 @@ def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
     assert "in the store" in found or "from the store" in found
 
 
+@pytest.mark.parametrize("dialect", ["sqlite"])
 def test_taste_change_that_a_migration_carried_over_is_sound(voted, decide):
     decide(decision())
     with voted.database.writing() as connection:
