@@ -77,10 +77,12 @@ def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) 
             settings.retry_after_pairs,
         )
     elif champion is not None:
+        # one that serves uncalibrated is not waited past the pairs that may calibrate it
+        uncalibrated = up_to_seq is None and is_uncalibrated(settings, store)
         after, data_seq, needed = (
             str(champion.version),
             champion.data_seq or 0,
-            settings.refit_after_pairs,
+            settings.retry_after_pairs if uncalibrated else settings.refit_after_pairs,
         )
     else:
         after, data_seq, needed = "0", 0, settings.min_new_pairs

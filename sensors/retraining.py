@@ -110,14 +110,17 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     from its failed step, finds labels of the same votes as pairs.
 
     The change itself is in the store, recorded with the decision: one that is retracted meanwhile
-    does not count.
+    does not count. A change that was noticed soon leaves few pairs to calibrate with: the model then
+    serves without, if it is better, and the learning sensor fits it again 50 pairs later.
     """
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
         return {}
+    learning: dict[str, object] = {"up_to_seq": known}
     return {
         "ops": {
-            stage: {"config": {"up_to_seq": known}}
-            for stage in ("annotator_model", "reward_model", "calibration")
+            "annotator_model": {"config": learning},
+            "reward_model": {"config": learning},
+            "calibration": {"config": learning | {"allow_uncalibrated": True}},
         }
     }

@@ -56,7 +56,13 @@ def vote(store: Store) -> Callable[[int], int]:
 
 
 def calibrated(
-    store: Store, version: int, data_seq: int, *, refused: bool, hours_later: int = 0
+    store: Store,
+    version: int,
+    data_seq: int,
+    *,
+    refused: bool,
+    hours_later: int = 0,
+    n_pairs: int = 9,
 ) -> None:
     store.calibrations.add(
         CalibrationReport(
@@ -65,9 +71,9 @@ def calibrated(
             params={},
             raw=MEASURED,
             calibrated=MEASURED,
-            candidates={},
+            candidates={"none": 0.6, "platt": 0.7} if n_pairs else {},
             data_hash="h",
-            n_fit=9,
+            n_fit=n_pairs,
             fitted_at=NOON + timedelta(minutes=version, hours=hours_later),
             refusal=Refusal(cause="too weak", data_seq=data_seq) if refused else None,
         ),
@@ -142,3 +148,17 @@ def test_refused_model_that_a_person_promoted_waits_for_a_refit(
     calibrated(store, 1, seq, refused=True)
     promoted(store, 1, seq)
     assert next_fit(settings, store).short == "0 of 100 voted comparisons beyond 1"
+
+
+def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
+    settings: Settings, store: Store, vote: Callable[[int], int]
+) -> None:
+    seq = vote(30)
+    calibrated(store, 1, seq, refused=False, n_pairs=0)
+    promoted(store, 1, seq)
+    vote(9)
+    assert next_fit(settings, store).short == "9 of 10 voted comparisons beyond 1"
+    vote(1)
+    assert next_fit(settings, store).short is None
+    calibrated(store, 1, seq, refused=False, hours_later=1)
+    assert next_fit(settings, store).short == "10 of 100 voted comparisons beyond 1"

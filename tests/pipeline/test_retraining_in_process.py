@@ -142,9 +142,13 @@ def test_request_says_what_the_decision_knew_and_the_store_what_changed(retraine
     retracted one does not come back with a retry.
     """
     # what the decision knew, whenever the run comes
-    learning = {"config": {"up_to_seq": retrained.store.votes.max_seq()}}
+    learning = {"up_to_seq": retrained.store.votes.max_seq()}
     assert retrained.request.run_config == {
-        "ops": dict.fromkeys(("annotator_model", "reward_model", "calibration"), learning)
+        "ops": {
+            "annotator_model": {"config": learning},
+            "reward_model": {"config": learning},
+            "calibration": {"config": learning | {"allow_uncalibrated": True}},
+        }
     }
     assert [change.change_seq for change in retrained.store.taste_changes.all()] == [
         retrained.change
