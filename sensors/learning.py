@@ -61,8 +61,8 @@ class NextFit:
 
 
 def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
-    """The first fit, a refit, or the next try after a reward model was refused; by votes up to that
-    seq.
+    """The first fit, a refit, or the next try where a reward model was refused or serves
+    uncalibrated; by votes up to that seq. A replay (`up_to_seq`) tries the last case by itself.
     """
     champion = store.promotions.champion(model_name(settings))
     latest = store.calibrations.of_latest_fit()

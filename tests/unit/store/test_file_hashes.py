@@ -82,6 +82,13 @@ def test_hash_of_a_writer_killed_long_ago_is_dropped(hashes: Store) -> None:
     assert (is_accepted(hashes, b"killed"), is_accepted(hashes, b"new")) == (False, True)
 
 
+def test_clock_that_was_set_back_keeps_no_old_hash(hashes: Store) -> None:
+    write(hashes, b"old")
+    hashes.database.clock.time -= timedelta(hours=3)  # type: ignore[attr-defined]
+    write(hashes, b"new")
+    assert (is_accepted(hashes, b"old"), is_accepted(hashes, b"new")) == (False, True)
+
+
 def test_content_written_while_the_clock_ran_ahead_is_dropped(hashes: Store) -> None:
     hashes.database.clock.time += timedelta(days=3650)  # type: ignore[attr-defined]
     write(hashes, b"ahead")
