@@ -9,6 +9,8 @@ RLHF_HOME ?= var
 BIN := .venv/bin
 READY := .venv/.ready
 export RLHF_HOME
+# Tests start hundreds of processes: none of them compiles the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -51,7 +53,7 @@ test: install ## the fast tests and one run of the whole loop; no network, Postg
 	@$(PYTEST) -n $(CORES)
 
 test-rest: install ## all other tests: web, browser, daemons, kills, providers, trainings, Postgres
-	@REQUIRE_POSTGRES=1 $(PYTEST) -n $$(($(CORES) + 1)) --rest --postgres tests # many of them wait for servers
+	@REQUIRE_POSTGRES=1 $(PYTEST) -n $$(($(CORES) + 2)) --rest --postgres tests # many of them wait for servers
 
 test-all: test test-rest ## every test
 
