@@ -18,6 +18,15 @@ import dagster as dg  # noqa: E402
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
+from rlhf_pipeline.config import (  # noqa: E402
+    Settings,
+    collect_garbage_rarely,
+    share_cores,
+    silence_telemetry,
+)
+
+collect_garbage_rarely()
+
 from assets import STAGES  # noqa: E402
 from jobs.collection import collection, collection_schedule  # noqa: E402
 from jobs.executors import light_executor  # noqa: E402
@@ -27,7 +36,6 @@ from jobs.retraining import retraining  # noqa: E402
 from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline import homes  # noqa: E402
-from rlhf_pipeline.config import Settings, share_cores, silence_telemetry  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
 from sensors.parked import parked_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402

@@ -18,10 +18,7 @@ silence_telemetry()
 import dagster as dg  # noqa: E402
 
 from rlhf_pipeline.errors import PipelineError  # noqa: E402
-from rlhf_pipeline.registry import Registry  # noqa: E402
-from rlhf_pipeline.store import Store  # noqa: E402
 from storage import dagster_history  # noqa: E402
-from storage.retention import Retention  # noqa: E402
 
 
 def say(**fact: Any) -> None:
@@ -30,6 +27,10 @@ def say(**fact: Any) -> None:
 
 def retain(instance: dg.DagsterInstance, *, dry_run: bool) -> None:
     """The settings come from the environment alone, as `rlhf storage retain` read them."""
+    from rlhf_pipeline.registry import Registry
+    from rlhf_pipeline.store import Store
+    from storage.retention import Retention
+
     s = Settings.read(folder=Path(os.environ["DAGSTER_HOME"]))
     registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
     with Store.open(s.store_url, organization=s.organization, project=s.project) as store:

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from rlhf_pipeline.config import collect_garbage_rarely
 from tests.once import migrated  # noqa: F401 (fixture)
 from tests.postgres import migrated_postgres, migrated_postgres_url, postgres, postgres_url  # noqa: F401 (fixtures)
 from tests.upgraded_home import home_0010, upgraded_home  # noqa: F401 (fixtures)
+
+collect_garbage_rarely()
 
 # Run once by hand, with the code of an earlier commit: see its docstring.
 collect_ignore = ["fixtures/make_home.py"]

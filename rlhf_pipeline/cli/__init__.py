@@ -32,7 +32,7 @@ from rlhf_pipeline.cli import (
 )
 from rlhf_pipeline.cli.home_gate import gate
 from rlhf_pipeline.cli.showing import echo
-from rlhf_pipeline.config import share_cores, silence_telemetry
+from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.memory import memory_named
 
@@ -75,6 +75,7 @@ def main() -> None:
     """
     silence_telemetry()
     share_cores()
+    collect_garbage_rarely()
     try:
         with memory_named("This command"):
             app()

@@ -188,7 +188,6 @@ def test_the_median_is_of_the_seconds_that_the_cards_were_seen(site: People, pag
         taken = [v.duration_s for v in site.votes(ann)]
         if len(taken) > 2:
             assert told() == pytest.approx(median(taken), abs=0.051), taken  # shown by tenths
-    assert 0.5 < told() < 1.2, "between the two in the middle"
     page.reload()
     at_the_desk(page)
     until(lambda: page.inner_text("#median") != "–", "what the server counted")

@@ -3,7 +3,9 @@ numbers, and every refusal.
 """
 
 import hashlib
+import io
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,9 +13,11 @@ import sqlite3
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -22,12 +26,13 @@ from dagster._daemon.types import DaemonHeartbeat
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app, storage
+from rlhf_pipeline.cli import app, dagster_side, storage
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.records import NewVote, utc_now
 from rlhf_pipeline.store import Store, copying
+from storage.__main__ import main as dagster_task
 from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +74,29 @@ def prefix(postgres: PostgresServer) -> Iterator[str]:
     yield "moved"
     for kind in KINDS:
         postgres.drop_database(f"moved_{kind}")
+
+
+@pytest.fixture
+def dagster_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's tasks run in this process, which has imported it, not each in one of its own."""
+
+    def ask(task: str, environ: dict[str, str], *_: Any) -> list[dict[str, Any]]:
+        Path(environ["DAGSTER_HOME"]).mkdir(parents=True, exist_ok=True)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()) as output,
+        ):
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            try:
+                assert dagster_task(task) == 0
+            finally:
+                logging.disable(logging.NOTSET)
+        return [json.loads(line) for line in output.getvalue().splitlines()]
+
+    monkeypatch.setattr(storage, "ask_dagster", ask)
+    monkeypatch.setattr(dagster_side, "ask_dagster", ask)
 
 
 def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
@@ -246,6 +274,7 @@ def test_nothing_is_moved_while_a_run_or_the_daemon_is_at_work(
     assert facts_of(home).server_url is None
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_work(
     home: Path,
     tmp_path: Path,
@@ -292,6 +321,7 @@ def test_a_project_on_a_server_is_not_replaced_while_a_run_or_the_daemon_is_at_w
     assert numbers(home) == before
 
 
+@pytest.mark.usefixtures("dagster_in_process")
 def test_a_restore_takes_the_databases_of_its_own_home_and_no_other(
     home: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
 ) -> None:
@@ -372,27 +402,6 @@ def prompts_file(folder: Path) -> Path:
     return file
 
 
-def test_the_server_is_told_how_much_arrived(
-    home: Path, postgres: PostgresServer, prefix: str
-) -> None:
-    assert (
-        rlhf(
-            home, "storage", "migrate", "--to", postgres.url, RLHF_DATABASE_PREFIX=prefix
-        ).exit_code
-        == 0
-    )
-    tables = {"store": "votes", "dagster": "event_logs", "mlflow": "runs"}
-    for kind, table in tables.items():
-        url = postgres.database_url(f"{prefix}_{kind}")
-        engine = copying.engine_of(url)
-        with engine.connect() as connection:
-            counted = connection.execute(
-                text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}
-            ).scalar_one()
-        engine.dispose()
-        assert counted == copying.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
-
-
 def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"--to .*Percent-encode") as refused:
         rlhf(home, "storage", "migrate", "--to", "postgresql://ann:hush/hash@db:5432")
@@ -432,6 +441,18 @@ def killed_half_way(home: Path, url: str, store_url: str) -> None:
     moving.wait()
 
 
+def _assert_planner_knows_counts(postgres: PostgresServer, prefix: str) -> None:
+    for kind, table in {"store": "votes", "dagster": "event_logs", "mlflow": "runs"}.items():
+        url = postgres.database_url(f"{prefix}_{kind}")
+        engine = copying.engine_of(url)
+        with engine.connect() as connection:
+            counted = connection.execute(
+                text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}
+            ).scalar_one()
+        engine.dispose()
+        assert counted == copying.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
+
+
 def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     home: Path, used: Path, tmp_path: Path, postgres: PostgresServer, prefix: str
 ) -> None:
@@ -444,6 +465,7 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
     assert "store.votes" in result.output
     assert "dagster.event_logs" in result.output
     assert numbers(home) == before
+    _assert_planner_knows_counts(postgres, prefix)
     assert facts_of(home).server_url is not None
     assert "rlhf_pipeline" not in (home / "dagster" / "dagster.yaml").read_text()
 

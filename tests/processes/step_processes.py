@@ -1,11 +1,10 @@
-"""Not a test: a day's collection in a process of its own, of a project that the environment does
-not name.
+"""Not a test: a run in a process of its own, of a project that the environment does not name.
 
 `python step_processes.py DAY RUN_CONFIG`. In the environment, where every step's process finds it
-too: STEP_SETTINGS, the project's settings as JSON. STEP_JOB, a job of the project; without it a
-collection under the training executor. STEP_MISHAP, what happens when a completion was made: `wait`
-for ever at the first attempt, `die` or `raise` at each; STEP_MARK, a file that gets the process
-number of each attempt.
+too: STEP_SETTINGS, the project's settings as JSON. STEP_JOB, `collection` of the project, or three
+steps that do nothing under the `light` or the `training` executor. STEP_MISHAP, what happens in the
+second step: `wait` for ever at the first attempt, `die` or `raise` at each; STEP_MARK, a file that
+gets the process number of each attempt.
 """
 
 import json
@@ -13,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,13 @@ sys.path.insert(0, str(ROOT))
 
 import dagster as dg  # noqa: E402
 
-from assets import STAGES  # noqa: E402
-from definitions import definitions_for  # noqa: E402
-from jobs.executors import training_executor  # noqa: E402
-from resources import resources_for  # noqa: E402
+from jobs import executors  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
 from rlhf_pipeline.errors import CompletionError  # noqa: E402
+
+JOB = os.environ["STEP_JOB"]
+if JOB != "collection":
+    executors.PRELOADED = ()  # the small steps need none of it
 
 
 def mishap(*_: Any, **__: Any) -> None:
@@ -42,33 +41,51 @@ def mishap(*_: Any, **__: Any) -> None:
         time.sleep(0.1)
 
 
-def collection() -> dg.JobDefinition:
+@dg.op
+def first() -> int:
+    return 1
+
+
+@dg.op
+def second(n: int) -> int:
+    if "STEP_MISHAP" in os.environ:
+        mishap()
+    return n + 1
+
+
+@dg.op
+def third(n: int) -> int:
+    return n + 1
+
+
+@dg.graph
+def small() -> None:
+    third(second(first()))
+
+
+def job() -> dg.JobDefinition:
     settings = Settings.model_validate_json(os.environ["STEP_SETTINGS"])
+    if JOB == "collection":
+        from definitions import definitions_for
 
-    def progress(stage: str) -> Callable[..., None]:
-        return mishap if stage == "completions" else lambda *_, **__: None
-
-    overrides = {"progress": progress} if "STEP_MISHAP" in os.environ else {}
-    if "STEP_JOB" in os.environ:
-        return definitions_for(settings, **overrides).resolve_job_def(os.environ["STEP_JOB"])
-    job = dg.define_asset_job(
-        "collection_in_processes",
-        selection=["prompts", "completions", "comparisons"],
-        executor_def=training_executor,
+        overrides = {
+            "progress": lambda stage: mishap if stage == "completions" else lambda *_, **__: None
+        }
+        return definitions_for(settings, **overrides).resolve_job_def(JOB)
+    executor = executors.training_executor if JOB == "training" else executors.light_executor
+    return small.to_job(
+        executor_def=executor,
+        resource_defs={"settings": dg.ResourceDefinition.hardcoded_resource(settings)},
     )
-    definitions = dg.Definitions(
-        assets=STAGES, jobs=[job], resources=resources_for(settings) | overrides
-    )
-    return definitions.resolve_job_def(job.name)
 
 
 if __name__ == "__main__":
-    partition, run_config = sys.argv[1:]
+    day, run_config = sys.argv[1:]
     with dg.DagsterInstance.get() as instance:
         done = dg.execute_job(
-            dg.reconstructable(collection),
+            dg.reconstructable(job),
             instance,
             run_config=json.loads(run_config),
-            tags={"dagster/partition": partition},
+            tags={"dagster/partition": day},
         )
     sys.exit(0 if done.success else 1)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ Types = dg.DagsterEventType
 
 
 @dataclass
-class Collection:
-    """A day's collection in a process of its own."""
+class Run:
+    """A run in a process of its own."""
 
     project: Any
     day: str
@@ -35,8 +35,15 @@ class Collection:
 
     @property
     def attempts(self) -> list[int]:
-        """Processes that came to the completions, oldest first."""
+        """Processes that came to the mishap, oldest first."""
         return [int(pid) for pid in self.mark.read_text().split()] if self.mark.exists() else []
+
+    def kill_first_attempt(self) -> None:
+        [attempt] = eventually(
+            lambda: self.attempts[:1], seconds=120, what="the step under way", every=0.05
+        )
+        assert attempt != self.process.pid
+        os.kill(attempt, signal.SIGKILL)
 
     def end(self) -> dg.DagsterRun:
         _, self.said = self.process.communicate(timeout=240)
@@ -61,76 +68,71 @@ def project(make_project: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def collect(project: Any, tmp_path: Path) -> Callable[..., Collection]:
-    def start(
+def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    def start_run(
         index: int,
+        job: str = "light",
         *,
-        job: str | None = "collection",
         mishap: str | None = None,
-        execution: Any = None,
+        config: Mapping[str, Any] | None = None,
         **settings: Any,
-    ) -> Collection:
+    ) -> Run:
         chosen = project.settings.model_copy(update=settings)
         own = {
             "STEP_SETTINGS": chosen.model_dump_json(exclude_none=True),
             "STEP_MARK": str(tmp_path / "mark"),
-        }
-        own |= {
-            name: value
-            for name, value in (("STEP_JOB", job), ("STEP_MISHAP", mishap))
-            if value is not None
-        }
+            "STEP_JOB": job,
+        } | ({"STEP_MISHAP": mishap} if mishap else {})
         environ = {
             key: value
             for key, value in (project.environ | own).items()
             if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"
         }
-        config = {"ops": {stage: {"config": values} for stage, values in SMALL.items()}} | (
-            {"execution": execution} if execution else {}
-        )
-        command = [sys.executable, str(IN_PROCESSES), project.day(index), json.dumps(config)]
+        command = [sys.executable, str(IN_PROCESSES), project.day(index), json.dumps(config or {})]
         process = subprocess.Popen(
             command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         started.append(process)
-        return Collection(project, project.day(index), process, tmp_path / "mark")
+        return Run(project, project.day(index), process, tmp_path / "mark")
 
     started: list[subprocess.Popen[str]] = []
-    yield start
+    yield start_run
     for process in started:
         if process.poll() is None:
             process.kill()
             process.wait()
 
 
-def test_steps_run_where_the_settings_say(project: Any, collect: Callable[..., Collection]) -> None:
-    for index, executor in enumerate(("in_process", "multiprocess")):
-        collection = collect(index, executor=executor)
-        run = collection.end()
-        assert run.status == dg.DagsterRunStatus.SUCCESS, collection.said[-3000:]
-        pids = step_pids(project.instance, run.run_id)
-        assert len(set(pids)) == (3 if executor == "multiprocess" else 0), (
-            "each step in a process of its own"
-        )
-        assert collection.process.pid not in pids
-        for stage in STAGES:
-            assert project.day(index) in project.files.days(stage), (executor, stage)
-        assert project.store.heartbeats.get(run.run_id) is None
-
-
 @pytest.mark.parametrize(
-    ("index", "job"), [(2, "collection"), (3, None)], ids=["light", "training"]
+    ("index", "job", "settings", "n_processes"),
+    [
+        (0, "light", {"executor": "in_process"}, 0),
+        (1, "light", {"executor": "multiprocess"}, 3),
+        (2, "training", {"executor": "in_process"}, 3),
+    ],
+    ids=["in process", "in processes", "training"],
 )
-def test_a_step_whose_process_is_killed_is_started_again_and_its_run_succeeds(
-    project: Any, collect: Callable[..., Collection], index: int, job: str | None
+def test_steps_run_where_the_settings_say(
+    start: Callable[..., Run], index: int, job: str, settings: dict[str, str], n_processes: int
 ) -> None:
-    of_this_run = {"config": {"multiprocess": {"max_concurrent": 1}}}
-    collection = collect(index, job=job, mishap="wait", execution=of_this_run if job else None)
-    [first] = eventually(
-        lambda: collection.attempts[:1], seconds=120, what="completions under way", every=0.05
-    )
-    assert first != collection.process.pid
-    os.kill(first, signal.SIGKILL)
+    started = start(index, job, **settings)
+    run = started.end()
+    assert run.status == dg.DagsterRunStatus.SUCCESS, started.said[-3000:]
+    pids = step_pids(started.project.instance, run.run_id)
+    assert len(set(pids)) == n_processes
+    assert started.process.pid not in pids
+    assert started.project.store.heartbeats.get(run.run_id) is None
+
+
+def test_a_collection_goes_on_after_the_process_of_a_step_was_killed(
+    project: Any, start: Callable[..., Run]
+) -> None:
+    config = {
+        "ops": {stage: {"config": values} for stage, values in SMALL.items()},
+        "execution": {"config": {"multiprocess": {"max_concurrent": 1}}},
+    }
+    collection = start(3, "collection", mishap="wait", config=config)
+    collection.kill_first_attempt()
     run = collection.end()
     assert run.status == dg.DagsterRunStatus.SUCCESS, collection.said[-3000:]
     assert len(set(collection.attempts)) == 2
@@ -152,35 +154,38 @@ def test_a_step_whose_process_is_killed_is_started_again_and_its_run_succeeds(
     )
 
 
-def test_a_step_that_is_killed_each_time_is_given_up(
-    project: Any, collect: Callable[..., Collection]
-) -> None:
-    collection = collect(4, mishap="die", executor="multiprocess", step_retries=1)
-    run = collection.end()
+def test_a_killed_step_of_a_training_is_started_again(start: Callable[..., Run]) -> None:
+    training = start(4, "training", mishap="wait")
+    training.kill_first_attempt()
+    run = training.end()
+    assert run.status == dg.DagsterRunStatus.SUCCESS, training.said[-3000:]
+    assert len(set(training.attempts)) == 2
+
+
+def test_a_step_that_is_killed_each_time_is_given_up(start: Callable[..., Run]) -> None:
+    started = start(5, mishap="die", executor="multiprocess", step_retries=1)
+    run = started.end()
     assert run.status == dg.DagsterRunStatus.FAILURE
-    assert len(collection.attempts) == 2
-    assert len(collection.events(run, Types.STEP_UP_FOR_RETRY)) == 1
-    assert [event.step_key for event in collection.events(run, Types.STEP_FAILURE)] == [
-        "completions"
-    ]
-    assert collection.day not in project.files.days("completions")
-    assert project.store.heartbeats.get(run.run_id) is None, (
+    assert len(started.attempts) == 2
+    assert len(started.events(run, Types.STEP_UP_FOR_RETRY)) == 1
+    assert [event.step_key for event in started.events(run, Types.STEP_FAILURE)] == ["second"]
+    assert started.project.store.heartbeats.get(run.run_id) is None, (
         "nobody asks again for what was tried enough"
     )
 
 
 def test_a_step_that_fails_by_an_error_of_its_own_is_not_tried_again(
-    collect: Callable[..., Collection],
+    start: Callable[..., Run],
 ) -> None:
-    collection = collect(5, mishap="raise", executor="multiprocess")
-    run = collection.end()
+    started = start(6, mishap="raise", executor="multiprocess")
+    run = started.end()
     assert run.status == dg.DagsterRunStatus.FAILURE
-    assert len(collection.attempts) == 1
-    assert collection.events(run, Types.STEP_UP_FOR_RETRY) == []
+    assert len(started.attempts) == 1
+    assert started.events(run, Types.STEP_UP_FOR_RETRY) == []
 
 
-def test_no_step_at_a_time_is_refused(collect: Callable[..., Collection]) -> None:
-    collection = collect(6, execution={"config": {"multiprocess": {"max_concurrent": 0}}})
-    collection.end()
-    assert collection.process.returncode != 0
-    assert "max_concurrent is 0: no step could start. Give 1 or more" in collection.said
+def test_no_step_at_a_time_is_refused(start: Callable[..., Run]) -> None:
+    started = start(7, config={"execution": {"config": {"multiprocess": {"max_concurrent": 0}}}})
+    started.end()
+    assert started.process.returncode != 0
+    assert "max_concurrent is 0: no step could start. Give 1 or more" in started.said
