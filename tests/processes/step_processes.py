@@ -24,8 +24,8 @@ from jobs import executors  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
 from rlhf_pipeline.errors import CompletionError  # noqa: E402
 
-JOB = os.environ["STEP_JOB"]
-if JOB != "collection":
+JOB = os.environ.get("STEP_JOB")
+if JOB in ("light", "training"):
     executors.PRELOADED = ()  # the small steps need none of it
 
 
@@ -68,9 +68,11 @@ def job() -> dg.JobDefinition:
     if JOB == "collection":
         from definitions import definitions_for
 
-        overrides = {
-            "progress": lambda stage: mishap if stage == "completions" else lambda *_, **__: None
-        }
+        overrides: dict[str, Any] = {}
+        if "STEP_MISHAP" in os.environ:
+            overrides["progress"] = lambda stage: (
+                mishap if stage == "completions" else lambda *_, **__: None
+            )
         return definitions_for(settings, **overrides).resolve_job_def(JOB)
     executor = executors.training_executor if JOB == "training" else executors.light_executor
     return small.to_job(
