@@ -448,7 +448,7 @@ for n in range(1, n_kills + 1):
 
 
 def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_path):
-    n_kills, n_votes = int(os.environ.get("KILLS", "16")), 1_500
+    n_kills, n_votes = int(os.environ.get("KILLS", "8")), 1_500
     with_pairs(rlhf, tmp_path)
     for n in range(n_kills + 1):
         write_csv(
