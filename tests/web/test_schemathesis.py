@@ -26,7 +26,7 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 # of each operation, by how the caller is known: a minute for all
-EXAMPLES = {"token": 5, "session": 3}
+EXAMPLES = {"token": 8, "session": 5}
 ODD = [
     "",
     "\x00",
@@ -211,7 +211,7 @@ def test_filters_and_cursors_take_anything(web: Web, path: str):
         )
     )
     @settings(
-        max_examples=25,
+        max_examples=40,
         deadline=None,
         database=None,
         derandomize=True,
