@@ -27,7 +27,7 @@ from rlhf_pipeline.store import Store
 # and twice as many before the second time: what took the memory may be gone by then
 SECONDS_TO_RETRY = 2.0
 
-# What nearly every step imports, seconds of CPU each: the process that steps are forked from has
+# What nearly every step imports, for seconds of CPU: the process that steps are forked from has
 # imported it once. Only installed packages, because that process does not have this folder's path.
 PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "alembic", "mlflow", "great_expectations")
 

@@ -739,7 +739,7 @@ def collect_garbage_rarely() -> None:
     """Called early by each entry point.
 
     A million imported objects live as long as the process; by default Python looks through them so
-    often that it takes a tenth of the CPU of an import or a run.
+    often that a noticeable part of the CPU of an import or a run goes there.
     """
     gc.set_threshold(50_000, 20, 100)
 

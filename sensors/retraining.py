@@ -110,8 +110,8 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     from its failed step, finds labels of the same votes as pairs.
 
     The change itself is in the store, recorded with the decision: one that is retracted meanwhile
-    does not count. A change that was noticed soon leaves few pairs to calibrate with: the model then
-    serves without, if it is better, and the learning sensor fits it again 50 pairs later.
+    does not count. A change that was noticed soon leaves few pairs to calibrate with: a better
+    model then serves uncalibrated, and the learning sensor fits it again `retry_after_pairs` later.
     """
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
