@@ -37,7 +37,7 @@ from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  #
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline import homes  # noqa: E402
 from sensors.learning import learning_sensor  # noqa: E402
-from sensors.parked import parked_sensor  # noqa: E402
+from sensors.paused_runs import paused_runs_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
 from sensors.retraining import retraining_sensor  # noqa: E402
 from sensors.run_health import run_health_sensor  # noqa: E402
@@ -64,7 +64,7 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         learning_sensor,
         retraining_sensor,
         run_health_sensor,
-        parked_sensor,
+        paused_runs_sensor,
     ]
     return dg.Definitions(
         assets=STAGES,

@@ -7,41 +7,52 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, schema_checked, standing, usually, with_bounds
-from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
+from assets.delivery import (
+    check_schema,
+    deliver,
+    describe_bounds,
+    expect_usually,
+    make_rule,
+    unpartitioned_asset,
+)
+from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.casts import casts
+from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     JointParams,
     LearntAnnotators,
     TasteChanges,
-    apart,
-    judged_ids,
+    judged_comparison_ids,
     learn_annotators,
+    separate_old_completions,
 )
-from rlhf_pipeline.votes.over_time import WindowParams, agreement_over_time, annotators_over_time
+from rlhf_pipeline.votes.annotators_over_time import (
+    AnnotatorWindowParams,
+    agreement_over_time,
+    annotators_over_time,
+)
+from rlhf_pipeline.votes.model_consensus import store_labels
 from rlhf_pipeline.votes.plots import over_time_plot, reliability_plot
-from rlhf_pipeline.votes.verdicts import leave
 
-SHOWN = [
+PREVIEW_COLUMNS = [
     "annotator_id",
     "n_votes",
     *(f"{name}{end}" for name in ("reliability", "position_bias") for end in ("", "_low", "_high")),
 ]
 
 
-@with_bounds
-class AnnotatorModelConfig(JointParams, WindowParams, dg.Config):
+@describe_bounds
+class AnnotatorModelConfig(JointParams, AnnotatorWindowParams, dg.Config):
     """How the joint model is fitted, to which votes, and how long a window of figures over time
     is.
     """
 
-    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
+    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
@@ -50,8 +61,8 @@ class AnnotatorModelConfig(JointParams, WindowParams, dg.Config):
     )
 
 
-@dg.asset(**standing("annotator_model", "learn", "parquet", "mlflow"))
-@schema_checked
+@dg.asset(**unpartitioned_asset("annotator_model", "learn", "parquet", "mlflow"))
+@check_schema
 def annotator_model(
     context: dg.AssetExecutionContext,
     config: AnnotatorModelConfig,
@@ -70,18 +81,18 @@ def annotator_model(
     """
     up_to_seq = config.up_to_seq
     last = 0 if votes.empty else int(votes["seq"].max())
-    said = casts(store.database, up_to_seq=last if up_to_seq is None else up_to_seq)
-    shown = store.comparisons.with_ids(judged_ids(said))
+    said = read_votes_as_cast(store.database, up_to_seq=last if up_to_seq is None else up_to_seq)
+    shown = store.comparisons.with_ids(judged_comparison_ids(said))
     over_time, together = (
         annotators_over_time(said, shown, config),
         agreement_over_time(said, config),
     )
     del said  # of a million votes as much again as all that is fitted below
-    cast = votes_known(votes, store, up_to_seq)
+    cast = load_known_votes(votes, store, up_to_seq)
     try:
         learnt = learn_annotators(
             cast,
-            apart(
+            separate_old_completions(
                 shown,
                 cast,
                 TasteChanges.from_log(
@@ -89,14 +100,18 @@ def annotator_model(
                 ),
             ),
             efforts=store.votes.efforts(up_to_seq=up_to_seq),
-            passes=passes_known(cast, store, up_to_seq),
+            passes=load_known_passes(cast, store, up_to_seq),
             params=config,
         )
     except NotEnoughVotes as none:
         yield from deliver(
-            context, registry, SOFT_LABELS.empty(), metrics={"n_annotators": 0}, headline=str(none)
+            context,
+            registry,
+            SOFT_LABELS.empty_frame(),
+            metrics={"n_annotators": 0},
+            headline=str(none),
         )
-        _leave(context, settings, store, SOFT_LABELS.empty())
+        _store_labels(context, settings, store, SOFT_LABELS.empty_frame())
         return
     model, figures, labels = learnt.model, learnt.figures, learnt.labels
     has_converged = model.is_converged and (learnt.teacher is None or learnt.teacher.is_converged)
@@ -104,14 +119,14 @@ def annotator_model(
         context,
         registry,
         labels,
-        metrics=_metrics(learnt),
+        metrics=_collect_metrics(learnt),
         checks=[
-            rule(
+            make_rule(
                 "the fit converged",
                 has_converged,
                 f"No end after {model.n_iterations} iterations: raise max_iterations.",
             ),
-            rule(
+            make_rule(
                 "most annotators do better than a coin",
                 (figures["reliability"] > 0.5).mean() > 0.5,
                 f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no "
@@ -120,13 +135,13 @@ def annotator_model(
             ),
         ],
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_median_to_be_between", column="p_a", min_value=0.2, max_value=0.8
             )
         ],
         headline=f"{len(labels)} soft labels outside the test split; {len(figures)} annotators, "
         f"alpha {learnt.alpha or 'unknown: nothing overlaps'}",
-        rows=figures[SHOWN],
+        rows=figures[PREVIEW_COLUMNS],
         figures={
             "annotators": reliability_plot(figures),
             "annotators_over_time": over_time_plot(
@@ -141,13 +156,13 @@ def annotator_model(
             "pairwise_kappa.csv": learnt.kappas.to_csv(index=False),
         },
     )
-    _leave(context, settings, store, model.labels)
+    _store_labels(context, settings, store, model.labels)
 
 
-def _leave(
+def _store_labels(
     context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame
 ) -> None:
-    kept = leave(
+    kept = store_labels(
         Artefacts(settings.frames, store.file_hashes), labels, newest_seq=store.votes.max_seq()
     )
     if kept is not None:
@@ -156,7 +171,7 @@ def _leave(
         )
 
 
-def _metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
+def _collect_metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
     model, figures, labels = learnt.model, learnt.figures, learnt.labels
     return {
         "n_annotators": len(figures),

@@ -11,17 +11,23 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, standing, tracked, with_bounds
-from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
+from assets.delivery import (
+    deliver,
+    describe_bounds,
+    make_rule,
+    open_tracked_run,
+    unpartitioned_asset,
+)
+from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
 from rlhf_pipeline.calibration import (
     CalibrationParams,
     all_ceilings,
     calibrate_version,
     calibration_figures,
     calibration_log,
-    calibration_pictures,
+    draw_calibration,
     evidently_calibration_report,
-    groups_of,
+    group_comparisons,
     voted_rows,
 )
 from rlhf_pipeline.champions import Champions, Judge
@@ -32,16 +38,16 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry, opening_recorder
 from rlhf_pipeline.reward_model import AcceptanceParams
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges, judged_ids, latest_pairs, open_test_split
+from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, latest_pairs, open_test_split
 
 
-@with_bounds
+@describe_bounds
 class CalibrationConfig(CalibrationParams, AcceptanceParams, dg.Config):
     """Which methods are tried, how they are compared, which votes count less, and when a reward
     model is refused.
     """
 
-    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
+    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
@@ -50,7 +56,7 @@ class CalibrationConfig(CalibrationParams, AcceptanceParams, dg.Config):
     )
 
 
-@dg.asset(**standing("calibration", "learn", "evidently", "mlflow"))
+@dg.asset(**unpartitioned_asset("calibration", "learn", "evidently", "mlflow"))
 def calibration(
     context: dg.AssetExecutionContext,
     config: CalibrationConfig,
@@ -71,13 +77,13 @@ def calibration(
     )
     assert judge is not None  # a version was given
     told = progress("calibration")
-    said = votes_known(votes, store, config.up_to_seq)
+    said = load_known_votes(votes, store, config.up_to_seq)
     changes = TasteChanges.from_log(
         store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq
     )
     passes, comparisons = (
-        passes_known(said, store, config.up_to_seq),
-        store.comparisons.with_ids(judged_ids(said)),
+        load_known_passes(said, store, config.up_to_seq),
+        store.comparisons.with_ids(judged_comparison_ids(said)),
     )
     calibrator, report = calibrate_version(
         reward_model,
@@ -92,7 +98,7 @@ def calibration(
         progress=told,
     )
     calib = pairs[pairs["split"] == "calib"]
-    settled = champions.settle(
+    settled = champions.record_calibration(
         reward_model,
         judge.reward_model,
         calibrator,
@@ -118,7 +124,7 @@ def calibration(
             calib, p_chosen, model_version=reward_model.label, embed=embed, taste_changes=changes
         )
         champions.save_reference_window(reward_model, window)
-    with tracked(context, registry) as run:
+    with open_tracked_run(context, registry) as run:
         if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
@@ -129,8 +135,8 @@ def calibration(
             record=opening_recorder(registry),
         )
         texts, bounds = (
-            _evidently(fitted, test, report, told),
-            all_ceilings(said, groups_of(comparisons), passes=passes),
+            _evidently_files(fitted, test, report, told),
+            all_ceilings(said, group_comparisons(comparisons), passes=passes),
         )
         yield from deliver(
             context,
@@ -140,22 +146,22 @@ def calibration(
             metrics=calibration_figures(report)
             | {"is_champion": float(settled.was_champion or settled.takes_over)},
             checks=[
-                rule(
+                make_rule(
                     "calibration does not raise the log loss",
                     report.calibrated.log_loss.value <= report.raw.log_loss.value + 0.01,
                     f"{report.method} raises the log loss on unseen votes from "
                     f"{report.raw.log_loss.value:.3f} to {report.calibrated.log_loss.value:.3f}: "
                     "the calibration split is small or unlike the test split.",
                 ),
-                rule("may become champion", report.refusal is None, settled.told),
+                make_rule("may become champion", report.refusal is None, settled.summary),
             ],
             headline=(
                 f"{report.method}: ECE without its noise {report.raw.ece_debiased} → "
                 f"{report.calibrated.ece_debiased}, slope {report.raw.slope or 'unknown'} → "
-                f"{report.calibrated.slope or 'unknown'}; {settled.told}"
+                f"{report.calibrated.slope or 'unknown'}; {settled.summary}"
             ),
             rows=bounds.round(3),
-            figures=calibration_pictures(report),
+            figures=draw_calibration(report),
             texts=texts
             | {
                 "ceilings.csv": bounds.to_csv(index=False),
@@ -170,7 +176,7 @@ def calibration(
         )
 
 
-def _evidently(
+def _evidently_files(
     judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress
 ) -> dict[str, str]:
     """Evidently's report with our ECE, Brier, slope and groups, as JSON and as a page; nothing

@@ -8,10 +8,17 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
+from assets.delivery import (
+    deliver,
+    describe_bounds,
+    make_rule,
+    open_tracked_run,
+    unpartitioned_asset,
+    value_hash,
+)
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation.plots import loss_curve
+from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.retraining.strategies import (
     STRATEGIES,
@@ -21,7 +28,7 @@ from rlhf_pipeline.retraining.strategies import (
 )
 
 
-@with_bounds
+@describe_bounds
 class CandidateConfig(StrategyParams, dg.Config):
     """Which strategy, with which parameters."""
 
@@ -46,7 +53,9 @@ class CandidateConfig(StrategyParams, dg.Config):
         return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
 
 
-@dg.asset(**standing("candidate_model", "improve", "torch", "trl", "mlflow"), pool="training")
+@dg.asset(
+    **unpartitioned_asset("candidate_model", "improve", "torch", "trl", "mlflow"), pool="training"
+)
 def candidate_model(
     context: dg.AssetExecutionContext,
     config: CandidateConfig,
@@ -89,7 +98,7 @@ def candidate_model(
             "noise_ceiling_high": ceiling.high,
         }
     used = {"strategy": config.strategy, **report.params}
-    with tracked(context, registry) as run:
+    with open_tracked_run(context, registry) as run:
         run.log_params(used)
         version = registry.register(
             "policy",
@@ -110,12 +119,14 @@ def candidate_model(
             run=run,
             metrics=metrics,
             checks=[
-                rule("no sign of a broken training", not report.warnings, " ".join(report.warnings))
+                make_rule(
+                    "no sign of a broken training", not report.warnings, " ".join(report.warnings)
+                )
             ],
             headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} "
             f"pairs, {report.n_steps} steps{resumed}",
             figures={
-                "loss_curve": loss_curve(
+                "loss_curve": draw_loss_curve(
                     report.loss_curve, title=f"Loss of {version.label}", others=report.curves
                 )
             },

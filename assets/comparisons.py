@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.comparisons import PairingParams, RoutingParams, pair_completions
-from rlhf_pipeline.comparisons.routing import route, send
+from rlhf_pipeline.comparisons.routing import route, send_routes
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
 from rlhf_pipeline.reflection import predict
@@ -23,13 +23,13 @@ from rlhf_pipeline.store import Store
 DAYS_OF_REPEATS = 3  # a repeat shows a pair again that was first shown at most this many days ago
 
 
-@with_bounds
+@describe_bounds
 class ComparisonsConfig(PairingParams, RoutingParams, dg.Config):
     """Pairs per prompt, share of repeats, seed of order and side; how much of it people judge."""
 
 
-@dg.asset(**daily("comparisons", "generate", "parquet", "sqlite"))
-@schema_checked
+@dg.asset(**daily_asset("comparisons", "generate", "parquet", "sqlite"))
+@check_schema
 def comparisons(
     context: dg.AssetExecutionContext,
     config: ComparisonsConfig,
@@ -50,7 +50,7 @@ def comparisons(
     by_people = settings.annotators == "human"
     # Whoever deals the cards to people repeats some of them, later and with sides swapped; nobody
     # deals to simulated annotators.
-    pairing = _pairing(config, repeat_share=0.0 if by_people else config.repeat_share)
+    pairing = _pairing_params(config, repeat_share=0.0 if by_people else config.repeat_share)
     made: dict[str, pd.DataFrame] = {}
     for day in context.partition_keys:
         # Days of this run are published at its end: a range must repeat the same pairs as a run for
@@ -60,15 +60,15 @@ def comparisons(
         ]
         of_day = (frame[frame["day"] == day] for frame in (prompts, completions))
         drawn = pair_completions(*of_day, pairing, day=day, earlier=concat(earlier, COMPARISONS))
-        made[day] = _published_before(context, store, day, drawn)
+        made[day] = _keep_published(context, store, day, drawn)
     frame = concat(made.values(), COMPARISONS)
     judge = champions.judge()
     n_new = n_predictions = 0
     for day, of_day in made.items():
-        predictions = _predicted(judge, of_day, clock(day)) if judge and not of_day.empty else None
+        predictions = _predict(judge, of_day, clock(day)) if judge and not of_day.empty else None
         published = store.comparisons.publish(of_day, predictions, published_at=clock(day))
         n_new, n_predictions = n_new + published.n_new, n_predictions + published.n_predictions
-    routed = _route(list(made), store, config) if by_people else {}
+    routed = _route_days(list(made), store, config) if by_people else {}
     repeats = int(frame["repeat_of"].notna().sum())
     yield from deliver(
         context,
@@ -82,13 +82,13 @@ def comparisons(
             **routed,
         },
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_value_lengths_to_be_between",
                 column="completion_a",
                 min_value=2,
                 mostly=0.95,
             ),
-            usually(
+            expect_usually(
                 "expect_column_value_lengths_to_be_between",
                 column="completion_b",
                 min_value=2,
@@ -107,12 +107,12 @@ def comparisons(
     )
 
 
-def _pairing(config: ComparisonsConfig, *, repeat_share: float) -> PairingParams:
+def _pairing_params(config: ComparisonsConfig, *, repeat_share: float) -> PairingParams:
     values = {name: getattr(config, name) for name in PairingParams.model_fields}
     return PairingParams(**values | {"repeat_share": repeat_share})
 
 
-def _route(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str, int]:
+def _route_days(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str, int]:
     """Numbers of where each day's comparisons went, summed; the rule holds for each day on its
     own.
     """
@@ -121,14 +121,18 @@ def _route(days: list[str], store: Store, config: ComparisonsConfig) -> dict[str
     total: Counter[str] = Counter()
     for day in days:
         published = store.comparisons.for_days([day])
-        routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
+        routes = route(
+            published,
+            store.predictions.for_comparisons(published["comparison_id"].tolist()),
+            params,
+        )
         total.update(
-            send(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump()
+            send_routes(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump()
         )
     return {name: n for name, n in total.items() if name != "n"}
 
 
-def _published_before(
+def _keep_published(
     context: dg.AssetExecutionContext, store: Store, day: str, drawn: pd.DataFrame
 ) -> pd.DataFrame:
     """What is published stays: a day collected again, by another champion or with other parameters,
@@ -144,7 +148,7 @@ def _published_before(
     return published
 
 
-def _predicted(judge: Judge, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:
+def _predict(judge: Judge, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:
     return predict(
         comparisons,
         judge.reward_model,

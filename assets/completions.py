@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, generate
 from rlhf_pipeline.config import Settings
@@ -17,7 +17,7 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
-@with_bounds
+@describe_bounds
 class CompletionsConfig(CompletionParams, CallParams, dg.Config):
     """How many completions per prompt, sampled how; of a provider, how fast and for how much. Its
     key is a setting, never this.
@@ -31,8 +31,8 @@ class CompletionsConfig(CompletionParams, CallParams, dg.Config):
     )
 
 
-@dg.asset(**daily("completions", "generate", "parquet", "transformers"))
-@schema_checked
+@dg.asset(**daily_asset("completions", "generate", "parquet", "transformers"))
+@check_schema
 def completions(
     context: dg.AssetExecutionContext,
     config: CompletionsConfig,
@@ -67,30 +67,30 @@ def completions(
             "n_failed": len(frame) - len(made),
             "mean_tokens": made["n_tokens"].mean() if len(made) else None,
             "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
-            **_costs(made_of),
+            **_collect_costs(made_of),
         },
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_values_to_be_in_set",
                 column="finish_reason",
                 value_set=["stop", "length"],
                 mostly=0.95,
             ),
-            usually(
+            expect_usually(
                 "expect_column_values_to_be_in_set",
                 column="finish_reason",
                 value_set=["stop"],
                 mostly=0.5,
             ),
-            usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
+            expect_usually("expect_column_mean_to_be_between", column="n_tokens", min_value=2),
         ],
         headline=f"{len(made)} completions by {backend.model_version}, {len(frame) - len(made)} "
-        f"failed{_why(made_of)}",
+        f"failed{_describe_failures(made_of)}",
         rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
     )
 
 
-def _costs(made: Generation) -> dict[str, float]:
+def _collect_costs(made: Generation) -> dict[str, float]:
     """What this run of the ledger came to, all its tries together; why rows failed; and what nobody
     knows the bill of.
     """
@@ -105,6 +105,6 @@ def _costs(made: Generation) -> dict[str, float]:
     }
 
 
-def _why(made: Generation) -> str:
+def _describe_failures(made: Generation) -> str:
     """` (3 refusal, 1 timeout)`; nothing where nothing failed."""
     return f" ({', '.join(f'{n} {kind}' for kind, n in made.kinds.items())})" if made.kinds else ""

@@ -14,9 +14,9 @@ from upath import UPath
 
 from assets.partitions import DAYS
 from rlhf_pipeline.errors import ExpectationFailed, FrameError
-from rlhf_pipeline.expectations import Expectation, Outcome, suite_for, validate
+from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome, build_suite, validate
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
-from rlhf_pipeline.memory import memory_named
+from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
 
@@ -25,26 +25,26 @@ P = ParamSpec("P")
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
 # fields that count or date a making
-WHEN = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
+TIME_FIELDS = {"created_at", "fitted_at", "evaluated_at", "decided_at", "calibrator_version"}
 PREVIEW_WIDTH = 80
 
 C = TypeVar("C", bound=dg.Config)
 
 
-def daily(name: str, group: str, *kinds: str) -> dict[str, Any]:
+def daily_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
     """Arguments of `@dg.asset` for a stage with one frame a day; a range of days is one run."""
-    return _described(name, group, kinds, DAYS) | {
+    return _asset_arguments(name, group, kinds, DAYS) | {
         "partitions_def": DAYS,
         "backfill_policy": dg.BackfillPolicy.single_run(),
     }
 
 
-def standing(name: str, group: str, *kinds: str) -> dict[str, Any]:
+def unpartitioned_asset(name: str, group: str, *kinds: str) -> dict[str, Any]:
     """Arguments of `@dg.asset` for a stage that is made of all days at once."""
-    return _described(name, group, kinds, None)
+    return _asset_arguments(name, group, kinds, None)
 
 
-def _described(
+def _asset_arguments(
     name: str, group: str, kinds: Sequence[str], days: dg.PartitionsDefinition | None
 ) -> dict[str, Any]:
     schema = SCHEMAS.get(name)
@@ -69,15 +69,15 @@ def _described(
     }
 
 
-def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
+def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
     """A frame that its maker already refuses fails the schema check too, so that the UI shows which
     stage broke and why.
     """
 
     @functools.wraps(stage)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def checked_stage(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         try:
-            with memory_named(f"Asset {stage.__name__}"):
+            with translate_memory_errors(f"Asset {stage.__name__}"):
                 yield from stage(*args, **kwargs)
         except FrameError as broken:
             yield dg.AssetCheckResult(
@@ -88,7 +88,7 @@ def schema_checked(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[An
             )
             raise
 
-    return checked
+    return checked_stage
 
 
 def column_schema(schema: FrameSchema) -> dg.TableSchema:
@@ -117,8 +117,8 @@ def deliver(
     texts: Mapping[str, str] | None = None,
     pages: Mapping[UPath, str] | None = None,
     write: Callable[[Mapping[UPath, bytes]], None] | None = None,
-    checks: Sequence[Outcome] = (),
-    usual: Sequence[Expectation] = (),
+    checks: Sequence[ExpectationOutcome] = (),
+    usual: Sequence[DataExpectation] = (),
     run: Run | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """Checks first: a blocking failure raises before anything is written, so the last good artefact
@@ -128,7 +128,7 @@ def deliver(
     people to open.
     """
     name = context.asset_key.to_user_string()
-    outcomes = [*checks, *_outcomes(name, value, usual)]
+    outcomes = [*checks, *_validate(name, value, usual)]
     yield from _check_results(outcomes)
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
@@ -138,14 +138,14 @@ def deliver(
         )
     numbers = {key: float(number) for key, number in metrics.items() if number is not None}
     data_hash = value_hash(value)
-    with tracked(context, registry) if run is None else nullcontext(run) as run:
+    with open_tracked_run(context, registry) if run is None else nullcontext(run) as run:
         run.set_tags({"data_hash": data_hash})
-        _log(run, numbers, figures or {}, texts or {})
+        _log_to_run(run, numbers, figures or {}, texts or {})
     if pages and write:
         write({path: page.encode() for path, page in pages.items()})
     yield dg.MaterializeResult(
         value=value,
-        metadata=_metadata(value, numbers, headline, rows, figures or {})
+        metadata=_build_metadata(value, numbers, headline, rows, figures or {})
         | ({"report": dg.MetadataValue.path(str(list(pages)[-1]))} if pages else {})
         | {"data_hash": data_hash, "mlflow_run": dg.MetadataValue.url(run.url)},
         data_version=None
@@ -154,7 +154,7 @@ def deliver(
     )
 
 
-def tracked(context: dg.AssetExecutionContext, registry: Registry) -> Any:
+def open_tracked_run(context: dg.AssetExecutionContext, registry: Registry) -> Any:
     """The MLflow run of this materialisation; a retried asset finds its own again."""
     name = context.asset_key.to_user_string()
     days = (
@@ -183,53 +183,57 @@ def value_hash(value: pd.DataFrame | Record) -> str:
     return (
         frame_hash(value)
         if isinstance(value, pd.DataFrame)
-        else content_hash(_timeless(value.model_dump(mode="json")))
+        else content_hash(_drop_times(value.model_dump(mode="json")))
     )
 
 
-def _timeless(content: Any) -> Any:
+def _drop_times(content: Any) -> Any:
     if isinstance(content, dict):
-        return {key: _timeless(item) for key, item in content.items() if key not in WHEN}
+        return {key: _drop_times(item) for key, item in content.items() if key not in TIME_FIELDS}
     return content
 
 
-def _outcomes(
-    name: str, value: pd.DataFrame | Record, usual: Sequence[Expectation]
-) -> list[Outcome]:
+def _validate(
+    name: str, value: pd.DataFrame | Record, usual: Sequence[DataExpectation]
+) -> list[ExpectationOutcome]:
     """What the schema promises, and what is usual: an empty frame only has to be noticed."""
     if isinstance(value, Record):
         same = type(value).from_json(value.model_dump_json()) == value
         return [
-            rule(
+            make_rule(
                 "the record comes back from JSON unchanged",
                 same,
                 f"{name} does not survive its JSON file.",
                 blocking=True,
             )
         ]
-    not_empty = Expectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 1})
+    not_empty = DataExpectation(
+        type="expect_table_row_count_to_be_between", kwargs={"min_value": 1}
+    )
     return validate(
-        value, suite_for(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name
+        value, build_suite(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name
     )
 
 
-def rule(name: str, passed: bool, message: str, *, blocking: bool = False) -> Outcome:
+def make_rule(
+    name: str, passed: bool, message: str, *, blocking: bool = False
+) -> ExpectationOutcome:
     """A check of our own beside Great Expectations': `message` says what is wrong, for when it
     failed.
     """
-    return Outcome(
-        expectation=Expectation(type=name, blocking=blocking),
+    return ExpectationOutcome(
+        expectation=DataExpectation(type=name, blocking=blocking),
         passed=passed,
         message=name if passed else message,
     )
 
 
-def usually(kind: str, **kwargs: Any) -> Expectation:
+def expect_usually(kind: str, **kwargs: Any) -> DataExpectation:
     """A Great Expectations expectation whose failure warns."""
-    return Expectation(type=kind, kwargs=kwargs)
+    return DataExpectation(type=kind, kwargs=kwargs)
 
 
-def with_bounds(config: type[C]) -> type[C]:
+def describe_bounds(config: type[C]) -> type[C]:
     """A config class whose descriptions end in the bounds of each field: the launchpad shows
     nothing but descriptions.
     """
@@ -246,7 +250,7 @@ def with_bounds(config: type[C]) -> type[C]:
     return config
 
 
-def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]:
+def _check_results(outcomes: Sequence[ExpectationOutcome]) -> Iterator[dg.AssetCheckResult]:
     for check, blocking in (("schema", True), ("distribution", False)):
         mine = [o for o in outcomes if o.expectation.blocking is blocking]
         failed = [o for o in mine if not o.passed]
@@ -259,7 +263,7 @@ def _check_results(outcomes: Sequence[Outcome]) -> Iterator[dg.AssetCheckResult]
         )
 
 
-def _log(
+def _log_to_run(
     run: Run, numbers: Mapping[str, float], figures: Mapping[str, bytes], texts: Mapping[str, str]
 ) -> None:
     run.log_metrics(dict(numbers))
@@ -269,7 +273,7 @@ def _log(
         run.log_text(text, path)
 
 
-def _metadata(
+def _build_metadata(
     value: pd.DataFrame | Record,
     numbers: Mapping[str, float],
     headline: str,

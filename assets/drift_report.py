@@ -9,9 +9,9 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import daily, deliver, rule, schema_checked, with_bounds
-from assets.over_time import Series, series_of
-from assets.votes import passes_known
+from assets.calibration_windows import WindowSeries, load_series
+from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, make_rule
+from assets.votes import load_known_passes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
     OverTimeParams,
@@ -19,14 +19,14 @@ from rlhf_pipeline.calibration import (
     calibration_series,
     ceilings_by_group,
     evidently_calibration_report,
-    groups_of,
+    group_comparisons,
     over_time_frame,
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.html_report import DayEvidence, html_report
-from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
+from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.reference import Embed, Window, current_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
@@ -37,10 +37,10 @@ from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval,
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 
-@with_bounds
+@describe_bounds
 class DriftConfig(DriftParams, OverTimeParams, dg.Config):
     """Detectors, windows, how many must agree, and how far back calibration is shown."""
 
@@ -52,8 +52,8 @@ class DriftConfig(DriftParams, OverTimeParams, dg.Config):
     )
 
 
-@dg.asset(**daily("drift_report", "watch", "frouros", "evidently"))
-@schema_checked
+@dg.asset(**daily_asset("drift_report", "watch", "frouros", "evidently"))
+@check_schema
 def drift_report(
     context: dg.AssetExecutionContext,
     config: DriftConfig,
@@ -71,19 +71,19 @@ def drift_report(
     retraining sensor.
     """
     days = list(context.partition_keys)
-    limit = _readable(store) if config.up_to_seq is None else config.up_to_seq
+    limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
     streams = {
-        label: _read(store, label, config, limit)
+        label: _read_stream(store, label, config, limit)
         for label in sorted(reflection_log["reward_model"].unique())
     }
     reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames, store.file_hashes)
-    series = series_of(days, files, lambda said: passes_known(said, store), config)
+    series = load_series(days, files, lambda said: load_known_passes(said, store), config)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
-        found, evidently = _evidence(day, rows, cast, streams, champions, store, config)
-        page = html_report(replace(found, over_time=series.of(day)), config)
+        found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
+        page = render_html_report(replace(found, over_time=series.windows_of(day)), config)
         reports.append(found.report)
-        pages[files.report(day)] = page
+        pages[files.report_path(day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
             f"drift_report_{day}.html": page
         }
@@ -100,13 +100,13 @@ def drift_report(
             "n_warning": int((frame["verdict"] == "warning").sum()),
         },
         checks=[
-            rule(
+            make_rule(
                 "the champion reward model fits the day",
                 last != Verdict.DRIFT,
-                f"Drift: {_reasons(reports[-1])}.",
+                f"Drift: {_describe_reasons(reports[-1])}.",
             )
         ],
-        headline=f"{last}: {_reasons(reports[-1])}",
+        headline=f"{last}: {_describe_reasons(reports[-1])}",
         rows=reports[-1].iloc[::-1][
             [
                 "space",
@@ -120,13 +120,14 @@ def drift_report(
             ]
         ],
         figures=(
-            {"drift_timeline": _timeline(store, current.label, votes, streams[current.label])}
+            {"drift_timeline": _draw_timeline(store, current.label, votes, streams[current.label])}
             if current and current.label in streams
             else {}
         )
-        | _calibration_picture(series.of(days[-1])),
+        | _draw_calibration(series.windows_of(days[-1])),
         texts=texts | _calibration_tables(days, series),
-        pages={files.window(window.day): window.model_dump_json() for window in series.new} | pages,
+        pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
+        | pages,
         write=files.write,
     )
 
@@ -141,15 +142,15 @@ class Stream:
     found: ScanResult
 
 
-def _readable(store: Store) -> int | None:
+def _last_readable_seq(store: Store) -> int | None:
     """Detectors read in seq order and never go back, so nothing is read beyond imported votes whose
     day waits for its replay.
     """
-    first = store.votes.first_imported_seq(store.replays.pending())
+    first = store.votes.first_imported_seq(store.replays.pending_days())
     return None if first is None else first - 1
 
 
-def _read(store: Store, label: str, config: DriftConfig, limit: int | None) -> Stream:
+def _read_stream(store: Store, label: str, config: DriftConfig, limit: int | None) -> Stream:
     """Every detector reads what it has not read; events and states are stored together."""
     errors = store.detectors.errors_after(label, up_to_seq=limit)
     found = scan(errors, store.detectors.states(label), model_version=label, params=config)
@@ -157,7 +158,7 @@ def _read(store: Store, label: str, config: DriftConfig, limit: int | None) -> S
     return Stream(errors, found)
 
 
-def _evidence(
+def _collect_evidence(
     day: str,
     rows: pd.DataFrame,
     votes: pd.DataFrame,
@@ -179,19 +180,19 @@ def _evidence(
             report_of(day, model_version=None, reference=None, current=None, params=config),
         ), {}
     mine = rows[rows["reward_model"] == label]
-    embed, not_embedded = _embedding(champions, label)
+    embed, not_embedded = _find_embedding(champions, label)
     reference = champions.reference_window(label)
     comparisons = store.comparisons.with_ids(mine["comparison_id"].unique().tolist())
     current = current_window(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
     passes, judgements, groups = (
-        passes_known(votes, store),
+        load_known_passes(votes, store),
         judged_predictions(mine),
-        groups_of(comparisons),
+        group_comparisons(comparisons),
     )
     ceiling, ceilings = (
-        shown_ceiling(votes, passes=passes),
+        noise_ceiling_or_repeats(votes, passes=passes),
         ceilings_by_group(votes, groups, passes=passes),
     )
     by_group = calibration_by_group(
@@ -201,14 +202,14 @@ def _evidence(
         groups,
         ceilings=ceilings,
     )
-    tests, calibration_json = _calibration_tests(judgements, ceiling, by_group)
+    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group)
     store.events.add(calibration_events(mine, tests, model_version=label))
     events, stream, last_seq = (
         store.events.for_model(label),
         streams[label],
         int(judged["seq"].max()),
     )
-    data_drift = _data_drift(reference, current, config)
+    data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
     found = DayEvidence(
         project=project,
@@ -242,7 +243,7 @@ def _evidence(
     return found, evidently
 
 
-def _embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
+def _find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:
     """The model's own features, or why there are none: rows of a day outlive what their model
     needs, such as the encoder of the settings.
 
@@ -259,7 +260,7 @@ def _embedding(champions: Champions, label: str) -> tuple[Embed | None, str | No
     return (judge.embed if judge else None), None
 
 
-def _calibration_tests(
+def _run_calibration_tests(
     judgements: pd.DataFrame, ceiling: Interval | None, by_group: Sequence[GroupCalibration]
 ) -> tuple[list[Any], dict[str, Any]]:
     try:
@@ -269,7 +270,9 @@ def _calibration_tests(
     return list(result.tests), result.json
 
 
-def _data_drift(reference: Window | None, current: Window, config: DriftConfig) -> dict[str, Any]:
+def _measure_data_drift(
+    reference: Window | None, current: Window, config: DriftConfig
+) -> dict[str, Any]:
     if reference is None:
         return {"insufficient": "the model has no reference window"}
     try:
@@ -278,23 +281,23 @@ def _data_drift(reference: Window | None, current: Window, config: DriftConfig) 
         return {"insufficient": str(few)}
 
 
-def _timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
-    return drift_timeline(
+def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
+    return draw_drift_timeline(
         stream.errors,
         store.events.for_model(label),
         stream.found.warnings,
-        noise_ceiling=shown_ceiling(votes, passes=passes_known(votes, store)),
+        noise_ceiling=noise_ceiling_or_repeats(votes, passes=load_known_passes(votes, store)),
         title=f"Errors of {label} in vote order",
     )
 
 
-def _calibration_picture(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
+def _draw_calibration(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
     judged = not isinstance(windows, str) and any(window.n_votes for window in windows)
     return {"calibration_over_time": calibration_series(windows)} if judged else {}
 
 
-def _calibration_tables(days: Sequence[str], series: Series) -> dict[str, str]:
-    found = {day: series.of(day) for day in days}
+def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:
+    found = {day: series.windows_of(day) for day in days}
     return {
         f"calibration_over_time_{day}.csv": over_time_frame(w).to_csv(index=False)
         for day, w in found.items()
@@ -302,7 +305,7 @@ def _calibration_tables(days: Sequence[str], series: Series) -> dict[str, str]:
     }
 
 
-def _reasons(report: pd.DataFrame) -> str:
+def _describe_reasons(report: pd.DataFrame) -> str:
     overall = report[report["space"] == "overall"].iloc[0]
     evidence = json.loads(overall["evidence"])
     said, suspects = evidence.get("says_drift", []), evidence.get("suspects", [])

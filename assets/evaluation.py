@@ -6,21 +6,21 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import deliver, rule, standing, with_bounds
+from assets.delivery import deliver, describe_bounds, make_rule, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import EvaluationParams, evaluate, frozen_prompts
 from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 
-MUCH_KL = 0.5  # nats per token: beyond it a policy has become another one
+KL_WARNING = 0.5  # nats per token: beyond it a policy has become another one
 
 
-@with_bounds
+@describe_bounds
 class EvaluationConfig(EvaluationParams, dg.Config):
     """How both policies are sampled."""
 
 
-@dg.asset(**standing("evaluation", "improve", "mlflow"))
+@dg.asset(**unpartitioned_asset("evaluation", "improve", "mlflow"))
 def evaluation(
     context: dg.AssetExecutionContext,
     config: EvaluationConfig,
@@ -38,7 +38,7 @@ def evaluation(
     assert judge is not None  # a version was given
     candidate = champions.load_policy(candidate_model)
 
-    def against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
+    def evaluate_against(other: ModelVersion) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
             candidate,
             champions.load_policy(other),
@@ -53,11 +53,13 @@ def evaluation(
             progress=progress("evaluation"),
         )
 
-    result, samples = against(champion)
+    result, samples = evaluate_against(champion)
     # Small steps can walk a long way: each champion is also set beside the policy that the project
     # began with.
     base = registry.get("policy", 1) or champion
-    from_base = result.win_rate if base.label == champion.label else against(base)[0].win_rate
+    from_base = (
+        result.win_rate if base.label == champion.label else evaluate_against(base)[0].win_rate
+    )
     result = result.model_copy(update={"base": base.label, "win_rate_against_base": from_base})
     yield from deliver(
         context,
@@ -79,9 +81,9 @@ def evaluation(
             "length_ratio": result.length_ratio,
         },
         checks=[
-            rule(
+            make_rule(
                 "close to the champion",
-                result.kl.value < MUCH_KL,
+                result.kl.value < KL_WARNING,
                 f"{result.kl.value:.2f} nats per token from the champion.",
             )
         ],

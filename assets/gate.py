@@ -6,23 +6,23 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import deliver, standing, with_bounds
+from assets.delivery import deliver, describe_bounds, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import GateParams
-from rlhf_pipeline.evaluation import gate as decide
+from rlhf_pipeline.evaluation import decide_promotion as decide
 from rlhf_pipeline.records import Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
-GUARDED = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation")
+GUARDED_STAGES = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation")
 
 
-@with_bounds
+@describe_bounds
 class GateConfig(GateParams, dg.Config):
     """How much worse is too much."""
 
 
-@dg.asset(**standing("gate", "improve", "mlflow"))
+@dg.asset(**unpartitioned_asset("gate", "improve", "mlflow"))
 def gate(
     context: dg.AssetExecutionContext,
     config: GateConfig,
@@ -40,7 +40,7 @@ def gate(
         config,
         failed_blocking_checks=[
             *_failed_checks(context.instance),
-            *_mismatches(evaluation, candidate_model, champions),
+            *_list_mismatches(evaluation, candidate_model, champions),
         ],
     )
     reasons = "; ".join(
@@ -63,7 +63,9 @@ def gate(
         champions.promote("policy", candidate_model, reason=reasons, actor=f"run {context.run_id}")
 
 
-def _mismatches(evaluation: Evaluation, candidate: ModelVersion, champions: Champions) -> list[str]:
+def _list_mismatches(
+    evaluation: Evaluation, candidate: ModelVersion, champions: Champions
+) -> list[str]:
     """An evaluation speaks for the two models it compared, and a reward model that may not serve
     judges none.
     """
@@ -89,7 +91,7 @@ def _mismatches(evaluation: Evaluation, candidate: ModelVersion, champions: Cham
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
     """Blocking checks of the stages before whose last evaluation failed."""
-    keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED]
+    keys = [dg.AssetCheckKey(dg.AssetKey(stage), "schema") for stage in GUARDED_STAGES]
     latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     return [
         key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"

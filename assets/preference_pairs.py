@@ -8,21 +8,28 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import daily, deliver, rule, schema_checked, usually, with_bounds
+from assets.delivery import (
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+    make_rule,
+)
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs, divided_prompts
+from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs, prompts_in_several_splits
 from rlhf_pipeline.votes import preference_pairs as build
 
 
-@with_bounds
+@describe_bounds
 class PreferencePairsConfig(PairParams, dg.Config):
     """How votes become pairs."""
 
 
-@dg.asset(**daily("preference_pairs", "feedback", "parquet"))
-@schema_checked
+@dg.asset(**daily_asset("preference_pairs", "feedback", "parquet"))
+@check_schema
 def preference_pairs(
     context: dg.AssetExecutionContext,
     config: PreferencePairsConfig,
@@ -37,7 +44,7 @@ def preference_pairs(
     last day's pair counts.
     """
     days = [
-        _of_day(votes[votes["day"] == day], day, store, config) for day in context.partition_keys
+        _build_day(votes[votes["day"] == day], day, store, config) for day in context.partition_keys
     ]
     frame = concat((pairs for pairs, _ in days), PREFERENCE_PAIRS)
     dropped = {
@@ -51,13 +58,13 @@ def preference_pairs(
             "n_machine",
         )
     }
-    divided = divided_prompts(frame)
+    divided = prompts_in_several_splits(frame)
     yield from deliver(
         context,
         registry,
         frame,
         checks=[
-            rule(
+            make_rule(
                 "no prompt is in two splits",
                 not divided,
                 f"{len(divided)} prompts have pairs in several splits, first "
@@ -72,14 +79,14 @@ def preference_pairs(
             "mean_margin": frame["margin"].mean() if len(frame) else None,
         },
         usual=[
-            usually("expect_column_mean_to_be_between", column="agreement", min_value=0.6),
-            usually(
+            expect_usually("expect_column_mean_to_be_between", column="agreement", min_value=0.6),
+            expect_usually(
                 "expect_column_values_to_not_be_in_set",
                 column="chosen_side",
                 value_set=["a"],
                 mostly=0.3,
             ),
-            usually(
+            expect_usually(
                 "expect_column_values_to_not_be_in_set",
                 column="chosen_side",
                 value_set=["b"],
@@ -94,14 +101,16 @@ def preference_pairs(
     )
 
 
-def _of_day(
+def _build_day(
     votes: pd.DataFrame, day: str, store: Store, config: PreferencePairsConfig
 ) -> tuple[pd.DataFrame, PairCounts]:
     """Pairs of the comparisons judged on `day`, from all their votes up to the last one of the
     snapshot.
     """
     judged = votes["comparison_id"].unique().tolist()
-    all_votes = store.votes.on(judged, up_to_seq=int(votes["seq"].max())) if judged else votes
+    all_votes = (
+        store.votes.for_comparisons(judged, up_to_seq=int(votes["seq"].max())) if judged else votes
+    )
     comparisons = store.comparisons.with_ids(judged)
     return build(all_votes, comparisons, config).assign(day=day), count_pairs(
         all_votes, comparisons, config

@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import settings_calls
-from rlhf_pipeline.completions.texts import BackendTexts
+from rlhf_pipeline.completions import default_call_params
+from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
@@ -23,10 +23,10 @@ from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model import Encoder, disagreement
 
-SHOWN_REJECTIONS = 20
+MAX_LISTED_REJECTIONS = 20
 
 
-@with_bounds
+@describe_bounds
 class PromptsConfig(PromptParams, dg.Config):
     """How many prompts a day, of which categories and difficulties, keeping which rules, from which
     source.
@@ -48,8 +48,8 @@ class PromptsConfig(PromptParams, dg.Config):
     )
 
 
-@dg.asset(**daily("prompts", "generate", "parquet"))
-@schema_checked
+@dg.asset(**daily_asset("prompts", "generate", "parquet"))
+@check_schema
 def prompts(
     context: dg.AssetExecutionContext,
     config: PromptsConfig,
@@ -74,15 +74,17 @@ def prompts(
             "the "
             "source."
         )
-    ledger, calls = champions.store.generation, settings_calls(settings)
+    ledger, calls = champions.store.generation, default_call_params(settings)
     texts = (
-        BackendTexts(champions.backend(settings), ledger=ledger, calls=calls)
+        BackendTextGenerator(champions.backend(settings), ledger=ledger, calls=calls)
         if config.written or config.doubtful
         else None
     )
     writer = texts if config.written else None
     if config.doubtful and texts is not None:
-        generator = EvolutionGenerator(settings.prompts_file, writer, _doubts(champions, texts))
+        generator = EvolutionGenerator(
+            settings.prompts_file, writer, _reward_model_uncertainty(champions, texts)
+        )
         made = (
             generate_with(generator, params, day=day, **common) for day in context.partition_keys
         )
@@ -98,7 +100,7 @@ def prompts(
     finally:  # an empty text alone does not say why it is empty
         for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
             context.log.warning(f"{n:,} not written: {reason}")
-    for rejection in report.rejections[:SHOWN_REJECTIONS]:
+    for rejection in report.rejections[:MAX_LISTED_REJECTIONS]:
         context.log.warning(f"Rejected by {rejection.rule}: {rejection}.")
     per_category = frame["category"].value_counts()
     counts = {
@@ -116,14 +118,14 @@ def prompts(
         | counts
         | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_value_lengths_to_be_between",
                 column="text",
                 min_value=8,
                 max_value=4000,
                 mostly=0.99,
             ),
-            usually(
+            expect_usually(
                 "expect_column_unique_value_count_to_be_between", column="category", min_value=2
             ),
         ],
@@ -135,7 +137,9 @@ def prompts(
     )
 
 
-def _doubts(champions: Champions, texts: BackendTexts) -> RewardModelUncertainty:
+def _reward_model_uncertainty(
+    champions: Champions, texts: BackendTextGenerator
+) -> RewardModelUncertainty:
     judge = champions.judge()
     if judge is None:
         raise ConfigurationError(

@@ -9,21 +9,21 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import daily, deliver, schema_checked, usually, with_bounds
-from assets.votes import passes_known
+from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
+from assets.votes import load_known_passes
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Interval, utc_now
 from rlhf_pipeline.reflection import predict, reflect
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.store import ReplayedPredictions, Store
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.store import PredictionReplay, Store
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
-PREDICTED_AT_ONCE = 2000  # comparisons: a killed replay goes on after the last of these
+PREDICTIONS_PER_CHUNK = 2000  # comparisons: a killed replay goes on after the last of these
 
 
-@with_bounds
+@describe_bounds
 class ReflectionConfig(dg.Config):
     """Whether days are lived through now or again."""
 
@@ -34,8 +34,8 @@ class ReflectionConfig(dg.Config):
     )
 
 
-@dg.asset(**daily("reflection_log", "watch", "parquet", "sqlite"))
-@schema_checked
+@dg.asset(**daily_asset("reflection_log", "watch", "parquet", "sqlite"))
+@check_schema
 def reflection_log(
     context: dg.AssetExecutionContext,
     config: ReflectionConfig,
@@ -52,12 +52,12 @@ def reflection_log(
     predicted when its day is replayed, by the champion of that day, which has seen none of them.
     """
     days = list(context.partition_keys)
-    replayed = ReplayedPredictions()
+    replayed = PredictionReplay()
     judge = champions.judge() if config.is_replay else None
     for day in days if judge else ():
-        replayed = replayed.plus(_predict_again(day, judge, store, progress("reflection_log")))
+        replayed = replayed.add(_predict_again(day, judge, store, progress("reflection_log")))
     made = store.predictions.for_days(days)
-    voted_on = store.predictions.of(votes["comparison_id"].unique().tolist())
+    voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
     # Votes on comparisons from before the first reward model have no prediction to stand beside.
     frame = reflect(predictions, votes, strict=False)
@@ -66,7 +66,7 @@ def reflection_log(
     )
     frame = frame[frame["day"].isin(days)]
     judged = frame["is_error"].dropna().astype(float)
-    ceiling = shown_ceiling(votes, passes=passes_known(votes, store))
+    ceiling = noise_ceiling_or_repeats(votes, passes=load_known_passes(votes, store))
     yield from deliver(
         context,
         registry,
@@ -90,15 +90,15 @@ def reflection_log(
             ),
         },
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_mean_to_be_between",
                 column="p_calibrated",
                 min_value=0.3,
                 max_value=0.7,
             ),
-            usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
+            expect_usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
         ],
-        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, {_at_best(ceiling)}"
+        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, {_describe_best_error_rate(ceiling)}"
         if len(judged)
         else "no prediction met a vote yet",
         rows=frame[
@@ -107,7 +107,7 @@ def reflection_log(
     )
 
 
-def _at_best(ceiling: Interval | None) -> str:
+def _describe_best_error_rate(ceiling: Interval | None) -> str:
     """The noise ceiling as an error rate: that of who always says what most would."""
     if ceiling is None:
         return "noise ceiling unknown, nothing overlaps or was judged again"
@@ -117,7 +117,7 @@ def _at_best(ceiling: Interval | None) -> str:
     return f"at best {least}"
 
 
-def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> ReplayedPredictions:
+def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> PredictionReplay:
     """The champion's predictions of the imported comparisons first judged on `day`, as if it had
     been asked in the morning.
     """
@@ -127,12 +127,12 @@ def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> 
             f"{judge.label} does not say which votes it has seen. Fit a reward model, then replay "
             f"{day} again."
         )
-    ids = store.predictions.unpredicted(day, data_seq=data_seq)
-    made = ReplayedPredictions(n_left_out=store.predictions.left_out(day, data_seq=data_seq))
-    for start in range(0, len(ids), PREDICTED_AT_ONCE):
+    ids = store.predictions.find_unpredicted(day, data_seq=data_seq)
+    made = PredictionReplay(n_left_out=store.predictions.count_left_out(day, data_seq=data_seq))
+    for start in range(0, len(ids), PREDICTIONS_PER_CHUNK):
         progress(start, len(ids))
         predicted = predict(
-            store.comparisons.with_ids(ids[start : start + PREDICTED_AT_ONCE]),
+            store.comparisons.with_ids(ids[start : start + PREDICTIONS_PER_CHUNK]),
             judge.reward_model,
             judge.calibrator,
             reward_model_label=judge.label,
@@ -140,5 +140,5 @@ def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> 
             data_hash=judge.version.data_hash or "",
             predicted_at=utc_now(),
         )
-        made = made.plus(store.predictions.replay(predicted.assign(day=day), data_seq=data_seq))
+        made = made.add(store.predictions.replay(predicted.assign(day=day), data_seq=data_seq))
     return made

@@ -7,27 +7,33 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, schema_checked, standing, usually, with_bounds
-from assets.votes import ONE_MORE_CHANGE
+from assets.delivery import (
+    check_schema,
+    deliver,
+    describe_bounds,
+    expect_usually,
+    unpartitioned_asset,
+)
+from assets.votes import CHANGE_SEQ_DESCRIPTION
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
-from rlhf_pipeline.expectations import Expectation, Outcome
+from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import TasteChanges, latest_pairs
 
 
-@with_bounds
+@describe_bounds
 class RetrainingSetConfig(SelectionParams, dg.Config):
     """How many pairs, ranked by what, and which votes count less."""
 
-    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
+    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
 
-@dg.asset(**standing("retraining_set", "improve", "parquet"))
-@schema_checked
+@dg.asset(**unpartitioned_asset("retraining_set", "improve", "parquet"))
+@check_schema
 def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,
@@ -52,7 +58,7 @@ def retraining_set(
     scores = pd.DataFrame(
         {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
     )
-    frame = select(
+    frame = select_pairs(
         pairs,
         scores,
         reflection_log,
@@ -62,12 +68,14 @@ def retraining_set(
         ),
         frozen_prompt_ids=frozen,
     )
-    rule = Expectation(
+    rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True
     )
-    problems = verify_retraining_set(frame, frozen, config.min_pairs)
+    problems = find_set_problems(frame, frozen, config.min_pairs)
     checks = [
-        Outcome(expectation=rule, passed=not problems, message=" ".join(problems) or rule.type)
+        ExpectationOutcome(
+            expectation=rule, passed=not problems, message=" ".join(problems) or rule.type
+        )
     ]
     yield from deliver(
         context,
@@ -80,7 +88,7 @@ def retraining_set(
             "share_since_change": (frame["weight"] >= 1).mean() if len(frame) else None,
             "mean_information": frame["information"].mean() if len(frame) else None,
         },
-        usual=[usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
+        usual=[expect_usually("expect_column_mean_to_be_between", column="weight", min_value=0.3)],
         headline=f"{len(frame)} of {len(pairs)} pairs, {(frame['weight'] >= 1).mean():.0%} at full "
         f"weight, calibrated by {calibration.method}",
         rows=frame[["prompt", "chosen", "rejected", "information", "reason"]],

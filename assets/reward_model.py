@@ -11,41 +11,48 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import deliver, rule, standing, tracked, value_hash, with_bounds
-from assets.votes import ONE_MORE_CHANGE, passes_known, votes_known
+from assets.delivery import (
+    deliver,
+    describe_bounds,
+    make_rule,
+    open_tracked_run,
+    unpartitioned_asset,
+    value_hash,
+)
+from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation.plots import loss_curve
+from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, opening_recorder
 from rlhf_pipeline.reward_model import (
     FineTuningParams,
     RewardModel,
     RewardModelParams,
     TestAccuracy,
-    encoder_told,
+    build_reward_model,
+    encoder_params,
+    find_warm_start_obstacle,
     fit_reward_model,
-    unfitted,
-    why_not_from,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges, latest_pairs, shown_ceiling
+from rlhf_pipeline.votes import TasteChanges, latest_pairs, noise_ceiling_or_repeats
 
 
-@with_bounds
+@describe_bounds
 class FineTuningConfig(FineTuningParams, dg.Config):
     """Kind transformer: network, trainer and their costs; for the embedding kind they mean
     nothing.
     """
 
 
-@with_bounds
+@describe_bounds
 class RewardModelConfig(RewardModelParams, dg.Config):
     """How the reward model is fitted, and which votes count less."""
 
     fine_tuning: FineTuningConfig = Field(
         default_factory=FineTuningConfig, description="What kind transformer has beside these"
     )
-    change_seq: int | None = Field(default=None, ge=1, description=ONE_MORE_CHANGE)
+    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
@@ -54,7 +61,7 @@ class RewardModelConfig(RewardModelParams, dg.Config):
     )
 
 
-@dg.asset(**standing("reward_model", "learn", "torch", "mlflow"))
+@dg.asset(**unpartitioned_asset("reward_model", "learn", "torch", "mlflow"))
 def reward_model(
     context: dg.AssetExecutionContext,
     config: RewardModelConfig,
@@ -74,14 +81,14 @@ def reward_model(
     """
     pairs, said = (
         latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
-        votes_known(votes, store, config.up_to_seq),
+        load_known_votes(votes, store, config.up_to_seq),
     )
     champion = champions.judge()
     # Named by content, as a candidate's: the same pairs and parent resume the same training.
     parent = "anew" if champion is None else champion.version.content_hash[:12]
     unfinished = settings.models / "reward_models" / f"{value_hash(pairs)[:12]}-{parent}"
-    model = unfitted(config, champions.encoder(), checkpoints=unfinished)
-    start, instead = _start(champion, model)
+    model = build_reward_model(config, champions.encoder(), checkpoints=unfinished)
+    start, instead = _choose_warm_start(champion, model)
     changes = TasteChanges.from_log(
         store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq
     )
@@ -91,11 +98,14 @@ def reward_model(
         config,
         model=model,
         soft_labels=annotator_model,
-        ceiling=shown_ceiling(said, passes=passes_known(said, store, config.up_to_seq)),
+        ceiling=noise_ceiling_or_repeats(
+            said, passes=load_known_passes(said, store, config.up_to_seq)
+        ),
         ceiling_since_change=None
         if since is None
-        else shown_ceiling(
-            since, passes=passes_known(since, store, config.up_to_seq, since_seq=changes.latest_seq)
+        else noise_ceiling_or_repeats(
+            since,
+            passes=load_known_passes(since, store, config.up_to_seq, since_seq=changes.latest_seq),
         ),
         warm_start=start,
         taste_changes=changes,
@@ -105,15 +115,15 @@ def reward_model(
     )
     report, test = fitted.report, fitted.report.test
     metrics = report.metrics()
-    with tracked(context, registry) as run, tempfile.TemporaryDirectory() as folder:
+    with open_tracked_run(context, registry) as run, tempfile.TemporaryDirectory() as folder:
         fitted.model.save(Path(folder) / "reward_model")
         version = registry.register(
             "reward_model",
             Path(folder) / "reward_model",
             run=run,
             metrics=metrics,
-            params=config.told()
-            | encoder_told(fitted.model)
+            params=config.to_report()
+            | encoder_params(fitted.model)
             | {"weight_before_change": report.weight_before_change}
             | ({"taste_changes": changes.to_json()} if changes else {}),
             parent=champion.label if champion and start else None,
@@ -124,8 +134,8 @@ def reward_model(
         shown = report.test_since_change or test
         where = "pairs since the change" if report.test_since_change else "unseen pairs"
         told = (
-            f"{version.label} on {report.read}: "
-            f"{_said(shown, where) if shown else 'no test pairs yet'}"
+            f"{version.label} on {report.summary}: "
+            f"{_describe_accuracy(shown, where) if shown else 'no test pairs yet'}"
         )
         if report.weight_reason:
             told += (
@@ -140,7 +150,7 @@ def reward_model(
             run=run,
             metrics=metrics,
             checks=[
-                rule(
+                make_rule(
                     "better than preferring the longer completion",
                     beats_length,
                     f"{version.label} is no better than a ruler on {where}.",
@@ -148,7 +158,7 @@ def reward_model(
             ],
             headline=f"{told}; {instead}" if instead else told,
             figures={
-                "loss_curve": loss_curve(
+                "loss_curve": draw_loss_curve(
                     list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"
                 )
             },
@@ -156,14 +166,16 @@ def reward_model(
         )
 
 
-def _start(champion: Judge | None, model: RewardModel) -> tuple[RewardModel | None, str]:
+def _choose_warm_start(
+    champion: Judge | None, model: RewardModel
+) -> tuple[RewardModel | None, str]:
     """The champion's model to start from, or None and why, where there is a champion."""
     if champion is None:
         return None, ""
     why = (
-        f"it cannot be loaded ({champion.lost})"
-        if champion.lost
-        else why_not_from(champion.reward_model, model)
+        f"it cannot be loaded ({champion.load_error})"
+        if champion.load_error
+        else find_warm_start_obstacle(champion.reward_model, model)
     )
     return (
         (None, f"fitted anew, not from {champion.label}: {why}")
@@ -172,7 +184,7 @@ def _start(champion: Judge | None, model: RewardModel) -> tuple[RewardModel | No
     )
 
 
-def _said(shown: TestAccuracy, where: str) -> str:
+def _describe_accuracy(shown: TestAccuracy, where: str) -> str:
     """Of single votes beside their ceiling, and of majorities, which have none: they are surer than
     a vote.
     """

@@ -7,14 +7,27 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import OWNERS, daily, deliver, schema_checked, usually, with_bounds
+from assets.delivery import (
+    OWNERS,
+    check_schema,
+    daily_asset,
+    deliver,
+    describe_bounds,
+    expect_usually,
+)
 from assets.partitions import DAYS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import agreement, by_people, ceilings, last_words, shown_ceiling
+from rlhf_pipeline.votes import (
+    agreement,
+    ceilings,
+    drop_machine_votes,
+    latest_votes,
+    noise_ceiling_or_repeats,
+)
 from rlhf_pipeline.votes.ceilings import MEASURES
 
-ONE_MORE_CHANGE = (
+CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of one more change of taste, for this run alone; recorded "
     "changes count in any case"
 )
@@ -30,7 +43,7 @@ votes_inbox = dg.AssetSpec(
 )
 
 
-@with_bounds
+@describe_bounds
 class VotesConfig(dg.Config):
     """Which moment of the store to take."""
 
@@ -39,8 +52,10 @@ class VotesConfig(dg.Config):
     )
 
 
-@dg.asset(**daily("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"])
-@schema_checked
+@dg.asset(
+    **daily_asset("votes", "feedback", "parquet", "sqlite"), deps=[votes_inbox, "comparisons"]
+)
+@check_schema
 def votes(
     context: dg.AssetExecutionContext,
     config: VotesConfig,
@@ -55,10 +70,10 @@ def votes(
     passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
     agreed, ceiling, bounds = (
         agreement(frame, passes=passes),
-        shown_ceiling(frame, passes=passes),
+        noise_ceiling_or_repeats(frame, passes=passes),
         ceilings(frame, passes=passes).iloc[0],
     )
-    people = by_people(frame)
+    people = drop_machine_votes(frame)
     n_machine = len(frame) - len(people)
     yield from deliver(
         context,
@@ -80,25 +95,25 @@ def votes(
             for name in MEASURES
         },
         usual=[
-            usually(
+            expect_usually(
                 "expect_column_values_to_be_in_set",
                 column="choice",
                 value_set=["a", "b"],
                 mostly=0.5,
             ),
-            usually(
+            expect_usually(
                 "expect_column_values_to_not_be_in_set",
                 column="choice",
                 value_set=["a"],
                 mostly=0.25,
             ),
-            usually(
+            expect_usually(
                 "expect_column_values_to_not_be_in_set",
                 column="choice",
                 value_set=["b"],
                 mostly=0.25,
             ),
-            usually(
+            expect_usually(
                 "expect_column_unique_value_count_to_be_between", column="annotator_id", min_value=2
             ),
         ],
@@ -109,7 +124,7 @@ def votes(
     )
 
 
-def votes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
+def load_known_votes(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
     """VOTES of several days' snapshots, one of an annotator on a comparison; with a limit, as they
     stood at that seq.
 
@@ -117,17 +132,17 @@ def votes_known(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.
     limit.
     """
     if up_to_seq is None or votes.empty:
-        return last_words(votes)
+        return latest_votes(votes)
     last = votes["day"].max()
     days = [
         touched.day.isoformat()
         for touched in store.votes.touched_days()
         if touched.day.isoformat() <= last
     ]
-    return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
+    return latest_votes(store.votes.snapshot(days, up_to_seq=up_to_seq))
 
 
-def passes_known(
+def load_known_passes(
     votes: pd.DataFrame, store: Store, up_to_seq: int | None = None, *, since_seq: int | None = None
 ) -> pd.DataFrame:
     """What those who cast VOTES said of the same comparisons before, as `agreement` takes it;

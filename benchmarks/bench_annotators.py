@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
 from benchmarks.simulation import Crowd, read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
     DawidSkeneParams,
@@ -37,7 +37,7 @@ from rlhf_pipeline.votes import (  # noqa: E402
     learn_annotators,
     preference_pairs,
 )
-from rlhf_pipeline.votes.over_time import agreement_over_time, annotators_over_time  # noqa: E402
+from rlhf_pipeline.votes.annotators_over_time import agreement_over_time, annotators_over_time  # noqa: E402
 from tests.unit.votes.simulated import Simulated, comparisons_of, simulate, votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -131,7 +131,7 @@ def simulated(limits: Limits) -> None:
         name: [share_right(way(truth), truth.d > 0) for truth in truths]
         for name, way in ways.items()
     }
-    table(
+    print_table(
         f"Better side of {len(truths[0].d):,} comparisons, {crowd.votes_each} votes each, "
         f"{crowd.spammers:.0%} spammers",
         ("by", "found"),
@@ -140,7 +140,7 @@ def simulated(limits: Limits) -> None:
     base, best = np.median(found["majority"]), np.median(found["who knows the annotators"])
     for name in (DAWID_SKENE, "joint model"):
         closed = float((np.median(found[name]) - base) / (best - base))
-        limits.judge(
+        limits.check(
             closed >= 0.5,
             f"{name} closes {closed:.0%} of the gap between majority and who knows the annotators, "
             "limit 50 %",
@@ -152,7 +152,7 @@ def simulated(limits: Limits) -> None:
         share_right(by_joint(truth.votes, truth.comparisons), truth.d > 0) for truth in shared
     ]
     rows = [("each comparison by itself", told(alone)), ("completions shared", told(together))]
-    table(
+    print_table(
         f"The same where {SIMULATED.shared.completions} completions of a prompt are all compared, "
         f"{SIMULATED.shared.spammers:.0%} spammers",
         ("joint model", "found"),
@@ -168,7 +168,7 @@ def simulated(limits: Limits) -> None:
     ]
     few = SIMULATED.spammers
     each = few.n_prompts * few.votes_each / few.n_annotators
-    limits.judge(
+    limits.check(
         min(ranked) >= 0.9,
         f"{few.spammers:.0%} spammers at {each:.0f} votes each are found with AUROC "
         f"{told(ranked)}, "
@@ -186,7 +186,7 @@ def simulated(limits: Limits) -> None:
                 ).mean()
             )
         )
-    limits.judge(
+    limits.check(
         float(np.median(inside)) >= 0.8,
         f"an injected position bias of {injected:.3f} lies in {told(inside, 2)} of the 95 % "
         "intervals",
@@ -253,7 +253,7 @@ def real(limits: Limits, folder: Path) -> None:
         )
         for name in ways
     ]
-    table(
+    print_table(
         "Real votes (convarg)",
         (
             "by",
@@ -266,7 +266,7 @@ def real(limits: Limits, folder: Path) -> None:
     )
     for name in (DAWID_SKENE, JOINT_SHARED):
         worst = min(gaps[name])
-        limits.judge(
+        limits.check(
             worst >= -BELOW_MAJORITY,
             f"held-out real votes, worst of {len(gaps[name])} seeds: {name} {100 * worst:+.1f} "
             f"points beside majority, limit {-100 * BELOW_MAJORITY:.1f} (used by {USED_BY[name]})",
@@ -298,12 +298,12 @@ def big(limits: Limits, n_votes: int) -> None:
                 f"{iterations:.0f}",
             )
         )
-        limits.judge(
+        limits.check(
             cpu + agreed_cpu <= CPU_S * n / 1e6 and gigabytes <= GIGABYTES,
             f"{n:,.0f} votes, {name}: with the consensus {cpu + agreed_cpu:.0f} s of CPU and "
             f"{gigabytes:.2f} GB, limits {CPU_S:g} s and {GIGABYTES:g} GB a million",
         )
-    table(
+    print_table(
         f"{n:,.0f} votes, {SIMULATED.million.votes_each} a comparison, of "
         f"{SIMULATED.million.n_annotators:,} people",
         (
@@ -316,7 +316,7 @@ def big(limits: Limits, n_votes: int) -> None:
         ),
         rows,
     )
-    limits.judge(
+    limits.check(
         of_pairs <= PAIRS_S * n / 1e6,
         f"preference pairs of {n:,.0f} votes: {of_pairs:.1f} s of CPU, limit {PAIRS_S:g} s a "
         "million",
@@ -390,7 +390,7 @@ def main() -> int:
     simulated(limits)
     real(limits, given.data)
     big(limits, given.votes)
-    return limits.told()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

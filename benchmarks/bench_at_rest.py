@@ -29,8 +29,8 @@ silence_telemetry()
 
 import psutil  # noqa: E402
 
-from benchmarks.measuring import Limits, Table  # noqa: E402
-from benchmarks.web_server import environ_of, free_port  # noqa: E402
+from benchmarks.measurement import Limits, LimitTable  # noqa: E402
+from benchmarks.web_server import find_free_port, server_environment  # noqa: E402
 
 CPU_S_PER_MINUTE, MEMORY_MB = 3.0, 1000
 SECONDS_TO_START = 180
@@ -66,7 +66,7 @@ def main() -> int:
                 usages = measure(psutil.Process(server.pid), arguments.seconds)
             finally:
                 _stop(server)
-    return report(usages, arguments.seconds).told()
+    return report(usages, arguments.seconds).print_summary()
 
 
 def measure(root: psutil.Process, seconds: float) -> list[Usage]:
@@ -96,18 +96,18 @@ def measure(root: psutil.Process, seconds: float) -> list[Usage]:
 
 def report(usages: list[Usage], seconds: float) -> Limits:
     """Print one table, and judge the sums."""
-    table = Table()
+    table = LimitTable()
     per_minute = 60 / seconds
     for usage in usages:
         pss = "" if usage.pss_mb is None else f", {usage.pss_mb:.0f} MB PSS"
-        table.row(
+        table.print_row(
             usage.command[:70],
             "CPU a minute, memory",
             f"{usage.cpu_s * per_minute:.2f} s{pss}, {usage.rss_mb:.0f} MB RSS",
         )
     cpu, rss = sum(u.cpu_s for u in usages) * per_minute, sum(u.rss_mb for u in usages)
     n = f"{len(usages)} processes"
-    table.row(
+    table.print_row(
         n,
         f"CPU a minute, over {seconds:g} s",
         f"{cpu:.2f} s",
@@ -117,10 +117,14 @@ def report(usages: list[Usage], seconds: float) -> Limits:
     all_pss = [u.pss_mb for u in usages if u.pss_mb is not None]
     if len(all_pss) == len(usages):
         pss = sum(all_pss)
-        table.row(n, "memory, PSS", f"{pss:.0f} MB", f"{MEMORY_MB} MB", passed=pss <= MEMORY_MB)
-        table.row(n, "memory, RSS", f"{rss:.0f} MB")
+        table.print_row(
+            n, "memory, PSS", f"{pss:.0f} MB", f"{MEMORY_MB} MB", passed=pss <= MEMORY_MB
+        )
+        table.print_row(n, "memory, RSS", f"{rss:.0f} MB")
     else:
-        table.row(n, "memory, RSS", f"{rss:.0f} MB", f"{MEMORY_MB} MB", passed=rss <= MEMORY_MB)
+        table.print_row(
+            n, "memory, RSS", f"{rss:.0f} MB", f"{MEMORY_MB} MB", passed=rss <= MEMORY_MB
+        )
     return table.limits
 
 
@@ -150,12 +154,14 @@ def _make_home(home: Path, policy: Path) -> None:
 
 def _start(home: Path, log: str) -> "subprocess.Popen[bytes]":
     environ = {
-        name: value for name, value in environ_of("", home).items() if name != "RLHF_DATABASE_URL"
+        name: value
+        for name, value in server_environment("", home).items()
+        if name != "RLHF_DATABASE_URL"
     }
     ports = [
         part
         for name in ("dagster", "mlflow", "web")
-        for part in (f"--{name}-port", str(free_port()))
+        for part in (f"--{name}-port", str(find_free_port()))
     ]
     command = [str(Path(sys.executable).with_name("rlhf")), "dev", *ports]
     with open(log, "ab") as output:

@@ -36,7 +36,7 @@ silence_telemetry()
 
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits  # noqa: E402
+from benchmarks.measurement import Limits  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.cli.init import initialise  # noqa: E402
 from rlhf_pipeline.policy import PretrainingParams, pretrain  # noqa: E402
@@ -250,7 +250,7 @@ def main() -> int:
     single, short, long = cpu[0], cpu[1], cpu[-1]
     limits = Limits()
     if len(lengths) > 1:
-        limits.judge(
+        limits.check(
             long <= GROWTH * short,
             f"a day of {lengths[-1]} costs {long / short:.2f} times one of {lengths[0]}, limit "
             f"{GROWTH}",
@@ -258,12 +258,12 @@ def main() -> int:
     else:
         limits.skip(f"what a day costs in a longer range, limit {GROWTH}: --days names one length")
     share = max(cpu[1:]) / single
-    limits.judge(
+    limits.check(
         share <= SHARE_OF_SINGLE,
         f"a day within a range costs {share:.2f} of one that is run by itself, limit "
         f"{SHARE_OF_SINGLE}",
     )
-    return limits.told()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

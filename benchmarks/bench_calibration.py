@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.looks import Looks, registry_option  # noqa: E402
-from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
+from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
 from benchmarks.simulation import read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.calibration import (  # noqa: E402
     CalibrationThresholds,
@@ -91,12 +91,12 @@ def trigger(limits: Limits, n_seeds: int) -> None:
                 )
                 held = share <= AT_MOST if boldness == 1.0 else share >= AT_LEAST
                 bar = f"at most {AT_MOST:.0%}" if boldness == 1.0 else f"at least {AT_LEAST:.0%}"
-                limits.judge(
+                limits.check(
                     held,
                     f"{which}: the slope test fires on {share:.1%} of {n_seeds} streams of "
                     f"{N_OF_TRIGGER} votes, {bar}",
                 )
-    table(
+    print_table(
         f"Streams of {N_OF_TRIGGER} votes that fire, {n_seeds} seeds, with the 95 % interval of "
         "that share",
         (
@@ -120,7 +120,7 @@ class Stating:
         return self.boldness * np.array([self.beliefs[text] for text in completions])
 
 
-def holdout(seed: int, boldness: float, looks: Looks) -> CalibrationReport:
+def holdout(seed: int, boldness: float, looks: OpeningLog) -> CalibrationReport:
     """Comparisons of several votes to calibrate on and as many to judge on, two of a prompt, by a
     model that errs.
     """
@@ -161,7 +161,7 @@ def holdout(seed: int, boldness: float, looks: Looks) -> CalibrationReport:
     )[1]
 
 
-def mended(limits: Limits, bound: float, looks: Looks) -> None:
+def mended(limits: Limits, bound: float, looks: OpeningLog) -> None:
     rows: list[tuple[object, ...]] = []
     for boldness in SIMULATED.holdout.stated:
         reports = [holdout(seed, boldness, looks) for seed in SEEDS]
@@ -183,17 +183,17 @@ def mended(limits: Limits, bound: float, looks: Looks) -> None:
         )
         name = f"{HOLDOUT} held-out comparisons, belief × {boldness:g}"
         ends = first.calibrated.ece_equal_mass
-        limits.judge(
+        limits.check(
             float(np.median(plain)) <= bound,
             f"{name}: ECE after calibration {_range(plain)}, its noise included, one seed with its "
             f"interval {ends}, at most {bound:g}",
         )
         if boldness > 1:
-            limits.judge(
+            limits.check(
                 float(np.median(falls)) >= FALL,
                 f"{name}: ECE without its noise falls by {_range(falls)}, at least {FALL:.0%}",
             )
-    table(
+    print_table(
         f"Calibrated on {HOLDOUT} comparisons of {SIMULATED.holdout.votes_each} votes, judged on "
         f"{HOLDOUT} others: median [range] of {len(SEEDS)} seeds, and one with its interval",
         (
@@ -231,12 +231,12 @@ def ceiling(limits: Limits, n_seeds: int) -> None:
             )
         )
         worst = float(np.abs(values[: len(SEEDS)] - (1 - FLIPS)).max())
-        limits.judge(
+        limits.check(
             worst <= POINTS,
             f"{n} repeats at {FLIPS:.0%} flips: the ceiling is {worst:.3f} off at most in three "
             f"seeds, limit {POINTS}",
         )
-    table(
+    print_table(
         f"The noise ceiling from repeats, {1 - FLIPS:.2f} in truth: three seeds, and of {n_seeds} "
         "how many come near and whose intervals hold it",
         ("repeats", "median [range]", "one seed", f"within {POINTS}", "truth inside"),
@@ -267,18 +267,18 @@ def shown(limits: Limits, n_seeds: int) -> None:
         )
         if min(each) >= 5:
             worst = float(np.abs(values[: len(SEEDS)] - (1 - FLIPS)).max())
-            limits.judge(
+            limits.check(
                 worst <= POINTS,
                 f"{n:,} comparisons of {by} votes: what is shown is {worst:.3f} off at most, limit "
                 f"{POINTS}",
             )
         held = float(np.mean(inside))
-        limits.judge(
+        limits.check(
             held >= HELD,
             f"{n:,} comparisons of {by} votes: {held:.1%} of the intervals hold {1 - FLIPS:.2f}, "
             f"limit {HELD:.0%}",
         )
-    table(
+    print_table(
         f"The ceiling that is shown, {1 - FLIPS:.2f} in truth: three seeds, and of {n_seeds} how "
         "many hold it",
         ("comparisons", "at_least", "shown: median [range]", "one seed", "truth inside"),
@@ -349,16 +349,16 @@ def main() -> int:
     parser.add_argument(
         "--bound", type=float, default=0.05, help="what the ECE of a calibrated model may be"
     )
-    registry_option(parser)
+    add_registry_option(parser)
     given = parser.parse_args()
-    limits, looks = Limits(), Looks(given.registry)
+    limits, looks = Limits(), OpeningLog(given.registry)
     print(f"Simulated worlds: parameters {simulation_hash()[:12]}")
     trigger(limits, given.seeds)
     mended(limits, given.bound, looks)
     ceiling(limits, given.seeds)
     shown(limits, min(given.seeds, 60))
-    looks.told()
-    return limits.told()
+    looks.print_openings()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -30,14 +30,14 @@ from benchmarks.completion_calls import (  # noqa: E402
     PARAMS,
     PRICES,
     K,
-    bare,
-    fresh_store,
-    ours,
-    prompts,
-    served,
+    make_bench_prompts,
+    open_fresh_store,
+    run_bare_loop,
+    run_pipeline,
+    serve_stub,
 )
-from benchmarks.completion_costs import memory, saving  # noqa: E402
-from benchmarks.measuring import Table, on_cores  # noqa: E402
+from benchmarks.completion_costs import measure_memory, measure_saving  # noqa: E402
+from benchmarks.measurement import LimitTable, pin_to_cores  # noqa: E402
 from rlhf_pipeline.comparisons.pairing import PairingParams, pair_completions  # noqa: E402
 from rlhf_pipeline.completions import (  # noqa: E402
     AnthropicBackend,
@@ -49,8 +49,8 @@ from rlhf_pipeline.completions import (  # noqa: E402
     complete_prompts,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.completions.workers import in_a_loop  # noqa: E402
-from rlhf_pipeline.policy.loading import Policy, load_policy  # noqa: E402
+from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams  # noqa: E402
 from rlhf_pipeline.prompts import generate as make_prompts  # noqa: E402
 from rlhf_pipeline.simulation.provider import Counters, Fault  # noqa: E402
@@ -107,62 +107,62 @@ def raw(url: str, frame: pd.DataFrame) -> None:
                 *(one(text, seed) for text in frame["text"] for seed in range(K))
             )
 
-    assert len(in_a_loop(run)) == len(frame) * K
+    assert len(run_in_event_loop(run)) == len(frame) * K
 
 
-def rate(table: Table, n_prompts: int, repeats: int) -> None:
-    frame, n = prompts(n_prompts), n_prompts * K
+def rate(table: LimitTable, n_prompts: int, repeats: int) -> None:
+    frame, n = make_bench_prompts(n_prompts), n_prompts * K
     alone: list[Measured] = []
     transport: list[Measured] = []
     with_us: list[Measured] = []
     second: list[Measured] = []
     n_again = 0
-    with served() as stub:
-        bare(stub.base_url, frame[:32])  # imports and the first connection of each
+    with serve_stub() as stub:
+        run_bare_loop(stub.base_url, frame[:32])  # imports and the first connection of each
         raw(stub.base_url, frame[:32])
-        with fresh_store() as store:
-            ours(store, frame[:32], stub.base_url)
+        with open_fresh_store() as store:
+            run_pipeline(store, frame[:32], stub.base_url)
         for _ in range(repeats):
             with measured(alone):
-                bare(stub.base_url, frame)
+                run_bare_loop(stub.base_url, frame)
             with measured(transport):
                 raw(stub.base_url, frame)
             stub.reset()
-            with fresh_store() as store:
+            with open_fresh_store() as store:
                 with measured(with_us):
-                    made = ours(store, frame, stub.base_url)
-                counted = stub.counters()
+                    made = run_pipeline(store, frame, stub.base_url)
+                counted = stub.read_counters()
                 assert made.frame["error"].isna().all()
                 with measured(second):
-                    ours(store, frame, stub.base_url, asset="another")
-                n_again += stub.counters().n_calls - counted.n_calls
+                    run_pipeline(store, frame, stub.base_url, asset="another")
+                n_again += stub.read_counters().n_calls - counted.n_calls
     each = [n / m.wall_s for m in with_us]
     other = [n / m.wall_s for m in alone]
     shares = [a / b for a, b in zip(each, other, strict=True)]
     cpu = [m.cpu_s / n * 1000 for m in with_us]
     cpu_bare = [m.cpu_s / n * 1000 for m in alone]
     where = f"{n_prompts:,} prompts x {K}, {CONCURRENCY} at once, median of {repeats}"
-    table.row(
+    table.print_row(
         where, "bare AsyncOpenAI loop", f"{_spread(other)}/s, {_spread(cpu_bare, 2)} ms CPU each"
     )
     under = [n / m.wall_s for m in transport], [m.cpu_s / n * 1000 for m in transport]
-    table.row(
+    table.print_row(
         where,
         "raw httpx2 loop, the client's transport",
         f"{_spread(under[0])}/s, {_spread(under[1], 2)} ms CPU each",
     )
-    table.row(
+    table.print_row(
         where, "ours: ledger, cache, meter", f"{_spread(each)}/s, {_spread(cpu, 2)} ms CPU each"
     )
     share, cost = statistics.median(shares), statistics.median(cpu)
-    table.row(
+    table.print_row(
         where,
         "share of the bare loop's rate",
         _spread(shares, 2),
         f">= {SHARE}",
         passed=share >= SHARE,
     )
-    table.row(
+    table.print_row(
         where,
         "client CPU per completion",
         f"{cost:.2f} ms (aim {CPU_AIM_MS})",
@@ -170,7 +170,7 @@ def rate(table: Table, n_prompts: int, repeats: int) -> None:
         passed=cost <= CPU_MS,
     )
     took = statistics.median(m.wall_s for m in second)
-    table.row(
+    table.print_row(
         where,
         "the same again, as another run",
         f"{n_again} calls, {took:.2f} s",
@@ -179,7 +179,7 @@ def rate(table: Table, n_prompts: int, repeats: int) -> None:
     )
 
 
-def faults(table: Table, n_prompts: int) -> None:
+def faults(table: LimitTable, n_prompts: int) -> None:
     cases: list[tuple[str, list[tuple[float, Fault]], dict[str, object]]] = [
         ("5 % 429 + 5 % 5xx", [(0.05, _status(429, 1000)), (0.05, _status(500, None))], {}),
         ("30 % 429 without a header", [(0.3, _status(429, None))], {}),
@@ -188,21 +188,21 @@ def faults(table: Table, n_prompts: int) -> None:
         ("Retry-After as a date, 2 s, 2 %", [(0.02, _status(429, 2000, "date"))], {}),
     ]
     for name, chances, calls in cases:
-        with served(*chances) as stub, fresh_store() as store:
+        with serve_stub(*chances) as stub, open_fresh_store() as store:
             began = time.perf_counter()
-            made = ours(store, prompts(n_prompts), stub.base_url, **calls)
+            made = run_pipeline(store, make_bench_prompts(n_prompts), stub.base_url, **calls)
             judge(
                 table,
                 f"{name}, {n_prompts * K:,} asked",
                 made,
-                stub.counters(),
+                stub.read_counters(),
                 time.perf_counter() - began,
                 store,
             )
 
 
 def judge(
-    table: Table, where: str, made: Generation, counted: Counters, seconds: float, store: Store
+    table: LimitTable, where: str, made: Generation, counted: Counters, seconds: float, store: Store
 ) -> None:
     """Nothing lost, nothing twice, nothing early; what we say was spent is what the provider
     counted, or called unknown.
@@ -211,7 +211,7 @@ def judge(
     lost = int(made.frame["error"].notna().sum())
     per_item = Counter(
         call["item_no"]
-        for call in store.generation.calls(made.run_id)
+        for call in store.generation.read_calls(made.run_id)
         if call["outcome"] == "succeeded"
     )
     twice = sum(times > 1 for times in per_item.values())
@@ -222,7 +222,7 @@ def judge(
         if made.n_unknown
         else ""
     )
-    table.row(
+    table.print_row(
         where,
         "lost, duplicates, early",
         f"{lost}, {twice}, {counted.n_early} in {seconds:.1f} s",
@@ -230,7 +230,7 @@ def judge(
         passed=(lost, twice, counted.n_early) == (0, 0, 0),
     )
     calls = sum(s.n_calls for s in spent)
-    table.row(
+    table.print_row(
         where,
         "calls: ledger and STUB",
         f"{calls:,} and {counted.n_calls:,} for {n:,}{unknown}",
@@ -239,7 +239,7 @@ def judge(
     )
     billed = (n_tokens, counted.n_tokens)
     if made.n_unknown:
-        table.row(
+        table.print_row(
             where,
             "answers billed that never came",
             f"{counted.n_billed - counted.n_answered} at the STUB",
@@ -247,7 +247,7 @@ def judge(
             passed=counted.n_billed - counted.n_answered == made.n_unknown,
         )
     else:
-        table.row(
+        table.print_row(
             where,
             "completion tokens: ledger and STUB",
             f"{billed[0]:,} and {billed[1]:,}",
@@ -256,20 +256,20 @@ def judge(
         )
 
 
-def two_providers(table: Table, n_prompts: int) -> None:
+def two_providers(table: LimitTable, n_prompts: int) -> None:
     """One asks to be left alone for two minutes at its first call; the other does not wait with
     it.
     """
-    frame = prompts(n_prompts)
+    frame = make_bench_prompts(n_prompts)
     alone: list[Measured] = []
-    with served() as stub, fresh_store() as store:
-        ours(store, frame[:8], stub.base_url)  # imports
+    with serve_stub() as stub, open_fresh_store() as store:
+        run_pipeline(store, frame[:8], stub.base_url)  # imports
         with measured(alone):
-            ours(store, frame, stub.base_url, asset="alone")
+            run_pipeline(store, frame, stub.base_url, asset="alone")
     with (
-        served() as good,
-        served((1.0, _status(429, 120_000, "seconds"))) as away,
-        fresh_store() as store,
+        serve_stub() as good,
+        serve_stub((1.0, _status(429, 120_000, "seconds"))) as away,
+        open_fresh_store() as store,
     ):
         began = time.perf_counter()
         ended: list[float] = []
@@ -292,25 +292,25 @@ def two_providers(table: Table, n_prompts: int) -> None:
                 progress=told,
             )
         seconds = ended[0] if ended else float("nan")
-        n_asked = away.counters()
+        n_asked = away.read_counters()
         where = f"Retry-After 120 s on one of two providers, {n_prompts * K:,} each"
-        table.row(
+        table.print_row(
             where,
             "the other ends",
             f"{seconds:.1f} s, {alone[0].wall_s:.1f} s alone",
             "<= 1.5 times",
             passed=seconds <= 1.5 * alone[0].wall_s,
         )
-        [run] = store.generation.runs()
+        [run] = store.generation.list_runs()
         lost = n_prompts * K * 2 - run.states.get("succeeded", 0) - run.states.get("open", 0)
-        table.row(
+        table.print_row(
             where,
             "lost of either",
             f"{lost}; {run.states.get('open', 0):,} wait for the one",
             "0",
             passed=lost == 0,
         )
-        table.row(
+        table.print_row(
             where,
             "the one is asked again early",
             f"{n_asked.n_early} of {n_asked.n_calls} calls",
@@ -319,22 +319,22 @@ def two_providers(table: Table, n_prompts: int) -> None:
         )
 
 
-def budget(table: Table) -> None:
+def budget(table: LimitTable) -> None:
     """64 calls at once at the edge: the worst case of each is held back before it is made."""
-    frame = prompts(400)
-    with served() as stub:
+    frame = make_bench_prompts(400)
+    with serve_stub() as stub:
         for limit in (0.01, 0.05, 0.13):
             stub.reset()
-            with fresh_store() as store:
-                made = ours(store, frame, stub.base_url, budget_per_run=limit)
-                counted = stub.counters()
+            with open_fresh_store() as store:
+                made = run_pipeline(store, frame, stub.base_url, budget_per_run=limit)
+                counted = stub.read_counters()
                 paid = (
                     counted.n_prompt_tokens * PRICES["prompt_price"]
                     + counted.n_tokens * PRICES["completion_price"]
                 ) / 1e6
                 where = f"budget {limit:g}, {CONCURRENCY} at once"
                 done = int(made.frame["error"].isna().sum())
-                table.row(
+                table.print_row(
                     where,
                     "billed by the STUB",
                     f"{paid:.6f} for {done} of {len(made.frame)}",
@@ -342,41 +342,43 @@ def budget(table: Table) -> None:
                     passed=paid <= limit,
                 )
                 same = abs(made.cost - paid) < 1e-9
-                table.row(where, "spent by the ledger", f"{made.cost:.6f}", "equal", passed=same)
+                table.print_row(
+                    where, "spent by the ledger", f"{made.cost:.6f}", "equal", passed=same
+                )
 
 
-def anthropic(table: Table, n_prompts: int) -> None:
-    with served() as stub, fresh_store() as store:
+def anthropic(table: LimitTable, n_prompts: int) -> None:
+    with serve_stub() as stub, open_fresh_store() as store:
         spent: list[Measured] = []
         with measured(spent):
             made = ask_all(
-                prompts(n_prompts),
+                make_bench_prompts(n_prompts),
                 [AnthropicBackend("stub-model", stub.base_url)],
                 PARAMS,
                 ledger=store.generation,
                 calls=CallParams(concurrency=CONCURRENCY, **PRICES),
             )
         n = len(made.frame)
-        table.row(
+        table.print_row(
             "anthropic",
             "messages API",
             f"{n / spent[0].wall_s:.0f}/s, {spent[0].cpu_s / n * 1000:.2f} ms CPU each",
         )
-        judge(table, "anthropic, no faults", made, stub.counters(), spent[0].wall_s, store)
+        judge(table, "anthropic, no faults", made, stub.read_counters(), spent[0].wall_s, store)
 
 
-def a_day(table: Table, n_samples: int) -> None:
+def a_day(table: LimitTable, n_samples: int) -> None:
     """Samples through prompts, completions and comparisons, on two cores."""
     day, k = "2026-01-01", 4
-    with on_cores(2) as cores, served() as stub, fresh_store() as store:
+    with pin_to_cores(2) as cores, serve_stub() as stub, open_fresh_store() as store:
         began = time.perf_counter()
         frame = make_prompts(PromptParams(n=n_samples // k), day=day)
-        made = ours(store, frame, stub.base_url, params=PARAMS.model_copy(update={"k": k}))
+        made = run_pipeline(store, frame, stub.base_url, params=PARAMS.model_copy(update={"k": k}))
         pairs = pair_completions(frame, made.frame, PairingParams(), day=day)
         seconds = time.perf_counter() - began
     a_day_s = n_samples / seconds * 86_400
     measured_ = f"{n_samples / seconds:.0f}/s, {len(pairs):,} comparisons, {a_day_s:,.0f} a day"
-    table.row(
+    table.print_row(
         f"{n_samples:,} samples, {cores}",
         "prompts to comparisons",
         measured_,
@@ -385,15 +387,15 @@ def a_day(table: Table, n_samples: int) -> None:
     )
 
 
-def local(table: Table) -> None:
+def local(table: LimitTable) -> None:
     """Greedy, on one core: a plain loop, ours one at a time (what sampling from seeds costs), and
     ours in batches.
     """
     prompts_ = [
         f"Prompt number {i}: name a river" + " and say where it ends" * (i % 4) for i in range(64)
     ]
-    frame = prompts(64).assign(text=prompts_)
-    with tempfile.TemporaryDirectory() as folder, on_cores(1) as cores:
+    frame = make_bench_prompts(64).assign(text=prompts_)
+    with tempfile.TemporaryDirectory() as folder, pin_to_cores(1) as cores:
         random_policy(Path(folder))
         backend = LocalBackend(Path(folder), "bench")
         backend.complete([])
@@ -417,8 +419,8 @@ def local(table: Table) -> None:
         "local, 64 prompts of four lengths, 48 tokens, a random Llama of "
         f"{policy.model.num_parameters() / 1e6:.0f} M, {cores}"
     )
-    table.row(where, "plain model.generate loop", f"{speed['plain']:.0f} tokens a CPU second")
-    table.row(
+    table.print_row(where, "plain model.generate loop", f"{speed['plain']:.0f} tokens a CPU second")
+    table.print_row(
         where,
         "ours, one prompt at a time",
         f"{speed['one']:.0f}, {speed['one'] / speed['plain']:.2f} times: our engine and sampling",
@@ -428,11 +430,15 @@ def local(table: Table) -> None:
         f"{speed['batched']:.0f}, {ratio:.1f} times, of which batching "
         f"{speed['batched'] / speed['one']:.1f}"
     )
-    table.row(where, "ours, batched by length", told, f">= {LOCAL} times", passed=ratio >= LOCAL)
+    table.print_row(
+        where, "ours, batched by length", told, f">= {LOCAL} times", passed=ratio >= LOCAL
+    )
     same = sum(a == b == c for a, b, c in zip(*texts.values(), strict=True))
-    table.row(where, "same texts under greedy decoding", f"{same} of 64", "64", passed=same == 64)
+    table.print_row(
+        where, "same texts under greedy decoding", f"{same} of 64", "64", passed=same == 64
+    )
     ratio, same = in_bfloat16(policy, prompts_, params.max_new_tokens, speed["batched"])
-    table.row(
+    table.print_row(
         where,
         "in bfloat16, why it is not used",
         f"{ratio:.2f} times as fast, {same} of 64 texts as in a batch of one",
@@ -481,7 +487,7 @@ def one_by_one(
             )
         new = ids[0, asked.input_ids.shape[1] :]
         n += len(new)
-        texts.append(policy.text_of(new))
+        texts.append(policy.decode_text(new))
     return texts, n
 
 
@@ -557,22 +563,22 @@ def main() -> int:
         help="one part",
     )
     asked = parser.parse_args()
-    table = Table()
+    table = LimitTable()
     parts = {
         "rate": lambda: rate(table, asked.prompts, asked.repeats),
         "anthropic": lambda: anthropic(table, asked.prompts),
         "faults": lambda: faults(table, asked.prompts),
         "two_providers": lambda: two_providers(table, asked.prompts),
         "budget": lambda: budget(table),
-        "saving": lambda: saving(table, asked.prompts),
+        "saving": lambda: measure_saving(table, asked.prompts),
         "day": lambda: a_day(table, asked.prompts * 2),
-        "memory": lambda: memory(table, asked.prompts),
+        "memory": lambda: measure_memory(table, asked.prompts),
         "local": lambda: local(table),
     }
     for name, part in parts.items():
         if asked.only in (None, name):
             part()
-    return table.limits.told()
+    return table.limits.print_summary()
 
 
 if __name__ == "__main__":

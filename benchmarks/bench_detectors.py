@@ -22,9 +22,13 @@ sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
 from rlhf_pipeline.drift import DETECTORS  # noqa: E402
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming  # noqa: E402
+from rlhf_pipeline.drift.confirmation import (  # noqa: E402
+    ConfirmationParams,
+    estimate_change_seq,
+    find_confirming_events,
+)
 from rlhf_pipeline.drift.stream import scan  # noqa: E402
 from rlhf_pipeline.drift.windows import WindowParams  # noqa: E402
 from rlhf_pipeline.records import DriftEvent  # noqa: E402
@@ -47,7 +51,7 @@ def first_confirmed(
 ) -> tuple[DriftEvent, ...]:
     """What the trigger sees the first time it would fire, reading events as they come."""
     for i in range(1, len(events) + 1):
-        if span := confirming(events[:i], params):
+        if span := find_confirming_events(events[:i], params):
             return span
     return ()
 
@@ -68,7 +72,7 @@ def row(name: str, k: int, still: Streams, changed: Streams, n_before: int) -> l
         first_confirmed([e for e in events if e.seq > n_before], params) for events in changed
     ]
     delays = np.array([span[-1].seq - n_before if span else np.inf for span in caught])
-    dated = [(change_seq(span) or 0) - n_before for span in caught if span]
+    dated = [(estimate_change_seq(span) or 0) - n_before for span in caught if span]
     delay = [f"{np.quantile(delays, q, method='inverted_cdf'):.0f}" for q in (0.5, 0.95)]
     dating = "/".join(f"{np.quantile(dated, q):+.0f}" for q in (0.1, 0.5, 0.9)) if dated else "-"
     accuracy = (right + 1 - false) / 2
@@ -112,14 +116,14 @@ def main() -> int:
                 row(f"{k} of {len(DETECTORS)}", k, still, changed, n_before)
                 for k in range(1, len(DETECTORS) + 1)
             ]
-            table(
+            print_table(
                 f"{given.seeds} seeds; stationary: 1000 votes; changed: {BASE} -> {risen} after "
                 f"vote {n_before}",
                 header,
                 rows,
             )
     costs()
-    return Limits().told()
+    return Limits().print_summary()
 
 
 def costs() -> None:
@@ -135,7 +139,7 @@ def costs() -> None:
             detector.update(error, seq)
         each = (time.perf_counter() - start) / len(errors) * 1e6
         rows.append((name, f"{each:.1f}", len(str(detector.state()))))
-    table("Cost over 20,000 votes", ("detector", "µs a vote", "state, bytes"), rows)
+    print_table("Cost over 20,000 votes", ("detector", "µs a vote", "state, bytes"), rows)
     print(
         f"\nWindow tests: alpha {WindowParams().alpha} over all tests of a day; see "
         "tests/unit/drift/test_windows.py for the rate."

@@ -26,8 +26,8 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits  # noqa: E402
-from benchmarks.web_server import opened, serving  # noqa: E402
+from benchmarks.measurement import Limits  # noqa: E402
+from benchmarks.web_server import open_store, run_server  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, check_frame  # noqa: E402
 from rlhf_pipeline.records import Role, utc_now  # noqa: E402
 from tests.browser.chromium import CURE, find_chromium  # noqa: E402
@@ -112,18 +112,21 @@ def main() -> int:
     limits, chromium = Limits(), find_chromium()
     if chromium is None:
         limits.skip(f"no Chromium on this machine. {CURE}")
-        return limits.told()
+        return limits.print_summary()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         url = f"sqlite:///{home / 'store.db'}"
         user_id, secret = furnish(url)
-        with serving(url, home) as (address, _):
+        with run_server(url, home) as (address, _):
             idle, keys, burst = measure(
                 chromium, f"{address}/login?token={secret}", asked.votes, asked.every_ms
             )
-        with opened(url) as store:
+        with open_store(url) as store:
             stored = [
-                vote for vote, _ in store.votes.said_by(user_id, before_seq=None, limit=10_000)
+                vote
+                for vote, _ in store.votes.list_votes_with_status(
+                    user_id, before_seq=None, limit=10_000
+                )
             ]
     n_cast = asked.votes + BURST
     print(f"{'':>28}{'n':>6}{'p50 ms':>9}{'p95 ms':>9}{'max ms':>9}")
@@ -135,9 +138,9 @@ def main() -> int:
         p50, p95 = np.percentile(taken, [50, 95])
         print(f"{name:>28}{len(taken):>6}{p50:>9.1f}{p95:>9.1f}{max(taken):>9.1f}")
     p95 = float(np.percentile(keys, 95))
-    limits.judge(p95 <= P95_MS, f"key to next comparison p95 {p95:.1f} ms, limit {P95_MS:g} ms")
-    limits.judge(len(stored) == n_cast, f"votes cast {n_cast}, stored {len(stored)}")
-    return limits.told()
+    limits.check(p95 <= P95_MS, f"key to next comparison p95 {p95:.1f} ms, limit {P95_MS:g} ms")
+    limits.check(len(stored) == n_cast, f"votes cast {n_cast}, stored {len(stored)}")
+    return limits.print_summary()
 
 
 def furnish(url: str) -> tuple[str, str]:
@@ -164,7 +167,7 @@ def furnish(url: str) -> tuple[str, str]:
         "seed": 0,
     }
     frame = check_frame(pd.DataFrame(rows), COMPARISONS)
-    with opened(url) as store:
+    with open_store(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
         store.assignments.offer(frame["comparison_id"].tolist(), overlap=1)

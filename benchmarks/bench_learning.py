@@ -19,12 +19,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from benchmarks.looks import registry_option  # noqa: E402
-from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
+from benchmarks.opening_log import add_registry_option  # noqa: E402
 
 PARTS = ("annotators", "calibration", "simulated", "real", "trainers")
 READS_VOTES = ("annotators", "real", "trainers")
-VERDICT = "limits: "  # as `Limits.told` begins it
+VERDICT = "limits: "  # as `Limits.print_summary` begins it
 OPENS_TEST = ("calibration", "simulated", "real", "trainers")
 
 
@@ -54,7 +54,7 @@ def main() -> int:
         default=ROOT.parent / "shared" / "data",
         help="folder with pairs.parquet and votes.parquet",
     )
-    registry_option(parser)
+    add_registry_option(parser)
     given = parser.parse_args()
     left_out = {name for name in given.without.split(",") if name}
     if left_out - set(PARTS):
@@ -79,9 +79,9 @@ def main() -> int:
         if code == 0 and " held" not in said:
             limits.skip(f"bench_{part}: {said}")
         else:
-            limits.judge(code == 0, f"bench_{part}: {said}")
-    table("Learning from votes", ("benchmark", "minutes", "limits"), rows)
-    return limits.told()
+            limits.check(code == 0, f"bench_{part}: {said}")
+    print_table("Learning from votes", ("benchmark", "minutes", "limits"), rows)
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ silence_telemetry()
 
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits  # noqa: E402
-from benchmarks.plain_loop import PlainScript, Timed  # noqa: E402
+from benchmarks.measurement import Limits  # noqa: E402
+from benchmarks.plain_loop import LoopTimes, PlainScript  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.cli.init import initialise  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams  # noqa: E402
@@ -101,15 +101,15 @@ class Bench:
         }
         store.votes.cast_many(self.annotators(store.comparisons.for_days([day]), references, day))
 
-    def dagster(self, series: str, n_prompts: int) -> Timed:
-        day, timed = self.next_day(), Timed()
+    def dagster(self, series: str, n_prompts: int) -> LoopTimes:
+        day, timed = self.next_day(), LoopTimes()
         for job in SERIES[series]:
             config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
             if job == "collection":
                 config["ops"] = {"prompts": {"config": {"n": n_prompts}}}
             partition = {} if job == "retraining" else {"partition_key": day}
             self._clear_candidates()
-            with timed.job(job):
+            with timed.time_job(job):
                 found = self.definitions[series].resolve_job_def(job)
                 result = found.execute_in_process(
                     instance=self.instance, run_config=config, **partition
@@ -121,7 +121,7 @@ class Bench:
                 self.vote(day)
         return timed
 
-    def plain(self, series: str, n_prompts: int) -> Timed:
+    def plain(self, series: str, n_prompts: int) -> LoopTimes:
         w, day = self.workspace, self.next_day()
         script = PlainScript(
             self.settings[series],
@@ -133,7 +133,7 @@ class Bench:
         )
         for job in SERIES[series]:
             self._clear_candidates()
-            with script.timed.job(job):
+            with script.timed.time_job(job):
                 getattr(script, job)(day)
             if job == "collection":
                 self.vote(day)
@@ -144,11 +144,11 @@ class Bench:
         shutil.rmtree(self.workspace.settings.models / "candidates", ignore_errors=True)
 
 
-def measured(bench: Bench, series: str, n_prompts: int, runs: int) -> dict[str, list[Timed]]:
+def measured(bench: Bench, series: str, n_prompts: int, runs: int) -> dict[str, list[LoopTimes]]:
     """`runs` passes of each side in turns; who goes first alternates, because data grows by the
     day.
     """
-    found: dict[str, list[Timed]] = {"plain": [], "dagster": []}
+    found: dict[str, list[LoopTimes]] = {"plain": [], "dagster": []}
     for n in range(runs):
         for side in ("dagster", "plain") if n % 2 else ("plain", "dagster"):
             found[side].append(getattr(bench, side)(series, n_prompts))
@@ -160,7 +160,7 @@ def measured(bench: Bench, series: str, n_prompts: int, runs: int) -> dict[str, 
     return found
 
 
-def rows(series: str, found: dict[str, list[Timed]]) -> tuple[float, float]:
+def rows(series: str, found: dict[str, list[LoopTimes]]) -> tuple[float, float]:
     """Prints the rows of a series; returns overhead per asset and as a share of the plain
     script.
     """
@@ -237,12 +237,12 @@ def main() -> int:
     seconds = median(sum(t.jobs.values()) for t in full["plain"])
     print()
     limits = Limits()
-    limits.judge(
+    limits.check(
         each <= SECONDS_PER_ASSET,
         f"{each:.2f} s an asset in the light series, limit {SECONDS_PER_ASSET} s",
     )
     if seconds >= A_MINUTE:
-        limits.judge(
+        limits.check(
             share <= SHARE, f"{share:.1%} of {seconds:.0f} s in the full series, limit {SHARE:.0%}"
         )
     else:
@@ -250,12 +250,12 @@ def main() -> int:
             f"the share of the full series, limit {SHARE:.0%}: it takes {seconds:.0f} s, less than "
             "a minute. Raise --prompts"
         )
-    limits.judge(
+    limits.check(
         loaded <= SECONDS_TO_LOAD,
         f"definitions load in {loaded:.2f} s, limit {SECONDS_TO_LOAD} s (fresh process, median of "
         "3)",
     )
-    return limits.told()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -37,10 +37,16 @@ import numpy as np  # noqa: E402
 from benchmarks.bench_store import DAYS, FIRST, RARE, analysed, make_files, postgres_url  # noqa: E402
 from benchmarks.bench_votes import Connection, our_votes  # noqa: E402
 from benchmarks.filled_store import fill  # noqa: E402
-from benchmarks.measuring import Table  # noqa: E402
-from benchmarks.web_server import annotator_token, curator_token, opened, reader_token, serving  # noqa: E402
+from benchmarks.measurement import LimitTable  # noqa: E402
+from benchmarks.web_server import (  # noqa: E402
+    make_annotator_token,
+    make_curator_token,
+    make_reader_token,
+    open_store,
+    run_server,
+)
 from rlhf_pipeline.records import Category  # noqa: E402
-from rlhf_pipeline.web.paging import cursor_of  # noqa: E402
+from rlhf_pipeline.web.pagination import make_cursor  # noqa: E402
 
 P95_MS = 300.0
 REPEATS = 40
@@ -125,21 +131,21 @@ def cursors(
 
 
 def measure(
-    table: Table, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int
+    table: LimitTable, where: str, url: str, folder: Path, files: tuple[Path, Path], n_votes: int
 ) -> None:
     fill(url, folder / "home", files, n_votes)
     token, voters_token, curators_token = (
-        reader_token(url),
-        annotator_token(url),
-        curator_token(url, CURATOR_JUDGED),
+        make_reader_token(url),
+        make_annotator_token(url),
+        make_curator_token(url, CURATOR_JUDGED),
     )
     rng = random.Random(5)
-    with opened(url) as store:
+    with open_store(url) as store:
         analysed(store)
         annotators = store.votes.page(limit=50)["annotator_id"].tolist()
         oldest = next(store.comparisons.stream(FROM_THE_END)).iloc[-1]
     near_the_end = quote(
-        cursor_of(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"]))
+        make_cursor(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"]))
     )
 
     def confidence() -> float:
@@ -148,16 +154,16 @@ def measure(
     def day() -> str:
         return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
 
-    with serving(url, folder / "home") as (address, _):
+    with run_server(url, folder / "home") as (address, _):
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)
         first, _ = ask(connection, "/api/v1/progress", token)
-        table.row(where, "progress, the first time after a start", f"{first * 1000:.0f} ms")
+        table.print_row(where, "progress, the first time after a start", f"{first * 1000:.0f} ms")
         later = {
             name: cursors(connection, f"/api/v1/{name}", token, 20)
             for name in ("votes", "comparisons", "audit", "feedback")
         }
         for what, path, is_counted in COUNTED:
-            table.row(
+            table.print_row(
                 where,
                 f"{what}, until all is counted after a start",
                 f"{counting(connection, path, token, is_counted):.1f} s",
@@ -253,7 +259,7 @@ def measure(
         n_counted = counted(connection, token) - n_before
         mine = [("page /me of who has just voted", lambda: "/me")]
         tell(table, where, connection, voters_token, mine, with_rows=True)
-        table.row(
+        table.print_row(
             where,
             "votes cast meanwhile, and counted",
             f"{voter.n} ({voter.n / voter.seconds:.0f} a second), {n_counted} "
@@ -264,7 +270,7 @@ def measure(
 
 
 def tell(
-    table: Table,
+    table: LimitTable,
     where: str,
     connection: http.client.HTTPConnection,
     token: str,
@@ -275,7 +281,7 @@ def tell(
     """A row for each of these, asked REPEATS times; `with_rows` an answer without any fails."""
     for what, path in asked:
         if missing(connection, path(), token):
-            table.row(where, what, "404", passed=False)
+            table.print_row(where, what, "404", passed=False)
             continue
         answers = [ask(connection, path(), token) for _ in range(REPEATS)]
         took = [seconds * 1000 for seconds, _ in answers]
@@ -288,7 +294,9 @@ def tell(
         told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (
             f", {n_empty} of {REPEATS} without a row" if n_empty else ""
         )
-        table.row(where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty)
+        table.print_row(
+            where, what, told, f"p95 ≤ {P95_MS:.0f} ms", passed=p95 <= P95_MS and not n_empty
+        )
 
 
 def has_rows(body: bytes) -> bool:
@@ -346,7 +354,7 @@ def main() -> int:
         "--postgres", help="SQLAlchemy URL of an empty database on a server of yours"
     )
     given = parser.parse_args()
-    table = Table()
+    table = LimitTable()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -372,7 +380,7 @@ def main() -> int:
                     )
                 else:
                     measure(table, "Postgres", url, folder / "postgres", files, given.votes)
-    return table.limits.told()
+    return table.limits.print_summary()
 
 
 if __name__ == "__main__":

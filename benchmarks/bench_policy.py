@@ -20,14 +20,14 @@ import pandas as pd  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from benchmarks.measuring import Limits  # noqa: E402
+from benchmarks.measurement import Limits  # noqa: E402
 from rlhf_pipeline.comparisons import PairingParams, pair_completions  # noqa: E402
 from rlhf_pipeline.completions import CompletionParams, LocalBackend, complete_prompts  # noqa: E402
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
-from rlhf_pipeline.evaluation.checkable import rightness  # noqa: E402
+from rlhf_pipeline.evaluation.checkable_answers import grade_answers  # noqa: E402
 from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
-from rlhf_pipeline.policy.loading import Policy, load_policy  # noqa: E402
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
 from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate  # noqa: E402
@@ -92,7 +92,7 @@ def truth(policy: Policy, prompts: pd.DataFrame) -> tuple[np.ndarray, np.ndarray
         )
     ]
     known = [None if pd.isna(r) else r for r in prompts["reference"]]
-    return utility(prompts["text"].tolist(), known, texts, SOURCED_TASTE), rightness(
+    return utility(prompts["text"].tolist(), known, texts, SOURCED_TASTE), grade_answers(
         prompts["reference"], pd.Series(texts)
     )
 
@@ -141,7 +141,7 @@ def main() -> int:
                 facts,
             )
     Console(width=120).print(table)
-    return Limits().told()
+    return Limits().print_summary()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.measuring import Limits, table  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with  # noqa: E402
 from rlhf_pipeline.prompts.base import Draft  # noqa: E402
@@ -39,7 +39,7 @@ from rlhf_pipeline.prompts.constraints import Constraints  # noqa: E402
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator  # noqa: E402
 from rlhf_pipeline.prompts.fitness import demands  # noqa: E402
 from rlhf_pipeline.prompts.near_duplicates import NearDuplicates, jaccard, shingles  # noqa: E402
-from rlhf_pipeline.prompts.templates import shipped_templates  # noqa: E402
+from rlhf_pipeline.prompts.templates import load_shipped_templates  # noqa: E402
 from rlhf_pipeline.records import Category, Difficulty  # noqa: E402
 
 DAY = "2026-01-01"
@@ -85,7 +85,7 @@ def main() -> int:
     evolution(limits)
     near_duplicates(limits)
     memory(limits, arguments.large)
-    return limits.told()
+    return limits.print_summary()
 
 
 def quotas(limits: Limits) -> None:
@@ -119,10 +119,12 @@ def quotas(limits: Limits) -> None:
             asked = expected(n, shares, levels)
             off = sum(abs(int(counts.get(cell, 0)) - m) for cell, m in asked.items())
             rows.append([source, f"{n:,}", len(asked), off, f"{time.process_time() - started:.2f}"])
-            limits.judge(
+            limits.check(
                 off == 0, f"{source}: prompts off their quotas of 18 cells: {off} of {n:,}, limit 0"
             )
-    table("Quotas of 6 categories x 3 levels", ["source", "prompts", "cells", "off", "CPU s"], rows)
+    print_table(
+        "Quotas of 6 categories x 3 levels", ["source", "prompts", "cells", "off", "CPU s"], rows
+    )
 
 
 def expected(
@@ -150,7 +152,7 @@ def difficulty(limits: Limits, *, doubted: bool) -> None:
         for category, part in prompts.groupby("category")
     ]
     rows.append(["all", *_measured(prompts, student)])
-    computed = {t.template_id for t in shipped_templates("wide") if t.derived}
+    computed = {t.template_id for t in load_shipped_templates("wide") if t.derived}
     rows.append(
         [
             "answers that are computed",
@@ -167,9 +169,9 @@ def difficulty(limits: Limits, *, doubted: bool) -> None:
         "learnt: easy, medium, hard",
         "of a template's levels",
     ]
-    table("Difficulty, measured against the level that was asked for", header, rows)
+    print_table("Difficulty, measured against the level that was asked for", header, rows)
     rho = rank_correlation(prompts["level"], prompts["judged"])
-    limits.judge(
+    limits.check(
         rho > RHO,
         f"rank correlation of level and judged difficulty: {rho:.3f} over {len(prompts):,} "
         "prompts, "
@@ -181,12 +183,12 @@ def difficulty(limits: Limits, *, doubted: bool) -> None:
     )
     taught = student["template_id"].isin(computed)
     of_levels = rank_correlation(student.loc[taught, "level"], _within(student[taught]))
-    limits.judge(
+    limits.check(
         of_levels > RHO,
         "rank correlation of level and what a student gets wrong of computed answers: "
         f"{of_levels:.3f}, limit above {RHO}",
     )
-    limits.judge(
+    limits.check(
         least[0] > RHO, f"the least of a category, {least[1]}: {least[0]:.3f}, limit above {RHO}"
     )
     if doubted:
@@ -235,7 +237,7 @@ def learnt() -> pd.DataFrame:
 
     rng = np.random.default_rng(0)
     rows = []
-    for template in shipped_templates("wide"):
+    for template in load_shipped_templates("wide"):
         drafts = filled(template, STUDENT_SEES + STUDENT_ASKED, rng) if template.reference else []
         if len(drafts) < STUDENT_SEES + STUDENT_ASKED // 2:
             continue
@@ -279,7 +281,7 @@ def doubts(limits: Limits) -> None:
 
     rng = np.random.default_rng(0)
     rows = []
-    for template in shipped_templates("wide"):
+    for template in load_shipped_templates("wide"):
         drafts = filled(template, 18, rng) if template.reference else []
         for k, draft in enumerate(drafts):
             others = sorted({d.reference for d in drafts} - {draft.reference}) or ["yes"]
@@ -323,7 +325,7 @@ def doubts(limits: Limits) -> None:
         "nearness to a tie": 1 - (2 * p - 1).abs(),
         "prefers the wrong answer": (p < 0.5).astype(float),
     }
-    table(
+    print_table(
         f"A reward model's doubts, {len(asked)} prompts",
         ["", "easy", "medium", "hard", "rank correlation with the level"],
         [
@@ -336,7 +338,7 @@ def doubts(limits: Limits) -> None:
         ],
     )
     rho = rank_correlation(asked["level"], doubt)
-    limits.judge(
+    limits.check(
         rho > RHO,
         f"rank correlation of level and a reward model's doubts: {rho:.3f} over {len(asked):,} "
         f"prompts, limit above {RHO}",
@@ -350,14 +352,14 @@ def constraints(limits: Limits) -> None:
         params = PromptParams(n=200, library="all", **rule)
         frame = generate(params, day=DAY, report=report)
         checked = Constraints(params)
-        violators = sum(checked.broken(text) is not None for text in frame["text"])
+        violators = sum(checked.find_violation(text) is not None for text in frame["text"])
         without_reason = sum(not r.reason for r in report.rejections)
         rows.append([name, len(frame), f"{report.n_rejected.total():,}", without_reason, violators])
-        limits.judge(
+        limits.check(
             violators == 0 and len(frame) == 200,
             f"violators of {name} among {len(frame)} prompts: {violators}, limit 0",
         )
-    table(
+    print_table(
         "Constraints",
         [
             "rule",
@@ -388,12 +390,12 @@ def batch(limits: Limits) -> None:
             PromptParams(n=97, source="dataset"), day=DAY, source_file=file, report=report
         )
     named = [int(re.search(r"line (\d+)", r.where).group(1)) for r in report.rejections]  # type: ignore[union-attr]
-    table(
+    print_table(
         "A batch of 100 rows, 3 of them bad",
         ["line", "reason"],
         [[n, r.reason] for n, r in zip(named, report.rejections, strict=True)],
     )
-    limits.judge(
+    limits.check(
         len(frame) == 97 and named == [18, 43, 100],
         f"{len(frame)} landed, lines {named} named, limit 97 and [18, 43, 100]",
     )
@@ -427,7 +429,7 @@ def evolution(limits: Limits) -> None:
                 orphans,
             ]
         )
-        limits.judge(
+        limits.check(
             means[-1] > means[0] and not orphans and alike <= 0.8,
             f"seed {seed}: fitness {means[0]:.2f} to {means[-1]:.2f}, {orphans} without parents, "
             f"nearest two {alike:.2f}",
@@ -440,7 +442,7 @@ def evolution(limits: Limits) -> None:
         "similarity of the nearest two",
         "parents unknown",
     ]
-    table("Evolution by rules: mean fitness (demands) of those alive", header, rows)
+    print_table("Evolution by rules: mean fitness (demands) of those alive", header, rows)
 
 
 def near_duplicates(limits: Limits) -> None:
@@ -453,20 +455,20 @@ def near_duplicates(limits: Limits) -> None:
         seen, found = NearDuplicates(limit), []
         started = time.process_time()
         for text in texts:
-            found.append(seen.found(text) is not None)
+            found.append(seen.find(text) is not None)
             seen.add(text)
         cost = (time.process_time() - started) / len(texts)
         truth = [s > limit for s in exact]
         hit = sum(a and b for a, b in zip(truth, found, strict=False))
         false = sum(b and not a for a, b in zip(truth, found, strict=False))
         rows.append([limit, sum(truth), hit, false, f"{1000 * cost:.2f}"])
-        limits.judge(
+        limits.check(
             hit >= 0.99 * sum(truth) and false == 0,
             f"near-duplicates above {limit}: {hit} of {sum(truth)} found, {false} false, limit "
             "99 % "
             "and 0",
         )
-    table(
+    print_table(
         "Near-duplicates among template prompts",
         ["above", "of the first 500", "found", "false", "CPU ms a text, of 2,000"],
         rows,
@@ -499,12 +501,12 @@ def memory(limits: Limits, large: int) -> None:
                     ]
                 )
             most = RSS_TIMES * peak[SMALL] + RSS_PLUS_MB
-            limits.judge(
+            limits.check(
                 peak[large] <= most,
                 f"{what}: peak RSS at {large:,} prompts: {peak[large]:.0f} MB, limit {RSS_TIMES} x "
                 f"{peak[SMALL]:.0f} + {RSS_PLUS_MB:.0f} = {most:.0f} MB",
             )
-    table(
+    print_table(
         "Memory of a process that makes and writes prompts",
         ["source", "prompts", "peak RSS MB", "CPU s", "lines written"],
         rows,

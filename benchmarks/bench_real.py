@@ -34,20 +34,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.looks import Looks, registry_option  # noqa: E402
-from benchmarks.measuring import Limits, Spent, on_cores, table  # noqa: E402
+from benchmarks.measurement import Limits, StageTimes, pin_to_cores, print_table  # noqa: E402
+from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
 from benchmarks.real_choices import (  # noqa: E402
     CONVARG,
     MAJORITY,
     SOFT,
     USED,
-    Fitted,
-    NewDebates,
-    Remembering,
-    choices,
-    variants,
+    CachedFeaturesModel,
+    FittedProject,
+    HeldOutDebates,
+    compare_choices,
+    make_variants,
 )
-from benchmarks.real_weeks import days  # noqa: E402
+from benchmarks.real_weeks import run_real_days  # noqa: E402
 from rlhf_pipeline.calibration import (  # noqa: E402
     CALIBRATORS,
     calibrate,
@@ -64,7 +64,7 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     Encoder,
     RewardModelParams,
 )
-from rlhf_pipeline.reward_model.judging import accuracy_on, margins_of, usual_side  # noqa: E402
+from rlhf_pipeline.reward_model.held_out_evaluation import accuracy_on, majority_side, margins_of  # noqa: E402
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,
@@ -83,7 +83,7 @@ SECTIONS = {"time", "table", "days", "choices"}
 BAR_ACCURACY, BAR_ECE, BAR_COLD, BAR_WARM, CORES = 0.80, 0.05, 15 * 60, 60, 2
 
 
-def from_raw_files(data: Path, home: Path, cache: Path, spent: Spent) -> Fitted:
+def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> FittedProject:
     """Import both files into a new home, then pairs, reward model and calibrator; embeddings come
     from `cache`, or go there.
     """
@@ -108,18 +108,20 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: Spent) -> Fitted:
     with spent.stage("frames and pairs"):
         store = Workspace(Settings(home=home, project="real")).store
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
-        votes = store.votes.on(comparisons["comparison_id"].tolist())
+        votes = store.votes.for_comparisons(comparisons["comparison_id"].tolist())
         pairs = labelled(comparisons, votes)
     with spent.stage("annotator model"):
         labels = training_labels(votes, comparisons)
     with spent.stage("embed and fit"):
         params = RewardModelParams()
-        model = EmbeddingRewardModel(params.embedding(), Encoder(cache=EmbeddingCache(cache)))
+        model = EmbeddingRewardModel(
+            params.to_embedding_params(), Encoder(cache=EmbeddingCache(cache))
+        )
         model.fit(pairs[pairs["split"] == "train"].reset_index(drop=True))
     with spent.stage("calibrate"):
         calib = of_source(CONVARG, comparisons, pairs)
         calibrator, candidates = fit_calibrator(calib[calib["split"] == "calib"], model)
-    return Fitted(comparisons, votes, pairs, labels, model, calibrator, candidates)
+    return FittedProject(comparisons, votes, pairs, labels, model, calibrator, candidates)
 
 
 def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
@@ -144,10 +146,10 @@ def of_source(source: str, comparisons: pd.DataFrame, pairs: pd.DataFrame) -> pd
     return pairs[pairs["comparison_id"].isin(ids)].reset_index(drop=True)
 
 
-def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
+def timed(data: Path, folder: Path, limits: Limits) -> FittedProject:
     """The whole way twice, on two cores: with a fresh cache folder, then with what that left."""
-    spent = {name: Spent() for name in ("cold", "warm")}
-    with on_cores(CORES) as cores:
+    spent = {name: StageTimes() for name in ("cold", "warm")}
+    with pin_to_cores(CORES) as cores:
         fitted = {
             name: from_raw_files(data, folder / name, folder / "embeddings", spent[name])
             for name in spent
@@ -157,7 +159,7 @@ def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
         for stage in spent["cold"].stages
     ]
     rows.append(("**all**", *(f"**{value:.1f}**" for name in spent for value in spent[name].total)))
-    table(
+    print_table(
         "From raw files to a calibrated model, seconds",
         ("stage", "cold: wall", "CPU", "warm: wall", "CPU"),
         rows,
@@ -184,7 +186,7 @@ def timed(data: Path, folder: Path, limits: Limits) -> Fitted:
     )
     for name, limit in (("cold", BAR_COLD), ("warm", BAR_WARM)):
         wall, cpu = spent[name].total
-        limits.judge(
+        limits.check(
             wall < limit,
             f"{name} cache: {wall:.0f} s of wall time ({cpu:.0f} s of CPU, {cores}, load "
             f"{os.getloadavg()[0]:.1f}), limit {limit} s",
@@ -198,7 +200,7 @@ def _losses(candidates: dict[str, float]) -> str:
     )
 
 
-def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
+def tables(fitted: FittedProject, out: Path, limits: Limits, looks: OpeningLog) -> None:
     """Accuracy by source and by what was learnt, ceilings, calibration: all that looks at test
     pairs, but for the models of `days`.
     """
@@ -208,7 +210,7 @@ def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
         purpose="accuracy by source and prompt, real votes",
         record=looks.record,
     )
-    debates = fitted.of(CONVARG, test)
+    debates = fitted.select_source(CONVARG, test)
     n_prompts, n_debates = test["prompt_id"].nunique(), debates["prompt_id"].nunique()
     print(
         f"\nThe test split: {len(test)} pairs of {n_prompts} prompts, of them {len(debates)} of "
@@ -218,12 +220,14 @@ def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
     ceilings = _gold_ceilings(fitted)
     by_size = test["comparison_id"].map(fitted.source).value_counts().index
     found = {
-        str(name): judged(fitted, fitted.model, fitted.of(name, test), ceilings.get(name))
+        str(name): judged(
+            fitted, fitted.model, fitted.select_source(name, test), ceilings.get(name)
+        )
         for name in by_size
     }
     rows: list[tuple[object, ...]] = []
     for name, on in found.items():
-        prompts = fitted.of(name, test)["prompt_id"].nunique()
+        prompts = fitted.select_source(name, test)["prompt_id"].nunique()
         remark = (
             "below chance"
             if on.accuracy.high < 0.5
@@ -243,7 +247,7 @@ def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
                 remark,
             )
         )
-    table(
+    print_table(
         "Test pairs by source: right side of the known choice (95 % by bootstrap over prompts)",
         (
             "source",
@@ -272,7 +276,7 @@ def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
         "By test prompt: "
         + ", ".join(f"{row['mean']:.3f} of {row['size']:.0f}" for _, row in by_prompt.iterrows())
     )
-    limits.judge(
+    limits.check(
         accuracy.value >= BAR_ACCURACY,
         f"convarg test accuracy {accuracy.value:.3f}, at least {BAR_ACCURACY} wanted; longer wins "
         f"{found[CONVARG].longer_wins.value:.3f}",
@@ -283,7 +287,7 @@ def tables(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
 
 
 def judged(
-    fitted: Fitted, model: EmbeddingRewardModel, test: pd.DataFrame, ceiling: Interval | None
+    fitted: FittedProject, model: EmbeddingRewardModel, test: pd.DataFrame, ceiling: Interval | None
 ) -> TestAccuracy:
     """The model on opened test pairs of one source, beside their ceiling."""
     mine = fitted.pairs[
@@ -292,11 +296,11 @@ def judged(
         .isin(test["comparison_id"].map(fitted.source).unique())
     ]
     return accuracy_on(
-        test, margins_of(model, test), usual_side(mine), RewardModelParams(), ceiling=ceiling
+        test, margins_of(model, test), majority_side(mine), RewardModelParams(), ceiling=ceiling
     )
 
 
-def _gold_ceilings(fitted: Fitted) -> dict[str, Interval]:
+def _gold_ceilings(fitted: FittedProject) -> dict[str, Interval]:
     """How often one vote on a test pair is the known right choice, by source; only where people's
     votes are known.
     """
@@ -311,13 +315,15 @@ def _gold_ceilings(fitted: Fitted) -> dict[str, Interval]:
     return {name: ceiling for name, ceiling in found.items() if ceiling is not None}
 
 
-def _other_models(fitted: Fitted, limits: Limits, looks: Looks, ceiling: Interval | None) -> None:
+def _other_models(
+    fitted: FittedProject, limits: Limits, looks: OpeningLog, ceiling: Interval | None
+) -> None:
     """The same test debates by what else could have been learnt. Nothing is chosen by this table:
     `choices` did that.
     """
-    rows, accuracy, debates = [], {}, fitted.of(CONVARG, fitted.pairs)
-    for name, (pairs, params) in variants(fitted, {"train"}).items():
-        model = Remembering(params.embedding(), fitted.model.encoder).fit(pairs)
+    rows, accuracy, debates = [], {}, fitted.select_source(CONVARG, fitted.pairs)
+    for name, (pairs, params) in make_variants(fitted, {"train"}).items():
+        model = CachedFeaturesModel(params.to_embedding_params(), fitted.model.encoder).fit(pairs)
         test = open_test_split(
             debates,
             model=f"{name}: {model.weights_hash}",
@@ -327,19 +333,19 @@ def _other_models(fitted: Fitted, limits: Limits, looks: Looks, ceiling: Interva
         on = judged(fitted, model, test, ceiling)
         accuracy[name] = on.accuracy.value
         rows.append((name, on.accuracy, on.ceiling, f"{on.log_loss.value:.3f}"))
-    table(
+    print_table(
         "Convarg's test debates by what was learnt (nothing was chosen by it)",
         ("what is learnt", "accuracy", "ceiling: one vote", "log loss"),
         rows,
     )
-    limits.judge(
+    limits.check(
         accuracy[SOFT] >= accuracy[MAJORITY],
         f"test debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at "
         "least as good wanted",
     )
 
 
-def _ceilings(fitted: Fitted) -> None:
+def _ceilings(fitted: FittedProject) -> None:
     ids = {name: group["comparison_id"] for name, group in fitted.comparisons.groupby("source")}
     split = fitted.comparisons.set_index("comparison_id")["split"]
     rows: list[tuple[object, ...]] = []
@@ -364,7 +370,7 @@ def _ceilings(fitted: Fitted) -> None:
                         against_gold.n if against_gold else 0,
                     )
                 )
-    table(
+    print_table(
         "What people reach: one vote for a or b against the majority of the other votes, and "
         "against the known right choice",
         (
@@ -379,7 +385,7 @@ def _ceilings(fitted: Fitted) -> None:
     )
 
 
-def _calibration(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> None:
+def _calibration(fitted: FittedProject, out: Path, limits: Limits, looks: OpeningLog) -> None:
     """Of two things: that the known right choice is a, which the table of accuracy asks; and that
     one vote is for a, as in the loop.
 
@@ -387,8 +393,8 @@ def _calibration(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> Non
     right choice these are all train and calib debates, each left out once: of the two calib debates
     the choice is none, and that is shown too.
     """
-    gold = fitted.of(CONVARG, fitted.pairs)
-    single = fitted.of(
+    gold = fitted.select_source(CONVARG, fitted.pairs)
+    single = fitted.select_source(
         CONVARG,
         preference_pairs(fitted.votes, fitted.comparisons, PairParams(keep_even_splits=True)),
     )
@@ -433,14 +439,18 @@ def _calibration(fitted: Fitted, out: Path, limits: Limits, looks: Looks) -> Non
 
 
 def _on_new_debates(
-    fitted: Fitted, gold: pd.DataFrame, ceiling: Interval | None, limits: Limits, looks: Looks
+    fitted: FittedProject,
+    gold: pd.DataFrame,
+    ceiling: Interval | None,
+    limits: Limits,
+    looks: OpeningLog,
 ) -> None:
     """P(known right choice) by all train and calib debates, each as a new one: what the two calib
     debates cannot tell of it.
     """
-    new = NewDebates.of(fitted)
-    margins, _ = new.margins(fitted, *variants(fitted, {"train", "calib"})[USED])
-    calibrator, losses = new.calibrator(margins)
+    new = HeldOutDebates.from_project(fitted)
+    margins, _ = new.predict_margins(fitted, *make_variants(fitted, {"train", "calib"})[USED])
+    calibrator, losses = new.choose_calibrator(margins)
     test = open_test_split(
         gold,
         model=f"{USED}, calibrated on new debates: {fitted.model.weights_hash}",
@@ -454,9 +464,9 @@ def _on_new_debates(
         for by in (stated, calibrator)
     )
     unknown = calibration_metrics(
-        stated.transform(margins), np.ones(len(margins)), groups=new.of_judged
+        stated.transform(margins), np.ones(len(margins)), groups=new.debates
     )
-    n = len(np.unique(new.of_judged))
+    n = len(np.unique(new.debates))
     _measures(
         f"P(the known right choice): raw, and by {n} train and calib debates left out in turn",
         calibrator.name,
@@ -494,12 +504,12 @@ def _measures(
         ("calibration slope", raw.slope, mended.slope),
     ]
     title = f"Calibration on convarg's test debates, {raw.n} pairs, {what} (95 % over prompts)"
-    table(title, ("measure", "raw", f"calibrated: {method}"), rows)
+    print_table(title, ("measure", "raw", f"calibrated: {method}"), rows)
 
 
 def _judge_ece(measured: CalibrationMetrics, what: str, limits: Limits) -> None:
     found = measured.ece_debiased
-    limits.judge(
+    limits.check(
         found is not None and found.value <= BAR_ECE,
         f"frozen encoder, {what}: ECE without its noise {found}, at most {BAR_ECE} wanted",
     )
@@ -532,7 +542,7 @@ def main() -> int:
         default="time,table,days,choices",
         help="sections: time, table, days, choices (one debate left out at a time)",
     )
-    registry_option(parser)
+    add_registry_option(parser)
     given = parser.parse_args()
     sections, limits = set(given.only.split(",")), Limits()
     if unknown := sections - SECTIONS:
@@ -548,8 +558,8 @@ def main() -> int:
             "repository; name its folder with --data"
         )
         limits.skip(f"time and accuracy on real votes, beside their ceilings: {lacking}")
-        return limits.told()
-    looks = Looks(given.registry)
+        return limits.print_summary()
+    looks = OpeningLog(given.registry)
     out = given.out or Path(tempfile.mkdtemp(prefix="bench_real_"))
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -560,11 +570,11 @@ def main() -> int:
                 given.data,
                 Path(folder) / "home",
                 given.cache or Path(folder) / "embeddings",
-                Spent(),
+                StageTimes(),
             )
             limits.skip("time: --only leaves it out")
         if "choices" in sections:
-            choices(fitted, limits)
+            compare_choices(fitted, limits)
         # The days come last: nothing they say of the test debates can have shaped the model that is
         # judged on them.
         if "table" in sections:
@@ -574,9 +584,9 @@ def main() -> int:
         if "days" in sections:
             comparisons = fitted.comparisons[fitted.comparisons["source"] == CONVARG]
             votes = fitted.votes[fitted.votes["comparison_id"].isin(comparisons["comparison_id"])]
-            days(comparisons, votes, fitted.model.encoder, out, looks.record)
-    looks.told()
-    return limits.told()
+            run_real_days(comparisons, votes, fitted.model.encoder, out, looks.record)
+    looks.print_openings()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from benchmarks.bench_loop import STAGES, Bench  # noqa: E402  silences telemetry before anything reports
-from benchmarks.measuring import Limits, on_cores, table  # noqa: E402
+from benchmarks.measurement import Limits, pin_to_cores, print_table  # noqa: E402
 from rlhf_pipeline.completions import CompletionParams  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
 
@@ -49,7 +49,7 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     trained = Settings.read(folder=ROOT).cache / "embedded_policy"
-    with tempfile.TemporaryDirectory() as folder, on_cores(CORES) as cores:
+    with tempfile.TemporaryDirectory() as folder, pin_to_cores(CORES) as cores:
         home = Path(folder) / "home"
         if trained.exists():
             shutil.copytree(trained, home / "cache" / "embedded_policy")
@@ -75,7 +75,7 @@ def main() -> int:
         )
         for job, seconds in timed.jobs.items()
     ]
-    table(f"Seconds on {cores}", ("what", "job", "seconds", "of them", "", ""), rows)
+    print_table(f"Seconds on {cores}", ("what", "job", "seconds", "of them", "", ""), rows)
     samples_a_day = len(made) / sum(collected.jobs.values()) * DAY_S
     prompts_an_hour = given.prompts / sum(whole.jobs.values()) * HOUR_S
     print(
@@ -83,22 +83,22 @@ def main() -> int:
         f"{int(made['error'].notna().sum())} failed\n"
     )
     limits = Limits()
-    limits.judge(
+    limits.check(
         samples_a_day > SAMPLES_A_DAY,
         f"{samples_a_day:,.0f} samples a day from prompts to comparisons, more than "
         f"{SAMPLES_A_DAY:,} wanted",
     )
-    limits.judge(
+    limits.check(
         prompts_an_hour > PROMPTS_AN_HOUR,
         f"{prompts_an_hour:,.0f} prompts an hour through every stage, more than {PROMPTS_AN_HOUR} "
         "wanted",
     )
-    limits.judge(
+    limits.check(
         len(made) == given.samples and made["error"].isna().all(),
         f"{len(made):,} of {given.samples:,} samples made, {int(made['error'].notna().sum())} "
         "failed",
     )
-    return limits.told()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from benchmarks.looks import Looks, registry_option  # noqa: E402
-from benchmarks.measuring import Limits, Spent, on_cores, table  # noqa: E402
-from benchmarks.simulation import World, read_simulation, simulation_hash  # noqa: E402
+from benchmarks.measurement import Limits, StageTimes, pin_to_cores, print_table  # noqa: E402
+from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
+from benchmarks.simulation import RewardModelWorld, read_simulation, simulation_hash  # noqa: E402
 from rlhf_pipeline.calibration import fit_calibrator  # noqa: E402
 from rlhf_pipeline.calibration.metrics import ece_debiased  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame  # noqa: E402
@@ -51,8 +51,8 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     preference_probability,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
+from rlhf_pipeline.reward_model.margin_effect import MarginEffect, measure_margin_effect  # noqa: E402
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
-from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect  # noqa: E402
 from rlhf_pipeline.simulation import (  # noqa: E402
     WARM_TASTE,
     AnnotatorPool,
@@ -73,7 +73,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 class Case:
     """A world's comparisons with the truth that nobody who learns sees."""
 
-    world: World
+    world: RewardModelWorld
     comparisons: pd.DataFrame
     references: dict[str, str | None]
     advantage: Floats  # true utility of a less that of b
@@ -81,7 +81,7 @@ class Case:
     ceiling: float
 
     @classmethod
-    def of(cls, world: World) -> "Case":
+    def of(cls, world: RewardModelWorld) -> "Case":
         comparisons, references = make_comparisons(world.n_comparisons, world.texts_seed)
         utility_a, utility_b = side_utilities(comparisons, references, WARM_TASTE)
 
@@ -198,7 +198,7 @@ class Learnt:
 
 
 def learn(
-    case: Case, votes: pd.DataFrame, cache: Path, spent: Spent, label: str, looks: Looks
+    case: Case, votes: pd.DataFrame, cache: Path, spent: StageTimes, label: str, looks: OpeningLog
 ) -> Learnt:
     """From raw votes to a calibrated ensemble, timed; then its disagreement and calibration on test
     pairs.
@@ -222,7 +222,7 @@ def learn(
 
 
 def _disagreement(
-    case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, looks: Looks
+    case: Case, fitted: FittedRewardModel, pairs: pd.DataFrame, looks: OpeningLog
 ) -> tuple[float, float, float, list[float]]:
     """AUROC of the members' disagreement for errors against the majority, and against the truth;
     ECE of the ensemble and of each member.
@@ -266,11 +266,13 @@ def told(values: list[float]) -> str:
     return f"{np.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
 
 
-def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) -> Spent:
+def world(
+    name: str, which: RewardModelWorld, cache: Path, limits: Limits, looks: OpeningLog
+) -> StageTimes:
     """Every seed with both labels; the cache is cold for the first. What that one spent is given
     back.
     """
-    case, first = Case.of(which), Spent()
+    case, first = Case.of(which), StageTimes()
     found: dict[str, list[Learnt]] = {}
     for label in ("votes", "annotators"):
         found[label] = [
@@ -278,7 +280,7 @@ def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) ->
                 case,
                 case.votes(seed),
                 cache,
-                first if (label, seed) == ("votes", which.vote_seeds[0]) else Spent(),
+                first if (label, seed) == ("votes", which.vote_seeds[0]) else StageTimes(),
                 label,
                 looks,
             )
@@ -298,7 +300,7 @@ def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) ->
         )
         for label, learnt in found.items()
     ]
-    table(
+    print_table(
         f"{name}: noise {case.pool.noise:.3f}, {which.votes_per_comparison} votes a comparison, "
         f"{which.n_members} members, {len(which.vote_seeds)} seeds of votes (median and range); "
         f"parameters {simulation_hash()[:12]}",
@@ -321,31 +323,31 @@ def world(name: str, which: World, cache: Path, limits: Limits, looks: Looks) ->
         f"test pairs; calibrated by {learnt[0].method}"
     )
     accuracy = float(np.median([one.test.vote_accuracy.value for one in learnt]))
-    limits.judge(
+    limits.check(
         accuracy >= BAR_OF_CEILING * case.ceiling,
         f"{name}: {accuracy:.3f} of votes predicted, {accuracy / case.ceiling:.3f} of the ceiling "
         f"{case.ceiling:.3f}, limit {BAR_OF_CEILING}",
     )
     if which.ceiling >= 0.9:
-        limits.judge(
+        limits.check(
             accuracy >= BAR_ACCURACY,
             f"{name}: {accuracy:.3f} of votes predicted, at least {BAR_ACCURACY} wanted",
         )
     auroc = float(np.median([one.auroc for one in learnt]))
-    limits.judge(
+    limits.check(
         auroc > BAR_AUROC,
         f"{name}: disagreement ranks errors against the majority with AUROC {auroc:.3f}, more than "
         f"{BAR_AUROC} wanted",
     )
     gaps = [one.ece - float(np.mean(one.member_eces)) for one in learnt]
-    limits.judge(
+    limits.check(
         np.median(gaps) <= 0,
         f"{name}: ECE of the ensemble less the mean of its members' {told(gaps)}, at most 0 wanted",
     )
     return first
 
 
-def strength(which: World, cache: Path) -> None:
+def strength(which: RewardModelWorld, cache: Path) -> None:
     """What strength as a margin does to votes predicted on training prompts left out in turn. No
     limit: whether it helps is what is asked.
     """
@@ -355,7 +357,7 @@ def strength(which: World, cache: Path) -> None:
         pairs = preference_pairs(case.votes(seed), case.comparisons)
         train = pairs[pairs["split"] == "train"].reset_index(drop=True)
         for scale, found in effects.items():
-            effect = margin_effect(
+            effect = measure_margin_effect(
                 train, EmbeddingParams(loss="margin", margin_scale=scale), encoder
             )
             assert effect is not None
@@ -374,7 +376,7 @@ def strength(which: World, cache: Path) -> None:
         for scale, found in effects.items()
     ]
     n = effects[MARGIN_SCALES[0]][0].n
-    table(
+    print_table(
         f"Strength as a margin: votes predicted on left-out prompts of {n} training pairs, ceiling "
         f"{case.ceiling:.3f}",
         ("margin_scale", "with", "without (its ceiling above)", "points gained, by seed"),
@@ -382,15 +384,22 @@ def strength(which: World, cache: Path) -> None:
     )
 
 
-def timed(which: World, cache: Path, cold: Spent, limits: Limits, looks: Looks, cores: str) -> None:
-    case, warm = Case.of(which), Spent()
+def timed(
+    which: RewardModelWorld,
+    cache: Path,
+    cold: StageTimes,
+    limits: Limits,
+    looks: OpeningLog,
+    cores: str,
+) -> None:
+    case, warm = Case.of(which), StageTimes()
     votes = case.votes(which.vote_seeds[0])
     learn(case, votes, cache, warm, "votes", looks)
     rows = [
         (stage, *(f"{value:.1f}" for spent in (cold, warm) for value in spent.stages[stage]))
         for stage in cold.stages
     ]
-    table(
+    print_table(
         f"From {len(votes)} raw votes to a calibrated ensemble, seconds ({cores}, load "
         f"{os.getloadavg()[0]:.1f})",
         ("stage", "cold: wall", "CPU", "warm: wall", "CPU"),
@@ -398,7 +407,7 @@ def timed(which: World, cache: Path, cold: Spent, limits: Limits, looks: Looks, 
     )
     for name, spent, limit in (("cold", cold, BAR_COLD), ("warm", warm, BAR_WARM)):
         wall, cpu = spent.total
-        limits.judge(
+        limits.check(
             wall < limit,
             f"{name} cache: {wall:.0f} s ({cpu:.0f} s of CPU) on {cores}, limit {limit} s",
         )
@@ -408,20 +417,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    registry_option(parser)
+    add_registry_option(parser)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
-    simulation, limits, looks = read_simulation(), Limits(), Looks(given.registry)
+    simulation, limits, looks = read_simulation(), Limits(), OpeningLog(given.registry)
     with tempfile.TemporaryDirectory() as folder:
-        with on_cores(CORES) as cores:
+        with pin_to_cores(CORES) as cores:
             cold = world(
                 "One vote", simulation.reward_model, Path(folder) / "one_vote", limits, looks
             )
             timed(simulation.reward_model, Path(folder) / "one_vote", cold, limits, looks, cores)
         world("Five votes", simulation.overlap, Path(folder) / "five_votes", limits, looks)
         strength(simulation.overlap, Path(folder) / "five_votes")
-    looks.told()
-    return limits.told()
+    looks.print_openings()
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from benchmarks.measuring import Table  # noqa: E402
-from benchmarks.voting_load import VOTERS, load, opened  # noqa: E402
+from benchmarks.measurement import LimitTable  # noqa: E402
+from benchmarks.voting_load import VOTERS, open_store, run_load  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
 MINUTES, MEGABYTES, QUERY_MS, METRIC_MS, VOTE_MS = 5.0, 300, 100, 2000, 500
@@ -124,7 +124,7 @@ def watching(pid: int) -> Iterator[list[float]]:
 
 
 def imported(
-    table: Table,
+    table: LimitTable,
     where: str,
     kind: str,
     file: Path,
@@ -154,14 +154,14 @@ def imported(
     if child.returncode or not said.startswith(f"{n:,} imported"):
         raise SystemExit(f"rlhf import {kind} ended with {child.returncode}: {said}")
     print(f"<!-- {said.splitlines()[0]} -->")
-    table.row(
+    table.print_row(
         where,
         f"import of {n:,} {kind}",
         f"{wall / 60:.1f} min ({n / wall:,.0f} a second; {cpu:.0f} s of CPU)",
         f"{minutes:.1f} min",
         passed=wall / 60 <= minutes,
     )
-    table.row(
+    table.print_row(
         where,
         "its memory at most",
         f"{peak[0]:.0f} MB",
@@ -184,7 +184,7 @@ def timed(ask: Callable[[], object], repeats: int = REPEATS) -> list[float]:
     return took
 
 
-def queries(table: Table, where: str, store: Store) -> None:
+def queries(table: LimitTable, where: str, store: Store) -> None:
     rng = random.Random(11)
     votes, comparisons, newest = store.votes, store.comparisons, store.votes.max_seq()
     last = comparisons.page(limit=1).iloc[0]
@@ -212,7 +212,7 @@ def queries(table: Table, where: str, store: Store) -> None:
         ),
         (
             "work for an annotator",
-            lambda: comparisons.open_for(
+            lambda: comparisons.find_open_for(
                 "somebody", votes_per_comparison=VOTES_PER_COMPARISON + 3, limit=20
             ),
         ),
@@ -220,7 +220,7 @@ def queries(table: Table, where: str, store: Store) -> None:
     for what, ask in asked:
         took = timed(ask)
         p95 = percentile(took, 0.95)
-        table.row(
+        table.print_row(
             where,
             what,
             f"p50 {percentile(took, 0.5):.1f} ms, p95 {p95:.1f} ms",
@@ -234,17 +234,19 @@ def queries(table: Table, where: str, store: Store) -> None:
     ]
     for what, ask in metrics:
         worst = max(timed(ask, 3)) * 1000
-        table.row(where, what, f"{worst:.0f} ms", f"{METRIC_MS} ms", passed=worst <= METRIC_MS)
+        table.print_row(
+            where, what, f"{worst:.0f} ms", f"{METRIC_MS} ms", passed=worst <= METRIC_MS
+        )
 
 
-def voting(table: Table, where: str, url: str, n_predictions: int) -> None:
-    with opened(url) as store:
+def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
+    with open_store(url) as store:
         ids = store.comparisons.page(limit=n_predictions)["comparison_id"].tolist()
     for as_processes in (False, True):
         for thinks_s in (0.05, 0.0):
             kind = f"{VOTERS} {'processes' if as_processes else 'threads'}{', each thinks 50 ms' if thinks_s else ' without a pause'}"
             name = f"{'processes' if as_processes else 'threads'}-{thinks_s}"
-            seen = load(
+            seen = run_load(
                 url,
                 ids,
                 n_predictions=n_predictions,
@@ -257,7 +259,7 @@ def voting(table: Table, where: str, url: str, n_predictions: int) -> None:
                 f"{len(seen['took']):,} votes, p50 {percentile(seen['took'], 0.5):.0f} ms, "
                 f"p99 {p99:.0f} ms, {len(seen['errors'])} errors"
             )
-            table.row(
+            table.print_row(
                 where,
                 f"voting load, {kind}",
                 measured,
@@ -268,7 +270,7 @@ def voting(table: Table, where: str, url: str, n_predictions: int) -> None:
                 f"run: {len(ids) / seen['publishing']:,.0f} predictions a second; import: "
                 f"{seen['importing']:,.0f} votes a second"
             )
-            table.row(where, "beside it", beside)
+            table.print_row(where, "beside it", beside)
             for error in seen["errors"][:3]:
                 print(f"<!-- {error} -->")
 
@@ -309,7 +311,7 @@ def analysed(store: Store) -> None:
 
 
 def measure(
-    table: Table,
+    table: LimitTable,
     where: str,
     url: str,
     home: Path,
@@ -325,7 +327,7 @@ def measure(
     imported(
         table, where, "votes", files[1], given.votes, environ, minutes=max(0.5, MINUTES * share)
     )
-    with opened(url) as store:
+    with open_store(url) as store:
         analysed(store)
         queries(table, where, store)
     voting(table, where, url, min(n_pairs, given.predictions))
@@ -348,7 +350,7 @@ def main() -> int:
     wanted = set(given.on.split(","))
     if not wanted or wanted - {"sqlite", "postgres"}:
         parser.error(f"--on {given.on}: name sqlite, postgres or both, with a comma")
-    table = Table()
+    table = LimitTable()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -378,7 +380,7 @@ def main() -> int:
                     measure(table, "Postgres", url, folder / "postgres", files, given)
         else:
             table.limits.skip("Postgres: left out by --on")
-    return table.limits.told()
+    return table.limits.print_summary()
 
 
 if __name__ == "__main__":

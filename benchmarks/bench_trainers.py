@@ -50,13 +50,12 @@ import numpy.typing as npt  # noqa: E402
 import pandas as pd  # noqa: E402
 
 from benchmarks.bench_real import FILES  # noqa: E402
-from benchmarks.looks import Looks, registry_option  # noqa: E402
-from benchmarks.measuring import Limits, table  # noqa: E402
-from benchmarks.real_choices import NewDebates  # noqa: E402
+from benchmarks.measurement import Limits, print_table  # noqa: E402
+from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
+from benchmarks.real_choices import HeldOutDebates  # noqa: E402
 from benchmarks.real_debates import (  # noqa: E402
     ALL,
     ANNOTATORS,
-    BESIDE,
     HEAD,
     LABELS,
     MAJORITY,
@@ -64,20 +63,21 @@ from benchmarks.real_debates import (  # noqa: E402
     RECIPE,
     SOFT,
     VARIANTS,
-    Mean,
-    Real,
-    all_ten,
-    debates,
-    left_out,
-    loaded,
-    of_all_ten,
-    told,
-    with_head,
+    WITH_HEAD,
+    ConvargData,
+    MeanModel,
+    compare_variants,
+    fit_head_on,
+    format_range,
+    load_run,
+    predict_held_out,
+    save_all_ten,
+    train_on_all_ten,
 )
-from benchmarks.trainer_runs import Run, Spec, run  # noqa: E402
+from benchmarks.trainer_runs import TrainingRun, TrainingSpec, load_or_run  # noqa: E402
 from rlhf_pipeline.calibration import calibration_metrics, ece_debiased, fit_calibrator  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerRewardModel, preference_probability  # noqa: E402
-from rlhf_pipeline.reward_model.judging import margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.held_out_evaluation import margins_of  # noqa: E402
 from rlhf_pipeline.votes import interval_of_mean  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -128,13 +128,13 @@ TRL: dict[str, Any] = {
 }
 
 
-def quality(real: Real, seeds: int, limits: Limits) -> None:
-    runs: dict[str, list[Run]] = {}
+def quality(real: ConvargData, seeds: int, limits: Limits) -> None:
+    runs: dict[str, list[TrainingRun]] = {}
     members = {name: MEMBERS.get(name, (name,)) for name in JUDGED}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for label in dict.fromkeys(label for of in members.values() for label in of):
             specs = [
-                Spec(
+                TrainingSpec(
                     RECIPE | LABELS[label] | {"seed": seed},
                     real.train_pairs(label),
                     real.calib,
@@ -143,9 +143,9 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
                 )
                 for seed in range(seeds)
             ]
-            runs[label] = list(pool.map(lambda spec: run(spec, real.folder), specs))
+            runs[label] = list(pool.map(lambda spec: load_or_run(spec, real.folder), specs))
             print(
-                f"trained by {label}: {told([one.cpu_s for one in runs[label]], 0)} CPU s",
+                f"trained by {label}: {format_range([one.cpu_s for one in runs[label]], 0)} CPU s",
                 flush=True,
             )
     calib = pd.read_parquet(real.calib)
@@ -155,10 +155,10 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
     }
     models: dict[str, list[Any]] = {}
     for name, of in members.items():
-        each = [[loaded(runs[label][seed]) for label in of] for seed in range(seeds)]
-        models[name] = [one[0] if len(one) == 1 else Mean(one) for one in each]
+        each = [[load_run(runs[label][seed]) for label in of] for seed in range(seeds)]
+        models[name] = [one[0] if len(one) == 1 else MeanModel(one) for one in each]
     judged = {
-        name: [_calibrated(model, calib) for model in ([*of, Mean(of)] if seeds > 1 else of)]
+        name: [_calibrated(model, calib) for model in ([*of, MeanModel(of)] if seeds > 1 else of)]
         for name, of in models.items()
     }
     rows: list[tuple[object, ...]] = []
@@ -175,8 +175,8 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         rows.append(
             (
                 name,
-                *(told([one[key] for one in single[name]]) for key in MEASURES),
-                told(cpu_s[name], 0),
+                *(format_range([one[key] for one in single[name]]) for key in MEASURES),
+                format_range(cpu_s[name], 0),
             )
         )
         rows += [
@@ -188,7 +188,7 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
     pairs = {label: len(pd.read_parquet(real.train_pairs(label))) for label in runs}
     print("\nTraining pairs: " + ", ".join(f"{name} {n:,}" for name, n in pairs.items()))
-    table(
+    print_table(
         f"Fine-tuned MiniLM on convarg's test debates, {len(test)} pairs of "
         f"{test['prompt_id'].nunique()} prompts; {seeds} seeds: median [range]",
         (
@@ -217,27 +217,27 @@ def quality(real: Real, seeds: int, limits: Limits) -> None:
         f"debiased ECE {metrics.ece_debiased}; ceiling {real.ceiling}"
     )
     votes, majority = ([one["accuracy"] for one in single[name]] for name in (SOFT, MAJORITY))
-    limits.judge(
+    limits.check(
         np.median(votes) >= np.median(majority),
-        f"of the same {pairs[SOFT]:,} pairs: soft labels {told(votes)}, majority labels "
-        f"{told(majority)}; soft at least as good wanted; ceiling {real.ceiling}",
+        f"of the same {pairs[SOFT]:,} pairs: soft labels {format_range(votes)}, majority labels "
+        f"{format_range(majority)}; soft at least as good wanted; ceiling {real.ceiling}",
     )
 
 
-def refit(real: Real, seeds: int, limits: Limits) -> None:
+def refit(real: ConvargData, seeds: int, limits: Limits) -> None:
     """Held to the limits is BESIDE."""
-    new = left_out(real, seeds, {label: (label, {}) for label in REFITTED})
+    new = predict_held_out(real, seeds, {label: (label, {}) for label in REFITTED})
     rows: list[tuple[object, ...]] = []
     held: dict[str, dict[str, Any]] = {}
     for label in REFITTED:
-        runs = of_all_ten(real, seeds, label)
-        single: list[Any] = [loaded(one) for one in runs]
+        runs = train_on_all_ten(real, seeds, label)
+        single: list[Any] = [load_run(one) for one in runs]
         cpu_s = sum(one.cpu_s for one in runs)
         means = (
             [
                 (
                     f"{label}, mean of the {seeds} scores",
-                    Mean(single),
+                    MeanModel(single),
                     new.margins[label].mean(axis=0),
                     cpu_s,
                 )
@@ -246,10 +246,10 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
             else []
         )
         if label == ALL:
-            head, head_s = with_head(all_ten(real, ALL), ALL)
+            head, head_s = fit_head_on(save_all_ten(real, ALL), ALL)
             means += [
                 (HEAD, head, new.margins[HEAD][0], head_s),
-                (BESIDE, Mean([*single, head]), new.margins[BESIDE][0], cpu_s + head_s),
+                (WITH_HEAD, MeanModel([*single, head]), new.margins[WITH_HEAD][0], cpu_s + head_s),
             ]
         models = [
             *((label, *one) for one in zip(single, new.margins[label], strict=True)),
@@ -257,7 +257,7 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
         ]
         found = []
         for name, model, of_left_out in models:
-            calibrator, _ = NewDebates(new.judged, new.debate).calibrator(of_left_out)
+            calibrator, _ = HeldOutDebates(new.judged, new.debate).choose_calibrator(of_left_out)
             test = real.open_test(
                 f"{name}, ten debates: {model.weights_hash}",
                 "quality of fine-tuned models that learnt from ten debates",
@@ -269,8 +269,8 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
         rows.append(
             (
                 label,
-                *(told([one[key] for one in found[:seeds]]) for key in MEASURES),
-                told([one.cpu_s for one in runs], 0),
+                *(format_range([one[key] for one in found[:seeds]]) for key in MEASURES),
+                format_range([one.cpu_s for one in runs], 0),
             )
         )
         rows += [
@@ -278,7 +278,7 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
             for (name, _, _, spent), one in zip(means, found[seeds:], strict=True)
         ]
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
-    table(
+    print_table(
         f"Fine-tuned MiniLM, learnt from ten debates, on convarg's test debates, {len(test)} "
         "pairs; "
         f"{seeds} seeds: median [range]",
@@ -293,13 +293,13 @@ def refit(real: Real, seeds: int, limits: Limits) -> None:
         ),
         rows,
     )
-    one, what = held[BESIDE], f"{BESIDE}, ten debates, {seeds} seeds"
-    limits.judge(
+    one, what = held[WITH_HEAD], f"{WITH_HEAD}, ten debates, {seeds} seeds"
+    limits.check(
         one["accuracy"] >= BAR_ACCURACY,
         f"{what}: test accuracy {one['over_prompts']}, at least {BAR_ACCURACY} wanted; ceiling "
         f"{real.ceiling}",
     )
-    limits.judge(
+    limits.check(
         one["calibrated"] <= BAR_ECE,
         f"{what}: debiased ECE {one['calibrated']:.3f} after calibration, at most {BAR_ECE} wanted",
     )
@@ -330,12 +330,14 @@ def _measured(model: Any, calibrator: Any, test: pd.DataFrame) -> dict[str, Any]
     }
 
 
-def cost(real: Real, seeds: int, limits: Limits) -> None:
-    found: dict[str, list[Run]] = {"shared text": [], "TRL, its defaults": []}
+def cost(real: ConvargData, seeds: int, limits: Limits) -> None:
+    found: dict[str, list[TrainingRun]] = {"shared text": [], "TRL, its defaults": []}
     for seed in range(seeds):
         for name, params in zip(found, (OURS, TRL), strict=True):
-            one = run(
-                Spec(params | {"seed": seed}, real.one_vote, real.calib, THRESHOLD, EVERY, AT_MOST),
+            one = load_or_run(
+                TrainingSpec(
+                    params | {"seed": seed}, real.one_vote, real.calib, THRESHOLD, EVERY, AT_MOST
+                ),
                 real.folder,
             )
             found[name].append(one)
@@ -346,8 +348,8 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
                 flush=True,
             )
 
-    def on_test(name: str, one: Run) -> float:
-        model = loaded(one)
+    def on_test(name: str, one: TrainingRun) -> float:
+        model = load_run(one)
         test = real.open_test(
             f"{name}, until {THRESHOLD} of calib: {model.weights_hash}",
             "quality reached at that cost",
@@ -357,17 +359,17 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
     rows = [
         (
             name,
-            told([one.to_quality_s for one in of], 0),
+            format_range([one.to_quality_s for one in of], 0),
             f"{sum(one.reached for one in of)} of {seeds}",
-            told([one.curve[-1][1] for one in of]),
-            told([one.record["n_pairs_seen"] for one in of], 0),
-            told([one.record["n_texts_encoded"] for one in of], 0),
-            told([one.peak_gb for one in of], 2),
-            told([on_test(name, one) for one in of]),
+            format_range([one.curve[-1][1] for one in of]),
+            format_range([one.record["n_pairs_seen"] for one in of], 0),
+            format_range([one.record["n_texts_encoded"] for one in of], 0),
+            format_range([one.peak_gb for one in of], 2),
+            format_range([on_test(name, one) for one in of]),
         )
         for name, of in found.items()
     ]
-    table(
+    print_table(
         f"CPU seconds until {THRESHOLD} of the calib pairs are right in two evaluations in a row, "
         f"every {EVERY:.0f} CPU s, stopped after {AT_MOST:.0f}; {seeds} seeds",
         (
@@ -395,23 +397,23 @@ def cost(real: Real, seeds: int, limits: Limits) -> None:
         a.to_quality_s / b.to_quality_s if a.reached else np.inf
         for a, b in zip(ours, theirs, strict=True)
     ]
-    limits.judge(
+    limits.check(
         np.median(shares) <= BAR_COST,
-        f"shared text takes {told(shares, 2)} of TRL's CPU seconds, {BAR_COST:.2f} or less "
+        f"shared text takes {format_range(shares, 2)} of TRL's CPU seconds, {BAR_COST:.2f} or less "
         f"wanted{bound}",
     )
     memory = [a.peak_gb / b.peak_gb for a, b in zip(ours, theirs, strict=True)]
-    limits.judge(
+    limits.check(
         np.median(memory) <= 1,
-        f"its peak memory until then is {told(memory, 2)} of TRL's, at most 1 wanted",
+        f"its peak memory until then is {format_range(memory, 2)} of TRL's, at most 1 wanted",
     )
 
 
-def scoring(real: Real, seeds: int, limits: Limits) -> None:
+def scoring(real: ConvargData, seeds: int, limits: Limits) -> None:
     """The package's encoder with a new head; texts drawn from the train and calib debates."""
     import torch
 
-    from rlhf_pipeline.reward_model.network import build_network, padded
+    from rlhf_pipeline.reward_model.network import build_network, pad
 
     torch.set_num_threads(1)
     pairs = pd.concat([pd.read_parquet(path) for path in (real.train_pairs(SOFT), real.calib)])
@@ -439,10 +441,10 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
         fast_s = time.process_time() - started
         started = time.process_time()
         slow = np.zeros(len(drawn))
-        token_ids, _ = reader.read([prompt[-600:] for prompt in prompts], completions)
+        token_ids, _ = reader.encode([prompt[-600:] for prompt in prompts], completions)
         with torch.inference_mode():
             for at in range(0, len(drawn), 32):
-                ids, mask = padded([*token_ids[at : at + 32], [reader.pad_id] * 512], reader.pad_id)
+                ids, mask = pad([*token_ids[at : at + 32], [reader.pad_id] * 512], reader.pad_id)
                 slow[at : at + 32] = network(ids[:-1], mask[:-1]).logits.squeeze(-1).numpy()
         slow_s = time.process_time() - started
         ratios.append(slow_s / fast_s)
@@ -456,16 +458,16 @@ def scoring(real: Real, seeds: int, limits: Limits) -> None:
                 f"{differences[-1]:.1e}",
             )
         )
-    table(
+    print_table(
         "Scoring 64 distinct texts, one thread, float32",
         ("seed", "ours: texts a CPU s", "padded to 512", "ratio", "largest difference"),
         rows,
     )
-    limits.judge(
+    limits.check(
         np.median(ratios) >= BAR_SCORING,
-        f"scoring is {told(ratios, 1)} times as fast, at least {BAR_SCORING:.0f} wanted",
+        f"scoring is {format_range(ratios, 1)} times as fast, at least {BAR_SCORING:.0f} wanted",
     )
-    limits.judge(
+    limits.check(
         max(differences) <= BAR_SAME,
         f"scores differ by {max(differences):.1e} at most, {BAR_SAME} allowed",
     )
@@ -489,7 +491,7 @@ def gloo(limits: Limits, seeds: int) -> None:
             other = flat(model_on(bert, **FOUR, seed=1).fit(word_pairs()))
         largest.append(float(np.abs(one - two).max()))
         rows.append((seed, len(one), f"{largest[-1]:.1e}", f"{np.abs(one - other).max():.1e}"))
-    table(
+    print_table(
         "One process and two (gloo), the same data",
         (
             "seed",
@@ -499,7 +501,7 @@ def gloo(limits: Limits, seeds: int) -> None:
         ),
         rows,
     )
-    limits.judge(
+    limits.check(
         max(largest) <= BAR_GLOO,
         f"two processes' weights are within {max(largest):.1e} of one's, {BAR_GLOO} allowed",
     )
@@ -529,7 +531,7 @@ def main() -> int:
         default=len(VARIANTS),
         help="debates: only so many of the variants, the first ones",
     )
-    registry_option(parser)
+    add_registry_option(parser)
     given = parser.parse_args()
     parts, limits = given.part.split(","), Limits()
     if unknown := set(parts) - {*PARTS, *ON_VOTES}:
@@ -542,10 +544,10 @@ def main() -> int:
     if on_votes and all((given.data / name).exists() for name in FILES.values()):
         runs = given.runs or Path(tempfile.mkdtemp(prefix="bench_trainers_"))
         runs.mkdir(parents=True, exist_ok=True)
-        looks = Looks(given.registry)
-        real = Real(given.data, runs.absolute(), looks)
+        looks = OpeningLog(given.registry)
+        real = ConvargData(given.data, runs.absolute(), looks)
         if "debates" in on_votes:
-            debates(real, given.seeds, given.variants)
+            compare_variants(real, given.seeds, given.variants)
         for part, measure in {
             "quality": quality,
             "refit": refit,
@@ -554,7 +556,7 @@ def main() -> int:
         }.items():
             if part in on_votes:
                 measure(real, given.seeds, limits)
-        looks.told()
+        looks.print_openings()
     elif on_votes:
         limits.skip(
             f"{', '.join(on_votes)}: {given.data} lacks the real votes, which are no part of this "
@@ -563,10 +565,10 @@ def main() -> int:
     if "gloo" in parts:
         gloo(limits, given.seeds)
     if "cuda" in parts:
-        from benchmarks.cuda_trainers import cuda
+        from benchmarks.cuda_trainers import measure_cuda
 
-        cuda(limits, given.seeds)
-    return limits.told()
+        measure_cuda(limits, given.seeds)
+    return limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
 from benchmarks.bench_store import postgres_url  # noqa: E402
-from benchmarks.measuring import Table  # noqa: E402
-from benchmarks.web_server import cpu_seconds, furnish, opened, serving  # noqa: E402
+from benchmarks.measurement import LimitTable  # noqa: E402
+from benchmarks.web_server import cpu_seconds, fill_store, open_store, run_server  # noqa: E402
 
 VOTERS = 8
 LEASED = 20
@@ -196,9 +196,9 @@ def fsyncs(folder: Path, seconds: float) -> list[float]:
     return took
 
 
-def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
+def tell(table: LimitTable, where: str, seen: Seen, fsync: list[float]) -> None:
     rate, is_sqlite = RATE.get(where), where == "SQLite"
-    table.row(
+    table.print_row(
         where,
         f"votes at concurrency {VOTERS}",
         f"{seen.rate:.0f} a second, {len(seen.took):,} in {seen.wall_s:.1f} s",
@@ -206,7 +206,7 @@ def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
         passed=seen.rate >= rate if rate else None,
     )
     if seen.cpu_ms is not None:
-        table.row(
+        table.print_row(
             where,
             "server CPU per accepted vote",
             f"{seen.cpu_ms:.2f} ms",
@@ -215,7 +215,7 @@ def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
         )
     bare = float(np.quantile(fsync, 0.99)) * 1000 if fsync else float("nan")
     limit = max(LEAST_P99_MS, TIMES_FSYNC * bare)
-    table.row(
+    table.print_row(
         where,
         "a vote, from request to answer",
         f"p50 {seen.p(0.5):.1f} ms, p99 {seen.p(0.99):.1f} ms",
@@ -223,34 +223,34 @@ def tell(table: Table, where: str, seen: Seen, fsync: list[float]) -> None:
         passed=seen.p(0.99) <= limit if is_sqlite else None,
     )
     if fsync:
-        table.row(
+        table.print_row(
             where,
             "a bare commit with fsync, alone, before and after",
             f"p50 {float(np.median(fsync)) * 1000:.2f} ms, p99 {bare:.2f} ms",
         )
-    table.row(where, "refused or failed", str(len(seen.errors)), "0", passed=not seen.errors)
+    table.print_row(where, "refused or failed", str(len(seen.errors)), "0", passed=not seen.errors)
     for error in seen.errors[:3]:
         print(f"<!-- {error} -->")
 
 
-def measure_ours(table: Table, where: str, url: str, folder: Path, seconds: float) -> None:
+def measure_ours(table: LimitTable, where: str, url: str, folder: Path, seconds: float) -> None:
     # more than any machine here votes on, at two people each
     enough = int(1500 * (seconds + WARM_UP_S) / 2)
-    tokens = furnish(url, n_annotators=VOTERS, n_comparisons=enough, overlap=2)
+    tokens = fill_store(url, n_annotators=VOTERS, n_comparisons=enough, overlap=2)
     headers = [{"Authorization": f"Bearer {token}"} for token in tokens]
-    with serving(url, folder / "home") as (address, process):
+    with run_server(url, folder / "home") as (address, process):
         before = fsyncs(folder, 3)
         seen = load(address, headers, lambda _, post: our_votes(post), seconds, process.pid)
         after = fsyncs(folder, 3)
     tell(table, where, seen, before + after)
-    with opened(url) as store:
+    with open_store(url) as store:
         n = store.audit.verify()
-        table.row(
+        table.print_row(
             where, "afterwards", f"{store.votes.count():,} votes, audit chain of {n:,} links holds"
         )
 
 
-def measure_theirs(table: Table, given: argparse.Namespace) -> None:
+def measure_theirs(table: LimitTable, given: argparse.Namespace) -> None:
     common = dict(line.split(":", 1) for line in given.header)
     common = {name.strip(): value.strip() for name, value in common.items()}
     headers = [common | {"Authorization": f"Bearer {token}"} for token in given.token] or [common]
@@ -283,7 +283,7 @@ def main() -> int:
         "--header", action="append", default=[], help="'Name: value'; may be repeated"
     )
     given = parser.parse_args()
-    table = Table()
+    table = LimitTable()
     if given.url:
         measure_theirs(table, given)
     else:
@@ -304,7 +304,7 @@ def main() -> int:
                         )
                     else:
                         measure_ours(table, "Postgres", url, folder, given.seconds)
-    return table.limits.told()
+    return table.limits.print_summary()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rlhf_pipeline.completions import (  # noqa: E402
     OpenAICompatibleBackend,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.completions.workers import in_a_loop  # noqa: E402
+from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
 from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
 from rlhf_pipeline.simulation.provider import Counters, Fault, StubProvider  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
@@ -40,12 +40,12 @@ PRICES = {"prompt_price": 2.0, "completion_price": 8.0}  # of a million tokens; 
 
 
 @dataclass
-class Served:
+class StubServer:
     """A STUB in another process."""
 
     base_url: str
 
-    def counters(self) -> Counters:
+    def read_counters(self) -> Counters:
         with urllib.request.urlopen(self.base_url.removesuffix("/v1") + "/stub/counters") as answer:
             return Counters.model_validate_json(answer.read())
 
@@ -56,12 +56,12 @@ class Served:
 
 
 @contextmanager
-def served(
+def serve_stub(
     *chances: tuple[float, Fault],
     latency_s: float = LATENCY_S,
     chunk_s: float = 0.0,
     refuses: str | None = None,
-) -> Iterator[Served]:
+) -> Iterator[StubServer]:
     asked = json.dumps(
         {
             "latency_s": latency_s,
@@ -76,13 +76,13 @@ def served(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Served(process.stdout.readline().strip())
+        yield StubServer(process.stdout.readline().strip())
     finally:
         process.stdin.close()
         process.wait(10)
 
 
-def serve(asked: str) -> None:
+def run_stub(asked: str) -> None:
     """The other process: until its input ends."""
     told = json.loads(asked)
     chances = [(share, Fault(**fault)) for share, fault in told.pop("chances")]
@@ -91,7 +91,7 @@ def serve(asked: str) -> None:
         sys.stdin.read()
 
 
-def prompts(n: int) -> pd.DataFrame:
+def make_bench_prompts(n: int) -> pd.DataFrame:
     texts = [
         f"Prompt number {i}: name a river and say where it ends, in one sentence that a child "
         "would "
@@ -117,7 +117,7 @@ def prompts(n: int) -> pd.DataFrame:
     )
 
 
-def bare(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
+def run_bare_loop(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
     """What one writes without us: gather over a semaphore, on the same event loop. It keeps its
     texts in a list.
     """
@@ -144,11 +144,11 @@ def bare(url: str, frame: pd.DataFrame, concurrency: int = CONCURRENCY) -> None:
                 *(one(text, seed) for text in frame["text"] for seed in range(K))
             )
 
-    assert len(in_a_loop(run)) == len(frame) * K
+    assert len(run_in_event_loop(run)) == len(frame) * K
 
 
 @contextmanager
-def fresh_store() -> Iterator[Store]:
+def open_fresh_store() -> Iterator[Store]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(f"sqlite:///{folder}/store.db", organization="o", project="p") as store,
@@ -157,7 +157,7 @@ def fresh_store() -> Iterator[Store]:
         yield store
 
 
-def ours(
+def run_pipeline(
     store: Store,
     frame: pd.DataFrame,
     *urls: str,
@@ -171,4 +171,4 @@ def ours(
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    run_stub(sys.argv[1])

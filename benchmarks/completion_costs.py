@@ -25,14 +25,14 @@ from benchmarks.completion_calls import (  # noqa: E402
     PARAMS,
     PRICES,
     K,
-    Served,
-    bare,
-    fresh_store,
-    ours,
-    prompts,
-    served,
+    StubServer,
+    make_bench_prompts,
+    open_fresh_store,
+    run_bare_loop,
+    run_pipeline,
+    serve_stub,
 )
-from benchmarks.measuring import Table  # noqa: E402
+from benchmarks.measurement import LimitTable  # noqa: E402
 from rlhf_pipeline.completions import TemplateBackend  # noqa: E402
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, Report  # noqa: E402
@@ -41,16 +41,16 @@ from rlhf_pipeline.prompts.dataset import read_drafts  # noqa: E402
 from rlhf_pipeline.prompts.rows import read_rows  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
-SAVED = 0.3  # of what the same workload costs without us
+LEAST_SAVED_SHARE = 0.3  # of what the same workload costs without us
 TIMES = 100  # the prompts
-REFUSED = "7: name"  # of each ten prompts one
+REFUSED_MARK = "7: name"  # of each ten prompts one
 DAY, NEXT = "2026-01-01", "2026-01-02"
 # a day, the rows of a file, and whether that is killed half-way and started again
-Asking = tuple[str, Sequence[str], bool]
+Request = tuple[str, Sequence[str], bool]
 
 
 @dataclass(frozen=True)
-class Way:
+class RequestMethod:
     """How a file is asked for: cleaned of what stands twice or not; by a bare loop or by us, who
     want so many completions of a prompt.
     """
@@ -60,19 +60,19 @@ class Way:
     least: int | None
 
 
-WAYS = (
-    Way("as one writes it", False, None),
-    Way("de-duplication", True, None),
-    Way("the cache", True, 1),
-    Way("early filtering of pairs", True, 2),
+METHODS = (
+    RequestMethod("as one writes it", False, None),
+    RequestMethod("de-duplication", True, None),
+    RequestMethod("the cache", True, 1),
+    RequestMethod("early filtering of pairs", True, 2),
 )
 
 
-def memory(table: Table, n_prompts: int) -> None:
+def measure_memory(table: LimitTable, n_prompts: int) -> None:
     """Peaks of processes of their own: `n_prompts`, and a hundred times as many. Of a provider,
     which answers at once, one of each: it is the longest part of all, four minutes of two idle
     cores for a hundred thousand."""
-    with served(latency_s=0.0) as stub:
+    with serve_stub(latency_s=0.0) as stub:
         for backend, k, url in (("template", K, ""), ("a provider", 1, stub.base_url)):
             began, peaks = time.perf_counter(), list[int]()
             for n in (n_prompts, n_prompts * TIMES):
@@ -86,21 +86,23 @@ def memory(table: Table, n_prompts: int) -> None:
                 f"{n_prompts * TIMES:,} prompts x {k} instead of {n_prompts:,}, backend {backend}"
             )
             told = f"{peaks[1]} MB instead of {peaks[0]} MB, {time.perf_counter() - began:.0f} s"
-            table.row(where, "peak RSS", told, f"<= {limit:.0f} MB", passed=peaks[1] <= limit)
+            table.print_row(where, "peak RSS", told, f"<= {limit:.0f} MB", passed=peaks[1] <= limit)
 
 
-def hold(n_prompts: int, k: int, url: str) -> None:
+def print_peak(n_prompts: int, k: int, url: str) -> None:
     """The other process: prints its peak in MB."""
     params = PARAMS.model_copy(update={"k": k})
-    with fresh_store() as store:
+    with open_fresh_store() as store:
         if url:
-            ours(store, prompts(n_prompts), url, params=params)
+            run_pipeline(store, make_bench_prompts(n_prompts), url, params=params)
         else:
-            ask_all(prompts(n_prompts), [TemplateBackend()], params, ledger=store.generation)
+            ask_all(
+                make_bench_prompts(n_prompts), [TemplateBackend()], params, ledger=store.generation
+            )
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
-def saving(table: Table, n_prompts: int) -> None:
+def measure_saving(table: LimitTable, n_prompts: int) -> None:
     """A file with a fifth of its rows twice and a tenth of its prompts refused, k of each, in four
     workloads.
 
@@ -111,10 +113,10 @@ def saving(table: Table, n_prompts: int) -> None:
     that has no other to stand beside. Each saving is measured by runs that have the ones before it,
     too.
     """
-    texts = [str(text) for text in prompts(n_prompts * 6 // 5)["text"]]
+    texts = [str(text) for text in make_bench_prompts(n_prompts * 6 // 5)["text"]]
     file = [*texts[: n_prompts - n_prompts // 5], *texts[: n_prompts // 5]]
     more = [*file, *texts[n_prompts:]]
-    workloads: dict[str, tuple[list[Asking], str | None]] = {
+    workloads: dict[str, tuple[list[Request], str | None]] = {
         "asked for once": ([(DAY, file, False)], "nothing is made that a cache could answer later"),
         "and, a fifth longer, once more that day": ([(DAY, file, False), (DAY, more, False)], None),
         "and once more the next day": (
@@ -123,34 +125,38 @@ def saving(table: Table, n_prompts: int) -> None:
         ),
         "killed (-9) half-way and started again": ([(DAY, file, True)], None),
     }
-    with served(latency_s=0.01, refuses=REFUSED) as stub:
+    with serve_stub(latency_s=0.01, refuses=REFUSED_MARK) as stub:
         for name, (asked, why_unlimited) in workloads.items():
-            costs = [_paid(stub, way, asked) for way in WAYS]
+            costs = [_measure_cost(stub, way, asked) for way in METHODS]
             less = 1 - costs[-1] / costs[0]
             parts = [
                 f"{way.name} {(a - b) / costs[0]:.1%}"
-                for way, a, b in zip(WAYS[1:], costs, costs[1:], strict=False)
+                for way, a, b in zip(METHODS[1:], costs, costs[1:], strict=False)
             ]
             remark = (
                 ""
                 if why_unlimited is None
-                else f"; {'below' if less < SAVED else 'above'} {SAVED:.0%}: {why_unlimited}"
+                else f"; {'below' if less < LEAST_SAVED_SHARE else 'above'} {LEAST_SAVED_SHARE:.0%}: {why_unlimited}"
             )
             measured = (
                 f"{costs[-1]:.4f} instead of {costs[0]:.4f}, {less:.1%} less "
                 f"({', '.join(parts)}){remark}"
             )
             where = f"{n_prompts:,} rows, a fifth twice, a tenth refused, x {K}, {name}"
-            limit, passed = ("", None) if why_unlimited else (f">= {SAVED:.0%} less", less >= SAVED)
-            table.row(where, "billed by the STUB", measured, limit, passed=passed)
+            limit, passed = (
+                ("", None)
+                if why_unlimited
+                else (f">= {LEAST_SAVED_SHARE:.0%} less", less >= LEAST_SAVED_SHARE)
+            )
+            table.print_row(where, "billed by the STUB", measured, limit, passed=passed)
 
 
-def _paid(stub: Served, way: Way, asked: Sequence[Asking]) -> float:
+def _measure_cost(stub: StubServer, way: RequestMethod, asked: Sequence[Request]) -> float:
     """What a workload costs one way, by the STUB's counters."""
     with tempfile.TemporaryDirectory() as folder:
         for day, lines, is_killed in asked:
             frame = (
-                _cleaned(Path(folder), lines, day)
+                _clean_file(Path(folder), lines, day)
                 if way.is_cleaned
                 else pd.DataFrame({"text": lines})
             )
@@ -163,9 +169,9 @@ def _paid(stub: Served, way: Way, asked: Sequence[Asking]) -> float:
             frame.to_parquet(told["frame"])
             command = [sys.executable, __file__, json.dumps(told)]
             if is_killed:
-                _killed(command, stub, len(frame) * K // 2)
+                _run_and_kill(command, stub, len(frame) * K // 2)
             subprocess.run(command, check=True)
-    counted = stub.counters()
+    counted = stub.read_counters()
     stub.reset()
     return (
         counted.n_prompt_tokens * PRICES["prompt_price"]
@@ -173,17 +179,17 @@ def _paid(stub: Served, way: Way, asked: Sequence[Asking]) -> float:
     ) / 1e6
 
 
-def _killed(command: Sequence[str], stub: Served, n_calls: int) -> None:
+def _run_and_kill(command: Sequence[str], stub: StubServer, n_calls: int) -> None:
     """After so many calls."""
     process = subprocess.Popen(command)
-    while stub.counters().n_calls < n_calls:
+    while stub.read_counters().n_calls < n_calls:
         assert process.poll() is None, "it ended before it was killed: give it more prompts"
         time.sleep(0.02)
     process.kill()
     process.wait()
 
 
-def _cleaned(folder: Path, lines: Sequence[str], day: str) -> pd.DataFrame:
+def _clean_file(folder: Path, lines: Sequence[str], day: str) -> pd.DataFrame:
     """The rows of a file as prompts of a day, each once."""
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
@@ -193,23 +199,23 @@ def _cleaned(folder: Path, lines: Sequence[str], day: str) -> pd.DataFrame:
     )
 
 
-def once(url: str, frame: str, least: int | None, store: str) -> None:
+def complete_once(url: str, frame: str, least: int | None, store: str) -> None:
     """The other process: all of a file, without us or with us."""
     asked = pd.read_parquet(frame)
     if least is None:
-        bare(url, asked)
+        run_bare_loop(url, asked)
         return
     with Store.open(store, organization="o", project="p") as kept:
         kept.migrate()
-        ours(kept, asked, url, params=PARAMS.model_copy(update={"least_per_prompt": least}))
+        run_pipeline(kept, asked, url, params=PARAMS.model_copy(update={"least_per_prompt": least}))
 
 
-def _other_process(told: dict[str, Any]) -> None:
+def _run_in_process(told: dict[str, Any]) -> None:
     if "hold" in told:
-        hold(told["hold"], told["k"], told["url"])
+        print_peak(told["hold"], told["k"], told["url"])
     else:
-        once(**told)
+        complete_once(**told)
 
 
 if __name__ == "__main__":
-    _other_process(json.loads(sys.argv[1]))
+    _run_in_process(json.loads(sys.argv[1]))

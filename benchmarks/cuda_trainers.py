@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import Limits, table
+from benchmarks.measurement import Limits, print_table
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.losses import Targets
 from rlhf_pipeline.reward_model.network import NetworkParams, wrap_backbone
-from rlhf_pipeline.reward_model.token_ids import Reader
-from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainerParams, TrainingData
+from rlhf_pipeline.reward_model.token_ids import TokenReader
+from rlhf_pipeline.reward_model.trainers import (
+    TRAINERS,
+    TrainerParams,
+    TrainingContext,
+    TrainingData,
+)
 
 N_PROMPTS, N_COMPLETIONS, N_TOKENS = 64, 8, (64, 512)
 WARM_STEPS, STEPS = 5, 30
 LAYERS, WIDTH = 16, 1024  # 0.30 B with the vocabulary
-WAYS: dict[str, dict[str, Any]] = {
+TRAINER_SETTINGS: dict[str, dict[str, Any]] = {
     "shared text": {"trainer": "shared_text", "texts_per_batch": 32},
     "shared text, gradient checkpointing": {
         "trainer": "shared_text",
@@ -31,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def backbone(layers: int, width: int, vocabulary: int) -> Any:
+def build_backbone(layers: int, width: int, vocabulary: int) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaModel
 
@@ -48,7 +53,7 @@ def backbone(layers: int, width: int, vocabulary: int) -> Any:
     return LlamaModel(config)
 
 
-def synthetic(seed: int, vocabulary: int, n_prompts: int, tokens: tuple[int, int]) -> TrainingData:
+def make_data(seed: int, vocabulary: int, n_prompts: int, tokens: tuple[int, int]) -> TrainingData:
     """All pairs of eight completions a prompt."""
     rng = np.random.default_rng(seed)
     token_ids = [
@@ -68,10 +73,10 @@ def synthetic(seed: int, vocabulary: int, n_prompts: int, tokens: tuple[int, int
     )
 
 
-def measured(
+def measure_training(
     way: dict[str, Any],
     seed: int,
-    reader: Reader,
+    reader: TokenReader,
     device: str,
     *,
     layers: int,
@@ -85,7 +90,7 @@ def measured(
     import torch
 
     vocabulary = len(reader.tokenizer)
-    data = synthetic(seed, vocabulary, n_prompts, N_TOKENS)
+    data = make_data(seed, vocabulary, n_prompts, N_TOKENS)
     shared = {
         "label": "majority",
         "loss": "bradley_terry",
@@ -93,8 +98,8 @@ def measured(
         "precision": "bfloat16",
         "seed": seed,
     }
-    network = wrap_backbone(backbone(layers, width, vocabulary), NetworkParams(), seed=seed)
-    around = Surroundings(tokenizer=reader.tokenizer)
+    network = wrap_backbone(build_backbone(layers, width, vocabulary), NetworkParams(), seed=seed)
+    around = TrainingContext(tokenizer=reader.tokenizer)
     record = None
     for n_steps in (WARM_STEPS, steps):
         if device.startswith("cuda"):
@@ -107,20 +112,20 @@ def measured(
     return record, peak
 
 
-def cuda(limits: Limits, seeds: int) -> None:
+def measure_cuda(limits: Limits, seeds: int) -> None:
     import torch
 
     if not torch.cuda.is_available():
         limits.skip("bf16 on CUDA against TRL: no CUDA here, not run")
         return
     encoder = Encoder(max_tokens=512)
-    reader = Reader.of(encoder.folder, 512, is_causal=True)
+    reader = TokenReader.from_folder(encoder.folder, 512, is_causal=True)
     rows = []
     speed: dict[str, list[float]] = {}
     memory: dict[str, list[float]] = {}
-    for name, way in WAYS.items():
+    for name, way in TRAINER_SETTINGS.items():
         found = [
-            measured(
+            measure_training(
                 way,
                 seed,
                 reader,
@@ -144,14 +149,14 @@ def cuda(limits: Limits, seeds: int) -> None:
                 ),
             )
         )
-    table(
+    print_table(
         f"{torch.cuda.get_device_name()}: bfloat16, causal backbone of {LAYERS} layers and {WIDTH} "
         f"dimensions, {seeds} seeds",
         ("trainer", "pairs a second", "texts a second", "peak memory, GB"),
         rows,
     )
     ours, theirs = (np.median(speed[name]) for name in ("shared text", "TRL, its defaults"))
-    limits.judge(
+    limits.check(
         ours > theirs,
         f"shared text learns from {ours:.0f} pairs a second on CUDA, TRL's defaults from "
         f"{theirs:.0f}",

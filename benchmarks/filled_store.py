@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.bench_store import FIRST, VOTES_PER_COMPARISON
-from benchmarks.web_server import RLHF, ROOT, environ_of, opened
+from benchmarks.web_server import RLHF, ROOT, open_store, server_environment
 from rlhf_pipeline.calibration import calibration_log, calibration_metrics, reliability_table
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.records import CalibrationReport, NewFeedback, utc_now
@@ -21,7 +21,7 @@ from rlhf_pipeline.store import Store
 MODEL = "bench.reward_model@1"
 CALIBRATIONS = 365  # one a day for a year
 VOTES_PER_FEEDBACK = 100
-AT_ONCE = 5_000  # comparisons whose days are read
+ROWS_PER_CHUNK = 5_000  # comparisons whose days are read
 
 
 def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
@@ -30,27 +30,27 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
     home.mkdir(parents=True, exist_ok=True)
     for kind, file in zip(("comparisons", "votes"), files, strict=True):
         n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
-        said = _rlhf(
+        said = _run_rlhf(
             url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])
         )
         if not said.startswith(f"{n:,} imported"):
             raise SystemExit(f"rlhf import {kind}: {said}")
-    _rlhf(url, home, "votes", "annotators", "--publish")
+    _run_rlhf(url, home, "votes", "annotators", "--publish")
     log = home / "calibration_log.json"
-    log.write_text(json.dumps(calibration_log(list(_calibrations()))), encoding="utf-8")
-    _rlhf(url, home, "import", "calibration-log", str(log))
-    with opened(url) as store:
-        ids = store.comparisons.offerable()
+    log.write_text(json.dumps(calibration_log(list(_make_calibrations()))), encoding="utf-8")
+    _run_rlhf(url, home, "import", "calibration-log", str(log))
+    with open_store(url) as store:
+        ids = store.comparisons.find_offerable_ids()
         _predict(store, ids)
         for n in range(max(4, n_votes // VOTES_PER_FEEDBACK)):
-            store.feedback.add(_feedback(n), created_by="bench")
+            store.feedback.add(_make_feedback(n), created_by="bench")
         store.assignments.offer(ids, overlap=1)
 
 
-def _rlhf(url: str, home: Path, *arguments: str) -> str:
+def _run_rlhf(url: str, home: Path, *arguments: str) -> str:
     done = subprocess.run(
         [RLHF, *arguments],
-        env=environ_of(url, home),
+        env=server_environment(url, home),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -63,7 +63,7 @@ def _rlhf(url: str, home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def _calibrations() -> Iterator[CalibrationReport]:
+def _make_calibrations() -> Iterator[CalibrationReport]:
     """Reports of models of another home."""
     rng = np.random.default_rng(3)
     p = rng.uniform(0.02, 0.98, 400)
@@ -90,8 +90,8 @@ def _calibrations() -> Iterator[CalibrationReport]:
 def _predict(store: Store, ids: list[str]) -> None:
     """Of every comparison, by a model that has seen no vote."""
     rng = np.random.default_rng(4)
-    for start in range(0, len(ids), AT_ONCE):
-        shown = store.comparisons.with_ids(ids[start : start + AT_ONCE])
+    for start in range(0, len(ids), ROWS_PER_CHUNK):
+        shown = store.comparisons.with_ids(ids[start : start + ROWS_PER_CHUNK])
         margin = rng.normal(0, 1.5, len(shown))
         rows = {
             "day": shown["day"],
@@ -113,7 +113,7 @@ def _predict(store: Store, ids: list[str]) -> None:
             raise SystemExit(f"{written} of {len(shown)} predictions were written")
 
 
-def _feedback(n: int) -> NewFeedback:
+def _make_feedback(n: int) -> NewFeedback:
     kind, said = (
         ("thumbs", {"value": 1})
         if n % 2

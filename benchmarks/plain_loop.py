@@ -22,7 +22,7 @@ from rlhf_pipeline.calibration import (
     calibration_by_group,
     ceilings_by_group,
     evidently_calibration_report,
-    groups_of,
+    group_comparisons,
     reliability_by_group,
     reliability_diagram,
     voted_rows,
@@ -32,46 +32,46 @@ from rlhf_pipeline.comparisons import PairingParams, pair_completions
 from rlhf_pipeline.completions import CompletionParams, complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.html_report import DayEvidence, html_report
-from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
+from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.reference import current_window, reference_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.evaluation import (
     EvaluationParams,
     GateParams,
+    decide_promotion,
     evaluate,
     frozen_prompt_ids,
     frozen_prompts,
-    gate,
 )
-from rlhf_pipeline.evaluation.plots import loss_curve
-from rlhf_pipeline.expectations import require, suite_for, validate
+from rlhf_pipeline.evaluation.plots import draw_loss_curve
+from rlhf_pipeline.expectations import build_suite, require, validate
 from rlhf_pipeline.frames import SCHEMAS, frame_hash
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
-from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
     agreement,
-    judged_ids,
-    last_words,
+    judged_comparison_ids,
     latest_pairs,
+    latest_votes,
     learn_annotators,
+    noise_ceiling_or_repeats,
     open_test_split,
     preference_pairs,
-    shown_ceiling,
 )
 from rlhf_pipeline.votes.plots import reliability_plot
 
 
 @dataclass
-class Timed:
+class LoopTimes:
     """Seconds by stage and by job of one pass over the jobs, and their seconds of CPU."""
 
     stages: dict[str, float] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Timed:
     cpu: float = 0.0
 
     @contextmanager
-    def job(self, name: str) -> Iterator[None]:
+    def time_job(self, name: str) -> Iterator[None]:
         start, cpu = time.perf_counter(), time.process_time()
         yield
         self.jobs[name] = time.perf_counter() - start
@@ -96,10 +96,10 @@ class PlainScript:
     champions: Champions
     files: Artefacts
     prompt_params: PromptParams
-    timed: Timed = field(default_factory=Timed)
+    timed: LoopTimes = field(default_factory=LoopTimes)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Run]:
+    def time_stage(self, name: str) -> Iterator[Run]:
         start = time.perf_counter()
         with self.registry.run(
             name, {"stage": name}, run_key=f"plain:{name}:{time.time_ns()}"
@@ -107,7 +107,7 @@ class PlainScript:
             yield run
         self.timed.stages[name] = time.perf_counter() - start
 
-    def keep(
+    def deliver(
         self,
         run: Run,
         name: str,
@@ -118,54 +118,57 @@ class PlainScript:
         if isinstance(value, Record):
             self.files.write_record(name, value)
         else:
-            require(validate(value, suite_for(SCHEMAS[name]), name))
+            require(validate(value, build_suite(SCHEMAS[name]), name))
             run.set_tags({"data_hash": frame_hash(value)})
             self.files.write_frame(name, value, day)
         run.log_metrics(metrics)
 
-    def collection(self, day: str) -> None:
-        with self.stage("prompts") as run:
+    def run_collection(self, day: str) -> None:
+        with self.time_stage("prompts") as run:
             prompts = generate(
                 self.prompt_params, day=day, exclude=frozen_prompt_ids(frozen_prompts())
             )
-            self.keep(run, "prompts", prompts, {"n_prompts": len(prompts)}, day)
-        with self.stage("completions") as run:
+            self.deliver(run, "prompts", prompts, {"n_prompts": len(prompts)}, day)
+        with self.time_stage("completions") as run:
             backend = self.champions.backend(self.settings)
             completions = complete_prompts(
                 prompts, backend, CompletionParams(), cache=self.store.completions_cache
             )
-            self.keep(run, "completions", completions, {"n_completions": len(completions)}, day)
-        with self.stage("comparisons") as run:
+            self.deliver(run, "completions", completions, {"n_completions": len(completions)}, day)
+        with self.time_stage("comparisons") as run:
             before = [(date.fromisoformat(day) - timedelta(days=n)).isoformat() for n in (1, 2, 3)]
             earlier = self.store.comparisons.for_days(before)
             comparisons = pair_completions(
                 prompts, completions, PairingParams(), day=day, earlier=earlier
             )
             judge = self.champions.judge()
-            predictions = self._predicted(judge, comparisons) if judge else None
+            predictions = self._predict(judge, comparisons) if judge else None
             self.store.comparisons.publish(comparisons, predictions, published_at=utc_now())
-            self.keep(run, "comparisons", comparisons, {"n_comparisons": len(comparisons)}, day)
+            self.deliver(run, "comparisons", comparisons, {"n_comparisons": len(comparisons)}, day)
 
-    def feedback(self, day: str) -> None:
-        with self.stage("votes") as run:
+    def run_feedback(self, day: str) -> None:
+        with self.time_stage("votes") as run:
             votes = self.store.votes.snapshot([day])
             agreement(votes)
-            self.keep(run, "votes", votes, {"n_votes": len(votes)}, day)
-        with self.stage("preference_pairs") as run:
+            self.deliver(run, "votes", votes, {"n_votes": len(votes)}, day)
+        with self.time_stage("preference_pairs") as run:
             judged = votes["comparison_id"].unique().tolist()
-            all_votes = self.store.votes.on(judged, up_to_seq=int(votes["seq"].max()))
+            all_votes = self.store.votes.for_comparisons(judged, up_to_seq=int(votes["seq"].max()))
             pairs = preference_pairs(
                 all_votes, self.store.comparisons.with_ids(judged), PairParams()
             ).assign(day=day)
-            self.keep(run, "preference_pairs", pairs, {"n_pairs": len(pairs)}, day)
-        with self.stage("reflection_log") as run:
-            found = [self.store.predictions.for_days([day]), self.store.predictions.of(judged)]
+            self.deliver(run, "preference_pairs", pairs, {"n_pairs": len(pairs)}, day)
+        with self.time_stage("reflection_log") as run:
+            found = [
+                self.store.predictions.for_days([day]),
+                self.store.predictions.for_comparisons(judged),
+            ]
             predictions = pd.concat(found).drop_duplicates(["comparison_id", "reward_model"])
             reflections = reflect(predictions, votes, strict=False)
-            self.keep(run, "reflection_log", reflections, {"n_rows": len(reflections)}, day)
-        with self.stage("drift_report") as run:
-            report = self._drift_report(day, reflections, votes, run)
-            self.keep(
+            self.deliver(run, "reflection_log", reflections, {"n_rows": len(reflections)}, day)
+        with self.time_stage("drift_report") as run:
+            report = self._make_drift_report(day, reflections, votes, run)
+            self.deliver(
                 run,
                 "drift_report",
                 report,
@@ -173,7 +176,7 @@ class PlainScript:
                 day,
             )
 
-    def _drift_report(
+    def _make_drift_report(
         self, day: str, reflections: pd.DataFrame, votes: pd.DataFrame, run: Run
     ) -> pd.DataFrame:
         judged, params = reflections[reflections["is_error"].notna()], DriftParams()
@@ -200,8 +203,8 @@ class PlainScript:
         )
         judgements, ceiling, groups = (
             judged_predictions(mine),
-            shown_ceiling(votes),
-            groups_of(texts),
+            noise_ceiling_or_repeats(votes),
+            group_comparisons(texts),
         )
         by_group = calibration_by_group(
             judgements["p"],
@@ -231,7 +234,7 @@ class PlainScript:
         run.log_text(json.dumps(data_drift), "data_drift.json")
         errors = self.store.detectors.errors_after(label)
         run.log_figure(
-            drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label),
+            draw_drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label),
             "drift_timeline.png",
         )
         shown = DayEvidence(
@@ -246,28 +249,28 @@ class PlainScript:
             warnings=[*found.warnings],
             noise_ceiling=ceiling,
             by_group=by_group,
-            texts=self._texts,
+            texts=self._load_texts,
             data_drift=data_drift,
         )
-        run.log_text(html_report(shown, params), f"drift_report_{day}.html")
+        run.log_text(render_html_report(shown, params), f"drift_report_{day}.html")
         return report
 
-    def _texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def _load_texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         return {
             row.comparison_id: (row.prompt, row.completion_a)
             for row in self.store.comparisons.with_ids(ids).itertuples()
         }
 
-    def retraining(self, day: str) -> None:
+    def run_retraining(self, day: str) -> None:
         votes = self.files.read_days("votes", self.files.days("votes"))
         pairs = latest_pairs(
             self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes
         )
-        with self.stage("annotator_model") as run:
-            cast = last_words(votes)
+        with self.time_stage("annotator_model") as run:
+            cast = latest_votes(votes)
             learnt = learn_annotators(
                 cast,
-                self.store.comparisons.with_ids(judged_ids(cast)),
+                self.store.comparisons.with_ids(judged_comparison_ids(cast)),
                 efforts=self.store.votes.efforts(),
                 passes=self.store.votes.repeat_passes(cast["day"].unique().tolist()),
             )
@@ -275,8 +278,10 @@ class PlainScript:
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
             run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")
-            self.keep(run, "annotator_model", learnt.labels, {"n_annotators": len(learnt.figures)})
-        with self.stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
+            self.deliver(
+                run, "annotator_model", learnt.labels, {"n_annotators": len(learnt.figures)}
+            )
+        with self.time_stage("reward_model") as run, tempfile.TemporaryDirectory() as folder:
             champion = self.champions.judge()
             warm_start = champion.reward_model if champion else None
             fitted = fit_reward_model(
@@ -296,21 +301,23 @@ class PlainScript:
             )
             self.registry.set_alias("reward_model", "candidate", version.version)
             run.log_figure(
-                loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label),
+                draw_loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label),
                 "loss_curve.png",
             )
-            self.keep(run, "reward_model", version, {"n_train": fitted.report.n_train})
-        with self.stage("calibration") as run:
+            self.deliver(run, "reward_model", version, {"n_train": fitted.report.n_train})
+        with self.time_stage("calibration") as run:
             judge = self.champions.judge(version)
             assert judge is not None
-            groups = groups_of(self.store.comparisons.with_ids(pairs["comparison_id"].tolist()))
+            groups = group_comparisons(
+                self.store.comparisons.with_ids(pairs["comparison_id"].tolist())
+            )
             calibrator, report = calibrate(
                 pairs,
                 judge.reward_model,
                 CalibrationParams(),
                 reward_model_label=version.label,
                 data_hash=version.data_hash or "",
-                noise_ceiling=shown_ceiling(votes),
+                noise_ceiling=noise_ceiling_or_repeats(votes),
                 groups=groups,
                 group_ceilings=ceilings_by_group(votes, groups),
                 record=opening_recorder(self.registry),
@@ -338,29 +345,31 @@ class PlainScript:
             run.log_figure(reliability_diagram(report), "reliability_diagram.png")
             run.log_figure(reliability_by_group(report) or b"", "reliability_by_group.png")
             verdict = assess(judge, self.champions.judge(), calib, ceiling=report.noise_ceiling)
-            self.keep(run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value})
+            self.deliver(
+                run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value}
+            )
             if verdict.is_accepted:
                 self.champions.promote(
                     "reward_model", version, reason=verdict.reason, actor="benchmark"
                 )
         frozen = frozen_prompts()
-        with self.stage("retraining_set") as run:
+        with self.time_stage("retraining_set") as run:
             reflections = self.files.read_days("reflection_log", self.files.days("reflection_log"))
             scores = pd.DataFrame(
                 {"comparison_id": pairs["comparison_id"], "p_chosen": judge.p_chosen(pairs)}
             )
-            frame = select(
+            frame = select_pairs(
                 pairs,
                 scores,
                 reflections,
                 SelectionParams(),
                 frozen_prompt_ids=frozen_prompt_ids(frozen),
             )
-            assert not verify_retraining_set(
+            assert not find_set_problems(
                 frame, frozen_prompt_ids(frozen), SelectionParams().min_pairs
             )
-            self.keep(run, "retraining_set", frame, {"n_pairs": len(frame)})
-        with self.stage("candidate_model") as run:
+            self.deliver(run, "retraining_set", frame, {"n_pairs": len(frame)})
+        with self.time_stage("candidate_model") as run:
             parent, out = self.champions.policy(), self.settings.models / "candidates" / "plain"
             trained = train_candidate(
                 "dpo", self.champions.policy_folder(parent), frame, out, StrategyParams()
@@ -369,27 +378,27 @@ class PlainScript:
                 "policy", out / "model", run=run, parent=parent.label, data_hash=trained.data_hash
             )
             self.registry.set_alias("policy", "candidate", candidate.version)
-            run.log_figure(loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png")
-            self.keep(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
-        with self.stage("evaluation") as run:
-            result, samples = self._evaluation(candidate, parent, judge)
+            run.log_figure(
+                draw_loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png"
+            )
+            self.deliver(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
+        with self.time_stage("evaluation") as run:
+            result, samples = self._evaluate(candidate, parent, judge)
             base = self.registry.get("policy", 1) or parent
             from_base = (
-                result
-                if base.label == parent.label
-                else self._evaluation(candidate, base, judge)[0]
+                result if base.label == parent.label else self._evaluate(candidate, base, judge)[0]
             )
             result = result.model_copy(
                 update={"base": base.label, "win_rate_against_base": from_base.win_rate}
             )
             run.log_text(samples.to_json(orient="records", lines=True), "samples.jsonl")
-            self.keep(run, "evaluation", result, {"win_rate": result.win_rate.value})
-        with self.stage("gate") as run:
-            decision = gate(result, GateParams())
-            self.keep(run, "gate", decision, {"promoted": float(decision.promoted)})
+            self.deliver(run, "evaluation", result, {"win_rate": result.win_rate.value})
+        with self.time_stage("gate") as run:
+            decision = decide_promotion(result, GateParams())
+            self.deliver(run, "gate", decision, {"promoted": float(decision.promoted)})
             self.store.gates.record(decision)
 
-    def _evaluation(
+    def _evaluate(
         self, candidate: ModelVersion, other: ModelVersion, judge: Judge
     ) -> tuple[Evaluation, pd.DataFrame]:
         return evaluate(
@@ -404,7 +413,7 @@ class PlainScript:
             calibrator=judge.calibrator,
         )
 
-    def _predicted(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:
+    def _predict(self, judge: Judge, comparisons: pd.DataFrame) -> pd.DataFrame:
         return predict(
             comparisons,
             judge.reward_model,

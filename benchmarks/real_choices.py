@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmarks.measuring import Limits, table
+from benchmarks.measurement import Limits, print_table
 from rlhf_pipeline.calibration import CALIBRATORS, Calibrator, log_loss
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
 from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams
-from rlhf_pipeline.reward_model.judging import margins_of
-from rlhf_pipeline.reward_model.labels import with_soft_labels
-from rlhf_pipeline.reward_model.length import length_effect, length_of
+from rlhf_pipeline.reward_model.held_out_evaluation import margins_of
+from rlhf_pipeline.reward_model.labels import join_soft_labels
+from rlhf_pipeline.reward_model.length_bias import log_lengths, measure_length_effect
 from rlhf_pipeline.votes import (
     PairParams,
     gold_ceiling,
@@ -40,7 +40,7 @@ ENSEMBLE, HIDDEN = "used, ensemble of 5", "used, with a hidden layer"
 
 
 @dataclass
-class Fitted:
+class FittedProject:
     """What raw files became. `pairs` hold the test split, which `tables` opens. `labels` are the
     annotator model's, without a test vote.
     """
@@ -57,11 +57,11 @@ class Fitted:
     def source(self) -> dict[str, str]:
         return dict(zip(self.comparisons["comparison_id"], self.comparisons["source"], strict=True))
 
-    def of(self, source: str, pairs: pd.DataFrame) -> pd.DataFrame:
+    def select_source(self, source: str, pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs[pairs["comparison_id"].map(self.source) == source].reset_index(drop=True)
 
 
-class Remembering(EmbeddingRewardModel):
+class CachedFeaturesModel(EmbeddingRewardModel):
     """Asks for what it sees of a completion once: cross-validation would ask for the same a hundred
     times.
     """
@@ -84,43 +84,45 @@ class Remembering(EmbeddingRewardModel):
         return np.stack([self.seen[key] for key in keys])
 
 
-def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, RewardModelParams]]:
+def make_variants(
+    fitted: FittedProject, splits: set[str]
+) -> dict[str, tuple[pd.DataFrame, RewardModelParams]]:
     """Training pairs of those splits by what is learnt from each, and how. A pair without votes is
     learnt as its known right choice.
     """
 
-    def of_splits(frame: pd.DataFrame) -> pd.DataFrame:
+    def select_splits(frame: pd.DataFrame) -> pd.DataFrame:
         return frame[frame["split"].isin(splits)]
 
-    def completed(frame: pd.DataFrame) -> pd.DataFrame:
+    def add_gold_pairs(frame: pd.DataFrame) -> pd.DataFrame:
         return concat(
             [frame, certain[~certain["comparison_id"].isin(frame["comparison_id"])]],
             PREFERENCE_PAIRS,
         )
 
-    def soft(frame: pd.DataFrame) -> pd.DataFrame:
-        joined = with_soft_labels(frame, fitted.labels)
+    def add_soft_labels(frame: pd.DataFrame) -> pd.DataFrame:
+        joined = join_soft_labels(frame, fitted.labels)
         return joined.assign(soft_label=joined["soft_label"].fillna(joined["agreement"]))
 
     tied = PairParams(keep_even_splits=True, keep_only_ties=True)
-    voted = of_splits(preference_pairs(fitted.votes, fitted.comparisons))
-    with_ties = of_splits(preference_pairs(fitted.votes, fitted.comparisons, tied))
-    certain = of_splits(gold_pairs(fitted.comparisons))
-    gold = of_splits(gold_pairs(fitted.comparisons, voted))
+    voted = select_splits(preference_pairs(fitted.votes, fitted.comparisons))
+    with_ties = select_splits(preference_pairs(fitted.votes, fitted.comparisons, tied))
+    certain = select_splits(gold_pairs(fitted.comparisons))
+    gold = select_splits(gold_pairs(fitted.comparisons, voted))
     used = concat(
         [gold, voted[~voted["comparison_id"].isin(gold["comparison_id"])]], PREFERENCE_PAIRS
     )
     return {
         USED: (used, RewardModelParams()),
-        MAJORITY: (completed(voted), RewardModelParams(label="majority")),
-        "votes' shares": (completed(voted), RewardModelParams()),
-        SOFT: (soft(completed(voted)), RewardModelParams(label="annotators")),
+        MAJORITY: (add_gold_pairs(voted), RewardModelParams(label="majority")),
+        "votes' shares": (add_gold_pairs(voted), RewardModelParams()),
+        SOFT: (add_soft_labels(add_gold_pairs(voted)), RewardModelParams(label="annotators")),
         "annotator model's soft labels, ties kept": (
-            soft(completed(with_ties)),
+            add_soft_labels(add_gold_pairs(with_ties)),
             RewardModelParams(label="annotators"),
         ),
         "votes' shares, ties by Davidson": (
-            completed(with_ties),
+            add_gold_pairs(with_ties),
             RewardModelParams(loss="davidson"),
         ),
         ENSEMBLE: (used, RewardModelParams(n_members=5)),
@@ -130,7 +132,7 @@ def variants(fitted: Fitted, splits: set[str]) -> dict[str, tuple[pd.DataFrame, 
 
 
 @dataclass(frozen=True)
-class NewDebates:
+class HeldOutDebates:
     """Convarg's train and calib pairs by the known right choice, and the debate of each of all
     comparisons.
     """
@@ -139,17 +141,17 @@ class NewDebates:
     debate: "pd.Series[str]"
 
     @classmethod
-    def of(cls, fitted: Fitted) -> "NewDebates":
+    def from_project(cls, fitted: FittedProject) -> "HeldOutDebates":
         certain = gold_pairs(fitted.comparisons)
-        judged = fitted.of(CONVARG, certain[certain["split"].isin(["train", "calib"])])
+        judged = fitted.select_source(CONVARG, certain[certain["split"].isin(["train", "calib"])])
         return cls(judged, fitted.comparisons.set_index("comparison_id")["split_group"])
 
     @property
-    def of_judged(self) -> npt.NDArray[np.object_]:
+    def debates(self) -> npt.NDArray[np.object_]:
         return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
 
-    def margins(
-        self, fitted: Fitted, pairs: pd.DataFrame, params: RewardModelParams
+    def predict_margins(
+        self, fitted: FittedProject, pairs: pd.DataFrame, params: RewardModelParams
     ) -> tuple[Floats, float]:
         """Of each judged pair by a model that learnt from all debates but its own, toward the right
         choice; and the L2 of these models.
@@ -161,22 +163,22 @@ class NewDebates:
             np.full(len(self.judged), np.nan),
             pairs["comparison_id"].map(self.debate).to_numpy(),
         )
-        own = params.embedding()
-        whole = Remembering(
+        own = params.to_embedding_params()
+        whole = CachedFeaturesModel(
             own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder
         ).fit(pairs)
         own = own.model_copy(
             update={"l2_grid": [whole.l2_], "context_penalty_grid": [whole.context_penalty_]}
         )
-        for left_out in np.unique(self.of_judged):
-            model = Remembering(own, fitted.model.encoder).fit(
+        for left_out in np.unique(self.debates):
+            model = CachedFeaturesModel(own, fitted.model.encoder).fit(
                 pairs[of_pair != left_out].reset_index(drop=True)
             )
-            is_out = self.of_judged == left_out
+            is_out = self.debates == left_out
             margins[is_out] = margins_of(model, self.judged[is_out])
         return margins, float(own.l2_grid[0])
 
-    def calibrator(self, margins: Floats) -> tuple[Calibrator, dict[str, float]]:
+    def choose_calibrator(self, margins: Floats) -> tuple[Calibrator, dict[str, float]]:
         """Of `margins` the method that loses least on debates it was not fitted to, fitted to all
         of them; and what each method lost.
 
@@ -195,28 +197,28 @@ class NewDebates:
         losses = {}
         for method in CALIBRATORS:
             p = np.full(len(margins), np.nan)
-            for left_out in np.unique(self.of_judged):
-                is_out = self.of_judged == left_out
+            for left_out in np.unique(self.debates):
+                is_out = self.debates == left_out
                 p[is_out] = fit(method, margins[~is_out]).transform(margins[is_out])
             losses[method] = log_loss(p, np.ones(len(p)))
         return fit(min(losses, key=lambda method: losses[method]), margins), losses
 
 
-def choices(fitted: Fitted, limits: Limits) -> None:
+def compare_choices(fitted: FittedProject, limits: Limits) -> None:
     """What labels and heads would have done on debates left out. No test pair."""
-    new = NewDebates.of(fitted)
-    judged, of_judged = new.judged, new.of_judged
+    new = HeldOutDebates.from_project(fitted)
+    judged, of_judged = new.judged, new.debates
     gaps, turned = (
-        length_of(judged["chosen"]) - length_of(judged["rejected"]),
+        log_lengths(judged["chosen"]) - log_lengths(judged["rejected"]),
         (judged["chosen_side"] == "b").to_numpy(),
     )
     rows: list[tuple[object, ...]] = []
     accuracy: dict[str, float] = {}
-    for name, (pairs, params) in variants(fitted, {"train", "calib"}).items():
-        margins, l2 = new.margins(fitted, pairs, params)
+    for name, (pairs, params) in make_variants(fitted, {"train", "calib"}).items():
+        margins, l2 = new.predict_margins(fitted, pairs, params)
         by_debate = pd.Series(margins > 0).groupby(of_judged).mean()
         accuracy[name] = float((margins > 0).mean())
-        effect = length_effect(margins, gaps, turned, 0.0, is_debiased=False)
+        effect = measure_length_effect(margins, gaps, turned, 0.0, is_debiased=False)
         rows.append(
             (
                 name,
@@ -252,7 +254,7 @@ def choices(fitted: Fitted, limits: Limits) -> None:
         )
     )
     n = len(np.unique(of_judged))
-    table(
+    print_table(
         f"Convarg's {n} train and calib debates, one left out at a time (95 % over debates); "
         f"{len(judged)} pairs judged by the known right choice",
         (
@@ -265,7 +267,7 @@ def choices(fitted: Fitted, limits: Limits) -> None:
         ),
         rows,
     )
-    limits.judge(
+    limits.check(
         accuracy[SOFT] >= accuracy[MAJORITY],
         f"new debates: soft labels {accuracy[SOFT]:.3f}, majority {accuracy[MAJORITY]:.3f}; at "
         "least as good wanted",

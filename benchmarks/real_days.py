@@ -26,7 +26,12 @@ from rlhf_pipeline.records import DriftEvent, ModelVersion, TriggerEvidence, utc
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.retraining.triggers import decide
 from rlhf_pipeline.reward_model import Encoder, RewardModelParams, fit_reward_model
-from rlhf_pipeline.votes import TasteChanges, preference_pairs, shown_ceiling, to_log
+from rlhf_pipeline.votes import (
+    TasteChanges,
+    log_opening,
+    noise_ceiling_or_repeats,
+    preference_pairs,
+)
 from rlhf_pipeline.votes.test_split import Recorder
 
 NAME = "real.reward_model"
@@ -37,7 +42,7 @@ DEFAULTS = {
 
 
 @dataclass
-class Served:
+class ServedModel:
     """One model's time: from which vote on, why it was fitted, what drift was measured from."""
 
     judge: Judge
@@ -50,7 +55,7 @@ class Served:
 
 @dataclass
 class RealDays:
-    """`comparisons` and dated `votes` in order of time; `live` goes through all days. `record` is
+    """`comparisons` and dated `votes` in order of time; `run` goes through all days. `record` is
     told of each model's report on test pairs.
     """
 
@@ -58,8 +63,8 @@ class RealDays:
     votes: pd.DataFrame
     encoder: Encoder
     told: Callable[[str], None] = print
-    record: Recorder = to_log
-    models: list[Served] = field(default_factory=list)
+    record: Recorder = log_opening
+    models: list[ServedModel] = field(default_factory=list)
     predictions: list[pd.DataFrame] = field(default_factory=list)
     reflections: list[pd.DataFrame] = field(default_factory=list)
     reports: list[pd.DataFrame] = field(default_factory=list)
@@ -72,7 +77,7 @@ class RealDays:
     _changed_at: list[int] = field(default_factory=list)
     _refused_at: int | None = None
 
-    def live(self) -> "RealDays":
+    def run(self) -> "RealDays":
         usable = self.comparisons[self.comparisons["flag"].isna()]
         self.comparisons = usable
         self.votes = self.votes[
@@ -81,22 +86,22 @@ class RealDays:
         ].sort_values("seq")
         self._first_seq = self.votes.groupby("comparison_id")["seq"].min()
         for day in sorted(self.votes["day"].unique()):
-            self._live(day)
+            self._run_day(day)
         return self
 
     @property
-    def serving(self) -> Served | None:
+    def current_model(self) -> ServedModel | None:
         return self.models[-1] if self.models else None
 
-    def _live(self, day: str) -> None:
+    def _run_day(self, day: str) -> None:
         votes = self.votes[self.votes["day"] == day]
         last_seq = int(votes["seq"].max())
-        if self.serving:
-            self._predict(day, votes, self.serving.judge)
+        if self.current_model:
+            self._predict(day, votes, self.current_model.judge)
         rows = (
             reflect(concat(self.predictions, PREDICTIONS), votes, strict=False)
             if self.predictions
-            else REFLECTIONS.empty()
+            else REFLECTIONS.empty_frame()
         )
         rows = rows[rows["vote_id"].notna()]
         self.reflections.append(rows)
@@ -177,16 +182,16 @@ class RealDays:
                 seen[seen["seq"] > self._refused_at]["comparison_id"].nunique()
                 >= DEFAULTS["retry_after_pairs"]
             )
-        if self.serving is None:
+        if self.current_model is None:
             return bool(seen["comparison_id"].nunique() >= DEFAULTS["min_new_pairs"])
-        new = seen[seen["seq"] > (self.serving.judge.version.data_seq or 0)][
+        new = seen[seen["seq"] > (self.current_model.judge.version.data_seq or 0)][
             "comparison_id"
         ].nunique()
         in_calib = self.comparisons.loc[self.comparisons["split"] == "calib", "comparison_id"]
         n_calib = seen[seen["comparison_id"].isin(in_calib)]["comparison_id"].nunique()
         return bool(
             new >= DEFAULTS["refit_after_pairs"]
-            or (not self.serving.is_calibrated and n_calib >= CalibrationParams().min_pairs)
+            or (not self.current_model.is_calibrated and n_calib >= CalibrationParams().min_pairs)
         )
 
     def _learn(self, seq: int, reason: str) -> None:
@@ -197,7 +202,7 @@ class RealDays:
         pairs = preference_pairs(
             seen, self.comparisons[self.comparisons["comparison_id"].isin(seen["comparison_id"])]
         )
-        before, changes = self.serving, TasteChanges(max(self._changed_at, default=None))
+        before, changes = self.current_model, TasteChanges(max(self._changed_at, default=None))
         fitted = fit_reward_model(
             pairs,
             RewardModelParams(),
@@ -225,7 +230,7 @@ class RealDays:
             params,
             reward_model_label=version.label,
             data_hash=version.data_hash or "",
-            noise_ceiling=shown_ceiling(seen),
+            noise_ceiling=noise_ceiling_or_repeats(seen),
             taste_changes=changes,
             record=self.record,
         )
@@ -256,18 +261,18 @@ class RealDays:
                 embed=judge.embed,
                 taste_changes=changes,
             )
-        self.models.append(Served(judge, seq + 1, reason, reference, bool(report.candidates)))
+        self.models.append(ServedModel(judge, seq + 1, reason, reference, bool(report.candidates)))
 
     def _decide(self, day: str, seq: int) -> str:
         """The trigger's decision at the end of the day, on the events there are."""
         now = datetime.combine(date.fromisoformat(day) + timedelta(days=1), time(), UTC)
         new = self.events[self._n_decided :]
-        if not new or self.serving is None:
+        if not new or self.current_model is None:
             return ""
         held = self.events[self._held_from : self._n_decided]
         decision = decide(
             TriggerEvidence(
-                champion=self.serving.judge.label,
+                champion=self.current_model.judge.label,
                 open_events=tuple(new),
                 held_events=tuple(held),
                 last_fired_at=self._fired_at,

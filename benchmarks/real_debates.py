@@ -1,7 +1,7 @@
 """convarg as fine-tuned models learn it, and what is chosen on its train and calib debates, left
 out in turn: labels, recipes, ensembles.
 
-Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `Real.open_test`,
+Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `ConvargData.open_test`,
 on record.
 """
 
@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from benchmarks.bench_real import CONVARG, FILES, RLHF
-from benchmarks.looks import Looks
-from benchmarks.measuring import table
-from benchmarks.trainer_runs import Run, Spec, run
+from benchmarks.measurement import print_table
+from benchmarks.opening_log import OpeningLog
+from benchmarks.trainer_runs import TrainingRun, TrainingSpec, load_or_run
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, concat
@@ -30,8 +30,8 @@ from rlhf_pipeline.reward_model import (
     TransformerRewardModel,
     load_reward_model,
 )
-from rlhf_pipeline.reward_model.judging import margins_of
-from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.reward_model.held_out_evaluation import margins_of
+from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.votes import (
     PairParams,
@@ -46,7 +46,7 @@ from rlhf_pipeline.votes import (
 Floats = npt.NDArray[np.float64]
 
 FOLDS = 3  # of three or four debates each
-NEVER_S = 1e9  # a training that has learnt from the calib debates is not judged on them
+INFINITE_S = 1e9  # a training that has learnt from the calib debates is not judged on them
 # A training that is to be held to the limit takes no longer: what fine-tuning was seen to need when
 # the limit was set.
 AT_MOST_CPU_S = 240.0
@@ -78,7 +78,7 @@ MIXED = "one of each of the votes' labels"
 MEMBERS: dict[str, tuple[str, ...]] = {MIXED: (SOFT, ALL, ANNOTATORS, MAJORITY)}
 # A head on the encoder as it is, beside the seeds of what learnt the same: it sees sentences and
 # length, and errs elsewhere.
-HEAD, BESIDE = (
+HEAD, WITH_HEAD = (
     f"{ALL}, head on the frozen encoder",
     f"{ALL}, mean of the seeds' and the head's scores",
 )
@@ -98,32 +98,32 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {label: (label, {}) for label 
 }
 
 
-class Real:
+class ConvargData:
     """convarg's comparisons and votes, and files of pairs to train and to judge on. The test pairs
     come through one door, on record.
     """
 
-    def __init__(self, data: Path, runs: Path, looks: Looks) -> None:
+    def __init__(self, data: Path, runs: Path, looks: OpeningLog) -> None:
         self.looks = looks
         home = runs / "home"
         store = (
             Workspace(Settings(home=home, project="real")).store
             if (home / "imported").exists()
-            else _imported(data, home)
+            else _import_convarg(data, home)
         )
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
         self.comparisons = comparisons[comparisons["source"] == CONVARG].reset_index(drop=True)
-        self.votes = store.votes.on(self.comparisons["comparison_id"].tolist())
+        self.votes = store.votes.for_comparisons(self.comparisons["comparison_id"].tolist())
         self.gold = gold_pairs(self.comparisons)
         self.folder = runs
-        train = labelled(self.comparisons, self.votes, SOFT)
-        self.one_vote = self.kept(
+        train = label_pairs(self.comparisons, self.votes, SOFT)
+        self.one_vote = self.save_pairs(
             "one-vote", train[train["split"] == "train"].assign(n_votes=1, agreement=1.0, n_ties=0)
         )
-        self.calib = self.kept("calib", self.gold[self.gold["split"] == "calib"])
+        self.calib = self.save_pairs("calib", self.gold[self.gold["split"] == "calib"])
         self._train: dict[str, str] = {}
 
-    def kept(self, name: str, pairs: pd.DataFrame) -> str:
+    def save_pairs(self, name: str, pairs: pd.DataFrame) -> str:
         path = self.folder / f"{name}.parquet"
         pairs.reset_index(drop=True).to_parquet(path)
         return str(path)
@@ -134,8 +134,8 @@ class Real:
         """
         if label not in self._train:
             of_train = self.comparisons[self.comparisons["split"] == "train"]
-            self._train[label] = self.kept(
-                f"train-{list(LABELS).index(label)}", labelled(of_train, self.votes, label)
+            self._train[label] = self.save_pairs(
+                f"train-{list(LABELS).index(label)}", label_pairs(of_train, self.votes, label)
             )
         return self._train[label]
 
@@ -154,7 +154,7 @@ class Real:
         )
 
 
-def _imported(data: Path, home: Path) -> Any:
+def _import_convarg(data: Path, home: Path) -> Any:
     for kind, more in (("comparisons", []), ("votes", ["--no-replay"])):
         command = [
             RLHF,
@@ -178,7 +178,7 @@ def _imported(data: Path, home: Path) -> Any:
     return Workspace(Settings(home=home, project="real")).store
 
 
-def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
+def label_pairs(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.DataFrame:
     """The pairs to learn from by a label: those with a majority, with a known right choice, or all,
     evenly split ones and ties as halves.
 
@@ -194,13 +194,13 @@ def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame, label: str) -> pd.D
         mine, comparisons, PairParams(keep_even_splits=True, keep_only_ties=True)
     )
     return (
-        with_soft_labels(voted, joint_model(mine, comparisons).labels)
+        join_soft_labels(voted, joint_model(mine, comparisons).labels)
         if label == ANNOTATORS
         else voted
     )
 
 
-class Mean:
+class MeanModel:
     """Fitted models whose mean is the score: what `n_members` fits, put together from single
     runs.
     """
@@ -216,18 +216,18 @@ class Mean:
         return np.mean([model.score(prompts, completions) for model in self.models], axis=0)
 
 
-def loaded(one: Run) -> TransformerRewardModel:
+def load_run(one: TrainingRun) -> TransformerRewardModel:
     model = load_reward_model(Path(one.folder))
     assert isinstance(model, TransformerRewardModel)
     return model
 
 
-def told(values: Sequence[float], digits: int = 3) -> str:
+def format_range(values: Sequence[float], digits: int = 3) -> str:
     return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class HeldOutMargins:
     """The pairs of the ten debates that hold no test pair, and what models of the other debates
     said of each.
 
@@ -245,18 +245,20 @@ class LeftOut:
         return self.judged["comparison_id"].map(self.debate).to_numpy(dtype=object)
 
 
-def with_head(pairs: str, label: str) -> tuple[EmbeddingRewardModel, float]:
+def fit_head_on(pairs: str, label: str) -> tuple[EmbeddingRewardModel, float]:
     """A head on the frozen encoder that learnt these pairs, and its CPU seconds, those of embedding
     every text with them.
     """
     began = time.process_time()
-    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).embedding()).fit(
+    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).to_embedding_params()).fit(
         pd.read_parquet(pairs)
     )
     return model, time.process_time() - began
 
 
-def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, Any]]]) -> LeftOut:
+def predict_held_out(
+    real: ConvargData, seeds: int, variants: dict[str, tuple[str, dict[str, Any]]]
+) -> HeldOutMargins:
     """FOLDS parts of the debates in turn. A debate's own votes teach nothing about it: the
     annotator model is fitted without them too.
 
@@ -268,69 +270,79 @@ def left_out(real: Real, seeds: int, variants: dict[str, tuple[str, dict[str, An
     fold = {name: i % FOLDS for i, name in enumerate(sorted(debate.unique()))}
     gold = real.gold[real.gold["split"] != "test"]
     part = gold["comparison_id"].map(debate).map(fold).to_numpy()
-    specs: dict[tuple[str, int, int], Spec] = {}
+    specs: dict[tuple[str, int, int], TrainingSpec] = {}
     for k in range(FOLDS):
         inside = comparisons[comparisons["split_group"].map(fold) != k]
-        held_out = real.kept(f"debates-held-out-{k}", gold[part == k])
+        held_out = real.save_pairs(f"debates-held-out-{k}", gold[part == k])
         used = dict.fromkeys(label for label, _ in variants.values())
         number = list(LABELS).index  # whoever asks for fewer labels finds the same trainings
         train = {
-            label: real.kept(
-                f"debates-train-{k}-{number(label)}", labelled(inside, real.votes, label)
+            label: real.save_pairs(
+                f"debates-train-{k}-{number(label)}", label_pairs(inside, real.votes, label)
             )
             for label in used
         }
         for name, (label, changes) in variants.items():
             for seed in range(seeds):
-                specs[name, seed, k] = Spec(
+                specs[name, seed, k] = TrainingSpec(
                     RECIPE | LABELS[label] | changes | {"seed": seed}, train[label], held_out
                 )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         runs = dict(
-            zip(specs, pool.map(lambda spec: run(spec, real.folder), specs.values()), strict=True)
+            zip(
+                specs,
+                pool.map(lambda spec: load_or_run(spec, real.folder), specs.values()),
+                strict=True,
+            )
         )
     margins = {name: np.full((seeds, len(gold)), np.nan) for name in variants}
     cpu_s = dict.fromkeys(variants, 0.0)
     for (name, seed, k), one in runs.items():
-        margins[name][seed, part == k] = margins_of(loaded(one), gold[part == k])
+        margins[name][seed, part == k] = margins_of(load_run(one), gold[part == k])
         cpu_s[name] += one.cpu_s / seeds / FOLDS
     if ALL in variants:
         margins[HEAD], cpu_s[HEAD] = np.full((1, len(gold)), np.nan), 0.0
         for k in range(FOLDS):
-            head, spent_s = with_head(
+            head, spent_s = fit_head_on(
                 next(spec.train for (name, _, of), spec in specs.items() if (name, of) == (ALL, k)),
                 ALL,
             )
             margins[HEAD][0, part == k] = margins_of(head, gold[part == k])
             cpu_s[HEAD] += spent_s / FOLDS
-        margins[BESIDE] = np.concatenate([margins[ALL], margins[HEAD]]).mean(axis=0, keepdims=True)
-        cpu_s[BESIDE] = seeds * cpu_s[ALL] + cpu_s[HEAD]
-    return LeftOut(gold, debate, margins, cpu_s)
+        margins[WITH_HEAD] = np.concatenate([margins[ALL], margins[HEAD]]).mean(
+            axis=0, keepdims=True
+        )
+        cpu_s[WITH_HEAD] = seeds * cpu_s[ALL] + cpu_s[HEAD]
+    return HeldOutMargins(gold, debate, margins, cpu_s)
 
 
-def all_ten(real: Real, label: str) -> str:
+def save_all_ten(real: ConvargData, label: str) -> str:
     """The pairs of all debates that hold no test pair, by a kind of labels. The annotator model
     knows their votes alone.
     """
     of_ten = real.comparisons[real.comparisons["split"] != "test"]
-    return real.kept(f"ten-{list(LABELS).index(label)}", labelled(of_ten, real.votes, label))
+    return real.save_pairs(
+        f"ten-{list(LABELS).index(label)}", label_pairs(of_ten, real.votes, label)
+    )
 
 
-def of_all_ten(real: Real, seeds: int, label: str) -> list[Run]:
+def train_on_all_ten(real: ConvargData, seeds: int, label: str) -> list[TrainingRun]:
     """By seed, what learnt a kind of labels from all ten."""
-    pairs = all_ten(real, label)
+    pairs = save_all_ten(real, label)
     specs = [
-        Spec(RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=NEVER_S)
+        TrainingSpec(
+            RECIPE | LABELS[label] | {"seed": seed}, pairs, real.calib, every_cpu_s=INFINITE_S
+        )
         for seed in range(seeds)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda spec: run(spec, real.folder), specs))
+        return list(pool.map(lambda spec: load_or_run(spec, real.folder), specs))
 
 
-def debates(real: Real, seeds: int, n_variants: int) -> None:
+def compare_variants(real: ConvargData, seeds: int, n_variants: int) -> None:
     """Of the first `n_variants`, and of means of them."""
     variants = dict(list(VARIANTS.items())[:n_variants])
-    found = left_out(real, seeds, variants)
+    found = predict_held_out(real, seeds, variants)
     gold, groups, margins, cpu_s = found.judged, found.groups, found.margins, found.cpu_s
     for name, members in MEMBERS.items():
         if set(members) <= set(variants):
@@ -349,7 +361,7 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
         (
             name,
             interval_of_mean(right[name], groups=groups),
-            told([float((one > 0).mean()) for one in of]) if len(of) > 1 else "",
+            format_range([float((one > 0).mean()) for one in of]) if len(of) > 1 else "",
             ""
             if right[name] is beside
             else interval_of_mean(100 * (right[name] - beside), groups=groups),
@@ -364,7 +376,7 @@ def debates(real: Real, seeds: int, n_variants: int) -> None:
     )
     mine = real.votes[real.votes["comparison_id"].isin(gold["comparison_id"])]
     rows.append(("one vote: the ceiling", gold_ceiling(mine, real.comparisons), "", "", "", ""))
-    table(
+    print_table(
         f"Train and calib debates, {FOLDS} parts left out in turn, {len(gold)} pairs (95 % over "
         f"{len(np.unique(groups))} debates), mean of {seeds} seeds",
         (

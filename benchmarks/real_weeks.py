@@ -7,39 +7,39 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.measuring import Spent, table
+from benchmarks.measurement import StageTimes, print_table
 from benchmarks.real_days import RealDays, iso_week, models_between, week_windows
 from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.two_sample import (
     TestResult,
-    adjusted,
+    adjust_p_values,
     error_rate_rise,
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
 )
 from rlhf_pipeline.drift.windows import WindowParams, compare_windows
 from rlhf_pipeline.reward_model import Encoder
-from rlhf_pipeline.votes import interval_of_mean, shown_ceiling
+from rlhf_pipeline.votes import interval_of_mean, noise_ceiling_or_repeats
 from rlhf_pipeline.votes.test_split import Recorder
 
 WEEKS = ("W04", "W05", "W06", "W07", "W08", "W09", "W10")
 TRAILING = 1000  # votes of the picture's error rate
 
 
-def days(
+def run_real_days(
     comparisons: pd.DataFrame, votes: pd.DataFrame, encoder: Encoder, out: Path, record: Recorder
 ) -> RealDays:
     """The real days in order, each predicted by a model that saw none of its votes; what is said
     week by week.
     """
     print("\nThe real days, lived through in order\n")
-    spent = Spent()
+    spent = StageTimes()
     with spent.stage("days"):
-        lived = RealDays(comparisons, votes, encoder, record=record).live()
+        lived = RealDays(comparisons, votes, encoder, record=record).run()
     rows = lived.rows
     errors = rows[rows["is_error"].notna()].assign(error=lambda f: f["is_error"].astype(float))
-    _weeks(lived, votes, errors)
+    _print_weeks(lived, votes, errors)
     stream = pd.DataFrame(
         {"seq": errors["seq"].astype(int), "day": errors["day"], "error": errors["error"]}
     )
@@ -49,12 +49,12 @@ def days(
         for s in lived.models
     }
     warned = [w for s in lived.models if s.scanned for w in s.scanned.warnings]
-    picture = drift_timeline(
+    picture = draw_drift_timeline(
         stream,
         lived.events,
         warned,
         models=served,
-        noise_ceiling=shown_ceiling(votes),
+        noise_ceiling=noise_ceiling_or_repeats(votes),
         window=TRAILING,
         title="UKPConvArg1, 2016: errors of the reward model of the day, in vote order",
     )
@@ -64,11 +64,11 @@ def days(
         f"s ({spent.total[1]:.0f} s of CPU)."
     )
     for before, after in (("W05", "W06"), ("W08", "W09")):
-        _between(lived, before, after)
+        _compare_weeks(lived, before, after)
     return lived
 
 
-def _weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
+def _print_weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
     texts = lived.comparisons.set_index("comparison_id")
     sided = votes[
         votes["choice"].isin(["a", "b"]) & votes["comparison_id"].isin(texts.index)
@@ -106,7 +106,7 @@ def _weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
                 ", ".join(f"{verdict} {n}" for verdict, n in said.items()) or "-",
             )
         )
-    table(
+    print_table(
         "Week by week (errors: 95 % by bootstrap over comparisons)",
         (
             "ISO week of 2016",
@@ -123,7 +123,7 @@ def _weeks(lived: RealDays, votes: pd.DataFrame, errors: pd.DataFrame) -> None:
     print("\nDecisions: " + ("\n  ".join(["", *lived.decisions]) or "none"))
 
 
-def _between(lived: RealDays, before: str, after: str) -> None:
+def _compare_weeks(lived: RealDays, before: str, after: str) -> None:
     """Both weeks as windows by the library's tests, then what those leave out: votes and texts as
     such.
     """
@@ -138,23 +138,23 @@ def _between(lived: RealDays, before: str, after: str) -> None:
         (
             f"{v.space} {v.detector}",
             v.verdict,
-            _number(v.statistic),
-            _number(v.p_value),
+            _format_number(v.statistic),
+            _format_number(v.p_value),
             v.n_reference,
             v.n_current,
             v.evidence.get("reason", ""),
         )
         for v in compared
     ]
-    cells += _on_votes_and_texts(lived, before, after)
-    table(
+    cells += _compare_votes_and_texts(lived, before, after)
+    print_table(
         f"{before} → {after}: two windows of prequential predictions",
         ("test", "verdict", "statistic", "p", f"n {before}", f"n {after}", ""),
         cells,
     )
 
 
-def _on_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[object, ...]]:
+def _compare_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[object, ...]]:
     """Share of votes for the shorter text and against gold per comparison, lengths and embeddings
     of the distinct completions.
     """
@@ -210,14 +210,14 @@ def _on_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[
             len(two[2]),
         ),
     }
-    p_adjusted = adjusted([result.p_value for result, _, _ in tests.values()])
+    p_adjusted = adjust_p_values([result.p_value for result, _, _ in tests.values()])
     for (name, (result, n, m)), p in zip(tests.items(), p_adjusted, strict=True):
         found.append(
             (
                 name,
                 "significant" if p <= WindowParams().alpha else "-",
-                _number(result.statistic),
-                _number(result.p_value),
+                _format_number(result.statistic),
+                _format_number(result.p_value),
                 n,
                 m,
                 "not part of the daily report",
@@ -226,5 +226,5 @@ def _on_votes_and_texts(lived: RealDays, before: str, after: str) -> list[tuple[
     return found
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"

@@ -15,7 +15,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class World(_Part):
+class RewardModelWorld(_Part):
     """Comparisons of random style, and people of one taste who vote on them."""
 
     n_comparisons: int = Field(ge=1)
@@ -41,7 +41,7 @@ class Crowd(_Part):
     bias: float = Field(description="logits by which everybody leans to the left")
 
 
-class Million(_Part):
+class MillionVotes(_Part):
     """As many votes as are asked for, drawn at once."""
 
     seed: int = Field(ge=0)
@@ -55,7 +55,7 @@ class Million(_Part):
     tie_width: float = Field(ge=0)
 
 
-class Annotators(_Part):
+class AnnotatorWorlds(_Part):
     """Worlds of the annotator model's bars."""
 
     seeds: tuple[int, ...] = Field(min_length=3)
@@ -63,7 +63,7 @@ class Annotators(_Part):
     shared: Crowd
     spammers: Crowd
     position_bias: Crowd
-    million: Million
+    million: MillionVotes
 
 
 class Trigger(_Part):
@@ -90,7 +90,7 @@ class Holdout(_Part):
     )
 
 
-class Repeats(_Part):
+class RepeatWorld(_Part):
     """People who see the better side and take the other one by mistake, asked again with sides
     swapped.
     """
@@ -100,22 +100,22 @@ class Repeats(_Part):
     n_repeats: tuple[int, ...] = Field(min_length=1)
 
 
-class Calibration(_Part):
+class CalibrationWorlds(_Part):
     """Worlds of the calibration's bars."""
 
     seeds: tuple[int, ...] = Field(min_length=3)
     trigger: Trigger
     holdout: Holdout
-    ceiling: Repeats
+    ceiling: RepeatWorld
 
 
 class Simulation(_Part):
     """Every simulated world that a bar is measured in."""
 
-    reward_model: World
-    overlap: World
-    annotators: Annotators
-    calibration: Calibration
+    reward_model: RewardModelWorld
+    overlap: RewardModelWorld
+    annotators: AnnotatorWorlds
+    calibration: CalibrationWorlds
 
 
 def read_simulation() -> Simulation:

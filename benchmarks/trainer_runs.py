@@ -25,14 +25,14 @@ import pandas as pd  # noqa: E402
 
 from rlhf_pipeline.records import content_hash  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel  # noqa: E402
-from rlhf_pipeline.reward_model.judging import margins_of  # noqa: E402
-from rlhf_pipeline.reward_model.trainers import Surroundings  # noqa: E402
+from rlhf_pipeline.reward_model.held_out_evaluation import margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.trainers import TrainingContext  # noqa: E402
 
-IN_A_ROW = 2  # evaluations that have to pass, one after the other
-TRAINS = ROOT / "rlhf_pipeline" / "reward_model"
+CONFIRMATIONS = 2  # evaluations that have to pass, one after the other
+TRAINING_CODE = ROOT / "rlhf_pipeline" / "reward_model"
 
 
-def code_hash(folder: Path = TRAINS) -> str:
+def code_hash(folder: Path = TRAINING_CODE) -> str:
     """Of every source file that a training runs through: all of `folder`, and this file. A comment
     counts too: better once too often.
     """
@@ -48,7 +48,7 @@ def code_hash(folder: Path = TRAINS) -> str:
 
 
 @dataclass(frozen=True)
-class Spec:
+class TrainingSpec:
     """`train` and `calib` are Parquet files of pairs. Every `every_cpu_s` of training the model is
     judged on calib, which does not count; it stops once its accuracy was at least `threshold` twice
     in a row (None: it is trained to its end), or after `at_most_cpu_s`."""
@@ -76,10 +76,10 @@ class Spec:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """What it cost and how it came along.
 
-    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_gb` are of
+    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_memory_gb` are of
     the training until it was stopped or had done all its steps. `reached` says whether it was
     stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
     """
@@ -93,7 +93,7 @@ class Run:
     folder: str = ""
 
 
-def run(spec: Spec, runs: Path) -> Run:
+def load_or_run(spec: TrainingSpec, runs: Path) -> TrainingRun:
     """The run of `spec` in its own process on one thread, or what is left of an earlier one in
     `runs`.
     """
@@ -110,10 +110,12 @@ def run(spec: Spec, runs: Path) -> Run:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"A training failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return Run(**json.loads((folder / "run.json").read_text()) | {"folder": str(folder / "model")})
+    return TrainingRun(
+        **json.loads((folder / "run.json").read_text()) | {"folder": str(folder / "model")}
+    )
 
 
-def train(spec: Spec, folder: Path) -> Run:
+def train(spec: TrainingSpec, folder: Path) -> TrainingRun:
     import torch
 
     torch.set_num_threads(1)
@@ -130,7 +132,7 @@ def train(spec: Spec, folder: Path) -> Run:
         nonlocal away, spent, peak, reached
         spent = time.process_time() - started - away
         before = time.process_time()
-        peak = peak_gb()
+        peak = peak_memory_gb()
         if spent >= spec.every_cpu_s * (len(curve) + 1):
             model.networks_ = [network]
             margins = margins_of(model, calib)
@@ -140,20 +142,22 @@ def train(spec: Spec, folder: Path) -> Run:
             )
             reached = (
                 spec.threshold is not None
-                and len(curve) >= IN_A_ROW
-                and all(at[1] >= spec.threshold for at in curve[-IN_A_ROW:])
+                and len(curve) >= CONFIRMATIONS
+                and all(at[1] >= spec.threshold for at in curve[-CONFIRMATIONS:])
             )
         away += time.process_time() - before
         return reached or (spec.at_most_cpu_s is not None and spent >= spec.at_most_cpu_s)
 
-    model.around = Surroundings(watch=watch)
+    model.around = TrainingContext(watch=watch)
     model.fit(pairs)
     cpu_s = time.process_time() - started - away
     model.save(folder / "model")
-    return Run(cpu_s, spent, reached, peak, model.records_[0].model_dump(mode="json"), curve)
+    return TrainingRun(
+        cpu_s, spent, reached, peak, model.records_[0].model_dump(mode="json"), curve
+    )
 
 
-def peak_gb() -> float:
+def peak_memory_gb() -> float:
     """The most memory this process ever held. Not `ru_maxrss` where there is another way: a child's
     starts at its parent's.
     """
@@ -165,7 +169,7 @@ def peak_gb() -> float:
 
 
 if __name__ == "__main__":
-    given = Spec(**json.loads(Path(sys.argv[1]).read_text()))
+    given = TrainingSpec(**json.loads(Path(sys.argv[1]).read_text()))
     finished = train(given, Path(sys.argv[2]))
     (Path(sys.argv[2]) / "run.json").write_text(
         json.dumps({k: v for k, v in asdict(finished).items() if k != "folder"})

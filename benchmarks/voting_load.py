@@ -22,11 +22,11 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 VOTERS = 8
 
 
-def opened(url: str) -> Store:
+def open_store(url: str) -> Store:
     return Store.open(url, organization="default", project="bench")
 
 
-def a_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page") -> NewVote:
+def make_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page") -> NewVote:
     return NewVote(
         comparison_id=comparison_id,
         annotator_id=annotator_id,
@@ -39,7 +39,7 @@ def a_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "page"
     )
 
 
-def publishing(
+def publish_predictions(
     url: str, ids: list[str], reward_model: str, started: Any, ended: Any, told: Any
 ) -> None:
     """A run that writes a prediction for every comparison given."""
@@ -57,7 +57,7 @@ def publishing(
         "predicted_at": NOON,
     }
     frame = check_frame(pd.DataFrame(columns), PREDICTIONS)
-    with opened(url) as store:
+    with open_store(url) as store:
         store.votes.count()
         started.wait()
         start = time.perf_counter()
@@ -67,30 +67,30 @@ def publishing(
     ended.set()
 
 
-def importing(url: str, ids: list[str], name: str, started: Any, ended: Any, told: Any) -> None:
+def import_votes(url: str, ids: list[str], name: str, started: Any, ended: Any, told: Any) -> None:
     """An import that casts as fast as it may until the run has ended."""
 
-    def stream() -> Iterator[NewVote]:
+    def generate_votes() -> Iterator[NewVote]:
         n = 0
         while not ended.is_set():
-            yield a_vote(
+            yield make_vote(
                 ids[n % len(ids)], f"{name}-{n // len(ids)}", f"import:{name}:{n}", "import"
             )
             n += 1
 
-    with opened(url) as store:
+    with open_store(url) as store:
         store.votes.count()
         started.wait()
         start = time.perf_counter()
-        count = store.votes.cast_all(stream())
+        count = store.votes.cast_all(generate_votes())
         told.put(("importing", count.n_new / (time.perf_counter() - start)))
 
 
-def voting(
+def cast_votes(
     url: str, ids: list[str], names: list[str], thinks_s: float, started: Any, ended: Any, told: Any
 ) -> None:
     """One process of voters, a thread each: seconds of every vote, and what went wrong."""
-    with opened(url) as store, ThreadPoolExecutor(len(names)) as pool:
+    with open_store(url) as store, ThreadPoolExecutor(len(names)) as pool:
         store.votes.count()
         started.wait()
 
@@ -98,7 +98,7 @@ def voting(
             rng, took, errors = random.Random(name), [], []
             while not ended.is_set():
                 time.sleep(rng.expovariate(1 / thinks_s) if thinks_s else 0)
-                sent = a_vote(rng.choice(ids), name, f"{name}:{len(took)}")
+                sent = make_vote(rng.choice(ids), name, f"{name}:{len(took)}")
                 start = time.perf_counter()
                 try:
                     store.votes.cast(sent)
@@ -111,7 +111,7 @@ def voting(
             told.put(("voting", (took, errors)))
 
 
-def load(
+def run_load(
     url: str, ids: list[str], *, n_predictions: int, name: str, as_processes: bool, thinks_s: float
 ) -> dict[str, Any]:
     """What the voters saw: `took` (seconds of each vote), `errors`; seconds of the run and votes a
@@ -124,16 +124,16 @@ def load(
     started = SPAWN.Barrier(2 + len(groups), timeout=300)
     signs = (started, ended, told)
     jobs = [
-        (publishing, (url, ids[:n_predictions], f"bench.{name}@1", *signs)),
-        (importing, (url, ids, f"{name}-import", *signs)),
+        (publish_predictions, (url, ids[:n_predictions], f"bench.{name}@1", *signs)),
+        (import_votes, (url, ids, f"{name}-import", *signs)),
     ]
-    jobs += [(voting, (url, ids, group, thinks_s, *signs)) for group in groups]
+    jobs += [(cast_votes, (url, ids, group, thinks_s, *signs)) for group in groups]
     processes = [SPAWN.Process(target=target, args=given) for target, given in jobs]
     for process in processes:
         process.start()
     found: dict[str, Any] = {"took": [], "errors": []}
     for _ in range(2 + VOTERS):
-        kind, value = _next(told, processes)
+        kind, value = _next_message(told, processes)
         if kind == "voting":
             found["took"] += value[0]
             found["errors"] += value[1]
@@ -144,7 +144,7 @@ def load(
     return found
 
 
-def _next(told: Any, processes: list[Any]) -> Any:
+def _next_message(told: Any, processes: list[Any]) -> Any:
     """What the next process has to say; the end of the benchmark where one died without a word."""
     while True:
         try:

@@ -32,11 +32,11 @@ WORDS = (
 )
 
 
-def opened(url: str) -> Store:
+def open_store(url: str) -> Store:
     return Store.open(url, organization=ORGANIZATION, project=PROJECT)
 
 
-def furnish(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) -> list[str]:
+def fill_store(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) -> list[str]:
     """Make tables, people and work; the annotators' tokens."""
     rows = {
         "day": utc_now().date().isoformat(),
@@ -55,7 +55,7 @@ def furnish(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) ->
         "seed": 0,
     }
     frame = check_frame(pd.DataFrame(rows), COMPARISONS)
-    with opened(url) as store:
+    with open_store(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
         store.assignments.offer(frame["comparison_id"].tolist(), overlap=overlap)
@@ -80,25 +80,25 @@ def furnish(url: str, *, n_annotators: int, n_comparisons: int, overlap: int) ->
     return tokens
 
 
-def reader_token(url: str) -> str:
+def make_reader_token(url: str) -> str:
     """A token of somebody who may read everything."""
-    return _token(url, "Reader", Role.ADMIN)
+    return _issue_token(url, "Reader", Role.ADMIN)
 
 
-def annotator_token(url: str) -> str:
+def make_annotator_token(url: str) -> str:
     """A token of somebody who votes."""
-    return _token(url, "Voter", Role.ANNOTATOR)
+    return _issue_token(url, "Voter", Role.ANNOTATOR)
 
 
-def curator_token(url: str, n_judged: int) -> str:
+def make_curator_token(url: str, n_judged: int) -> str:
     """A token of somebody who reads others' votes on what they judged alone, which lies all over
     the project.
     """
-    token = _token(url, "Curator", Role.CURATOR)
-    with opened(url) as store:
+    token = _issue_token(url, "Curator", Role.CURATOR)
+    with open_store(url) as store:
         curator = store.users.with_email("curator@bench.test")
         assert curator is not None
-        ids = store.comparisons.offerable()
+        ids = store.comparisons.find_offerable_ids()
         judged = ids[:: max(1, len(ids) // n_judged)][:n_judged]
         store.votes.cast_many(
             [
@@ -118,8 +118,8 @@ def curator_token(url: str, n_judged: int) -> str:
     return token
 
 
-def _token(url: str, name: str, role: Role) -> str:
-    with opened(url) as store:
+def _issue_token(url: str, name: str, role: Role) -> str:
+    with open_store(url) as store:
         user = store.users.add(
             email=f"{name.lower()}@bench.test", name=name, roles=[role], actor="bench"
         )
@@ -128,7 +128,7 @@ def _token(url: str, name: str, role: Role) -> str:
         )[0]
 
 
-def environ_of(url: str, home: Path) -> dict[str, str]:
+def server_environment(url: str, home: Path) -> dict[str, str]:
     ours = {
         "RLHF_HOME": str(home),
         "RLHF_PROJECT": PROJECT,
@@ -144,24 +144,24 @@ def environ_of(url: str, home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(url: str, home: Path) -> Iterator[tuple[str, psutil.Process]]:
+def run_server(url: str, home: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Address and process of `rlhf serve` on this store, as an operator starts it; it ends with the
     block.
     """
-    port = free_port()
+    port = find_free_port()
     home.mkdir(parents=True, exist_ok=True)
     command = [RLHF, "serve", "--port", str(port)]
     with (home / "server.log").open("ab") as log:
         child = subprocess.Popen(
             command,
             cwd=home,
-            env=environ_of(url, home),
+            env=server_environment(url, home),
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
     try:
-        wait_until_it_answers(child, port, home / "server.log")
+        wait_for_server(child, port, home / "server.log")
         yield f"http://127.0.0.1:{port}", psutil.Process(child.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -173,7 +173,7 @@ def serving(url: str, home: Path) -> Iterator[tuple[str, psutil.Process]]:
         child.wait()
 
 
-def wait_until_it_answers(child: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+def wait_for_server(child: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
     while True:
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def wait_until_it_answers(child: "subprocess.Popen[bytes]", port: int, log: Path
         time.sleep(0.05)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -202,7 +202,7 @@ def cpu_seconds(process: psutil.Process) -> float:
     return total
 
 
-def emptied(folder: Path) -> Path:
+def empty_folder(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

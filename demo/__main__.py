@@ -28,13 +28,13 @@ from demo import table  # noqa: E402
 from demo.in_process import StageRun  # noqa: E402
 from demo.loop import Loop  # noqa: E402
 from demo.state import DemoState  # noqa: E402
-from demo.truth import policy_of, true_utility  # noqa: E402
+from demo.true_utility import measure_true_utility, policy_version  # noqa: E402
 from rlhf_pipeline import protocols  # noqa: E402
 from rlhf_pipeline.artefacts import Artefacts  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError, PipelineError  # noqa: E402
 from rlhf_pipeline.simulation import SCENARIOS  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
-from rlhf_pipeline.votes import shown_ceiling  # noqa: E402
+from rlhf_pipeline.votes import noise_ceiling_or_repeats  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
@@ -56,7 +56,7 @@ def main() -> int:
     started = monotonic()
     signal.signal(signal.SIGINT, interrupt_once)
     try:
-        with alone(settings.home):
+        with lock_home(settings.home):
             history = run(settings, arguments.days)
     except PipelineError as error:
         console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
@@ -65,7 +65,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         console.print("Interrupted. The same command goes on with the day that is unfinished.")
         return INTERRUPTED
-    summary(settings, history)
+    print_summary(settings, history)
     console.print(f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:")
     console.print(
         "  make dev           the same runs, plots, checks and models in Dagster and MLflow"
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
+def lock_home(home: Path) -> Iterator[None]:
     """Keeps a second demo out of this home, or raises ConfigurationError where one is at work; a
     killed one keeps nobody out.
     """
@@ -98,14 +98,14 @@ def alone(home: Path) -> Iterator[None]:
 
 def run(settings: Settings, n_days: int) -> list[StageRun]:
     """The next `n_days` of the history, from where the last call ended or was ended."""
-    quiet()
+    silence_logs()
     os.environ.update(settings.dagster_environ)
     days = next_days(DemoState.read(settings.demo_state), n_days)
     console.print(
         f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario "
         f"{settings.scenario} · state in {settings.home}"
     )
-    with bars(console) as progress, dg.DagsterInstance.get() as instance:
+    with make_progress_bars(console) as progress, dg.DagsterInstance.get() as instance:
         # The application's own composition; only the progress goes to the terminal instead of the
         # log.
         from definitions import definitions_for
@@ -113,8 +113,8 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
         store = Store.open(
             settings.store_url, organization=settings.organization, project=settings.project
         )
-        defs = definitions_for(settings, progress=shown(progress))
-        loop = Loop(settings, defs, instance, store, tell(progress))
+        defs = definitions_for(settings, progress=show_progress(progress))
+        loop = Loop(settings, defs, instance, store, print_stage(progress))
         loop.resume()
         for day in days:
             index = (date.fromisoformat(day) - settings.start_day).days
@@ -122,7 +122,7 @@ def run(settings: Settings, n_days: int) -> list[StageRun]:
                 f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: "
                 f"{SCENARIOS[settings.scenario].taste_on(index).name}"
             )
-            loop.day(day)
+            loop.run_day(day)
     return loop.history
 
 
@@ -142,26 +142,26 @@ def next_days(state: DemoState, n_days: int) -> list[str]:
     return left
 
 
-def summary(settings: Settings, history: list[StageRun]) -> None:
+def print_summary(settings: Settings, history: list[StageRun]) -> None:
     store = Store.open(
         settings.store_url, organization=settings.organization, project=settings.project
     )
     files = Artefacts(settings.frames, store.file_hashes)
-    rows = day_rows(settings, files)
+    rows = collect_day_rows(settings, files)
     promotions = store.promotions.history(f"{settings.project}.policy")
     changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
     latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
     console.print()
-    table.stages(history, console)
-    table.calibrations(store.calibrations.log(), console)
-    table.days(rows, console)
-    table.decisions(store.decisions.all(), store.gates.all(), console)
-    table.utility_summary(
+    table.print_stages(history, console)
+    table.print_calibrations(store.calibrations.log(), console)
+    table.print_days(rows, console)
+    table.print_decisions(store.decisions.all(), store.gates.all(), console)
+    table.print_utility(
         rows, changed, next((r.day for r in rows if r.policy == latest), None), console
     )
 
 
-def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
+def collect_day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
     scenario = SCENARIOS[settings.scenario]
     rows = []
     finished = DemoState.read(settings.demo_state).finished or ""
@@ -177,21 +177,21 @@ def day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]:
             table.DayRow(
                 day=day,
                 taste=scenario.taste_on((date.fromisoformat(day) - settings.start_day).days).name,
-                policy=policy_of(files, day),
+                policy=policy_version(files, day),
                 judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
                 n_votes=len(votes),
                 accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist())
                 if len(judged)
                 else None,
-                ceiling=shown_ceiling(votes),
+                ceiling=noise_ceiling_or_repeats(votes),
                 verdict=str(overall["verdict"]),
-                utility=true_utility(files, settings, day),
+                utility=measure_true_utility(files, settings, day),
             )
         )
     return rows
 
 
-def bars(console: Console) -> Progress:
+def make_progress_bars(console: Console) -> Progress:
     columns = (
         TextColumn("  {task.description}"),
         BarColumn(),
@@ -202,7 +202,7 @@ def bars(console: Console) -> Progress:
     )
 
 
-def shown(progress: Progress) -> Callable[[str], protocols.Progress]:
+def show_progress(progress: Progress) -> Callable[[str], protocols.Progress]:
     def progress_for(stage: str) -> protocols.Progress:
         task = progress.add_task(stage, total=1, note="", visible=False)
 
@@ -214,13 +214,13 @@ def shown(progress: Progress) -> Callable[[str], protocols.Progress]:
     return progress_for
 
 
-def tell(progress: Progress) -> Callable[[StageRun], None]:
+def print_stage(progress: Progress) -> Callable[[StageRun], None]:
     return lambda run: progress.console.print(
         f"  {run.stage:<17} {run.seconds:5.1f} s  {run.headline}"
     )
 
 
-def quiet() -> None:
+def silence_logs() -> None:
     """Warnings and logs of Dagster go to its own event log, not between the demo's lines."""
     warnings.filterwarnings("ignore")
     logging.getLogger("dagster").setLevel(logging.CRITICAL)

@@ -12,10 +12,10 @@ import dagster as dg
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.store import Store
-from sensors.runs import why_failed
+from sensors.runs import describe_failure
 
 # Everything is in the run's own log; the terminal is for the demo's lines.
-QUIET = {"console": {"config": {"log_level": "CRITICAL"}}}
+QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StageRun:
 
 
 @dataclass
-class InProcess:
+class InProcessRunner:
     """Runs jobs one after another and tells what every stage made."""
 
     settings: Settings
@@ -49,7 +49,7 @@ class InProcess:
 
     def run(self, job: str, day: str, **arguments: Any) -> None:
         """One job in this process. Raises PipelineError, naming the failed stages, if it fails."""
-        arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET}
+        arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET_LOGGERS}
         result = self.defs.resolve_job_def(job).execute_in_process(
             instance=self.instance, raise_on_error=False, **arguments
         )
@@ -58,12 +58,12 @@ class InProcess:
             self.told(stage)
         if not result.success:
             raise PipelineError(
-                f"{job} of {day} failed: {why_failed(self.instance, result.run_id)}. "
+                f"{job} of {day} failed: {describe_failure(self.instance, result.run_id)}. "
                 f"`make dev` shows the run {result.run_id[:8]}; {self.to_go_on} to go on."
             )
 
     @staticmethod
-    def arguments(request: dg.RunRequest, sensor: str) -> dict[str, Any]:
+    def run_arguments(request: dg.RunRequest, sensor: str) -> dict[str, Any]:
         """What `run` is to be given for a sensor's request, besides job and day."""
         tags = dict(request.tags) | {
             "dagster/run_key": request.run_key or "",

@@ -7,22 +7,22 @@ from typing import Any
 
 import dagster as dg
 
-from demo.in_process import InProcess
-from demo.recovery import bury_dead, release_keys
+from demo.in_process import InProcessRunner
+from demo.recovery import fail_dead_runs, release_run_keys
 from demo.state import DemoState
 from rlhf_pipeline.artefacts import Artefacts
 
 SENSORS = ("votes", "learning", "retraining")
 
 
-class Loop(InProcess):
+class Loop(InProcessRunner):
     """Runs jobs in process and ticks sensors as the daemon would; how far it came survives in
     `settings.demo_state`.
     """
 
     to_go_on = "run the demo again"
 
-    def day(self, day: str) -> None:
+    def run_day(self, day: str) -> None:
         """Collection, voting, then every sensor until none asks for more; of a day that was cut
         short, what is left of it.
         """
@@ -46,10 +46,12 @@ class Loop(InProcess):
 
     def resume(self) -> None:
         """End what a dead process left; retry what it left of finished days. A day that was cut
-        short goes on in `day`.
+        short goes on in `run_day`.
         """
-        bury_dead(self.instance, self.store, timedelta(seconds=self.settings.dead_after_seconds))
-        release_keys(self.instance)
+        fail_dead_runs(
+            self.instance, self.store, timedelta(seconds=self.settings.dead_after_seconds)
+        )
+        release_run_keys(self.instance)
         last = self.state.finished
         if last is not None and last == self.state.collected:
             for sensor in SENSORS:
@@ -71,7 +73,9 @@ class Loop(InProcess):
             requests = list(data.run_requests or [])
             for request in requests:
                 self.run(
-                    request.job_name or self._job_of(sensor), day, **self.arguments(request, sensor)
+                    request.job_name or self._job_of(sensor),
+                    day,
+                    **self.run_arguments(request, sensor),
                 )
             if data.cursor is not None:
                 self._save(cursors=self.state.cursors | {sensor: data.cursor})
@@ -86,7 +90,7 @@ class Loop(InProcess):
         with dg.build_sensor_context(
             instance=self.instance,
             cursor=self.state.cursors.get(name),
-            resources={"store": self.store, "now": lambda: end_of(day)},
+            resources={"store": self.store, "now": lambda: tick_time(day)},
             repository_def=self.repository,
         ) as context:
             data = sensor.evaluate_tick(context)
@@ -98,6 +102,6 @@ class Loop(InProcess):
         return {"votes": "feedback", "learning": "learning", "retraining": "retraining"}[sensor]
 
 
-def end_of(day: str) -> datetime:
+def tick_time(day: str) -> datetime:
     """The moment a simulated day's sensors tick: cool-downs are counted in simulated days."""
     return datetime.combine(date.fromisoformat(day), time(23), UTC)

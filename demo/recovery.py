@@ -11,13 +11,13 @@ import dagster as dg
 from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
 
 from rlhf_pipeline.store import Store
-from sensors.run_health import ALIVE, bury, release, works_here
+from sensors.run_health import ALIVE, fail_run, release_run, works_here
 
 # A decision counts its own attempts; the other sensors ask once per key.
-ASKING_ONCE = ("votes", "learning")
+ASK_ONCE_SENSORS = ("votes", "learning")
 
 
-def bury_dead(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
+def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
     """Fail unfinished runs whose process is gone, without the wait of the run health sensor, and
     return their ids.
     """
@@ -28,12 +28,12 @@ def bury_dead(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> l
         if _is_dead(r, store, limit)
     ]
     for run in dead:
-        bury(instance, store, run, "The process of this run is gone.")
-    for beat in store.heartbeats.stale(datetime.now(UTC)):
+        fail_run(instance, store, run, "The process of this run is gone.")
+    for beat in store.heartbeats.find_stale(datetime.now(UTC)):
         ended = instance.get_run_by_id(beat.run_id)
         if ended is not None and ended.is_finished and ended.remote_job_origin is None:
             # interrupted; a daemon would run it again beside the demo
-            release(instance, store, beat.run_id)
+            release_run(instance, store, beat.run_id)
     return [run.run_id for run in dead]
 
 
@@ -50,13 +50,13 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
     return datetime.now(UTC) - (beat.at if beat else record.update_timestamp) > 2 * limit
 
 
-def release_keys(instance: dg.DagsterInstance) -> None:
+def release_run_keys(instance: dg.DagsterInstance) -> None:
     """Let the sensors ask again for what failed or was killed: a demo has no retry but its next
     call.
     """
     ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
     for run in instance.get_runs(
-        dg.RunsFilter(statuses=ended, tags={SENSOR_NAME_TAG: list(ASKING_ONCE)})
+        dg.RunsFilter(statuses=ended, tags={SENSOR_NAME_TAG: list(ASK_ONCE_SENSORS)})
     ):
         key = run.tags.get(RUN_KEY_TAG, "")
         if run.remote_job_origin is None and not key.endswith(run.run_id):

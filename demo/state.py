@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 
 
 class DemoState(BaseModel):
@@ -40,4 +40,4 @@ class DemoState(BaseModel):
 
     def write(self, path: Path) -> None:
         """Whole or not at all."""
-        write_whole(path, self.model_dump_json(indent=2).encode())
+        write_atomically(path, self.model_dump_json(indent=2).encode())

@@ -46,7 +46,7 @@ class DayRow:
     utility: Interval
 
 
-def stages(history: Sequence[StageRun], console: Console) -> None:
+def print_stages(history: Sequence[StageRun], console: Console) -> None:
     table = Table(title="What was made")
     for name, width in (("stage", 17), ("runs", 4), ("seconds", 7)):
         table.add_column(name, min_width=width, justify="left" if name == "stage" else "right")
@@ -60,7 +60,7 @@ def stages(history: Sequence[StageRun], console: Console) -> None:
     console.print(table)
 
 
-def days(rows: Sequence[DayRow], console: Console) -> None:
+def print_days(rows: Sequence[DayRow], console: Console) -> None:
     table = Table(
         title="Day by day: accuracy of predictions made before the votes, beside the noise ceiling"
     )
@@ -87,15 +87,15 @@ def days(rows: Sequence[DayRow], console: Console) -> None:
             policy,
             judge,
             str(row.n_votes),
-            short(row.accuracy),
-            short(row.ceiling),
+            format_short(row.accuracy),
+            format_short(row.ceiling),
             verdict,
-            short(row.utility),
+            format_short(row.utility),
         )
     console.print(table)
 
 
-def calibrations(reports: Sequence[CalibrationReport], console: Console) -> None:
+def print_calibrations(reports: Sequence[CalibrationReport], console: Console) -> None:
     table = Table(title="Calibration, on votes never fitted to")
     for name in (
         "reward model",
@@ -109,24 +109,24 @@ def calibrations(reports: Sequence[CalibrationReport], console: Console) -> None
         table.add_column(name)
     for r in reports:
         losses = f"{r.raw.log_loss.value:.3f} → {r.calibrated.log_loss.value:.3f}"
-        ece = (short(r.raw.ece_equal_mass), short(r.calibrated.ece_equal_mass))
+        ece = (format_short(r.raw.ece_equal_mass), format_short(r.calibrated.ece_equal_mass))
         table.add_row(
             r.reward_model.rpartition(".")[2],
             r.method,
-            short(r.raw.accuracy),
-            short(r.noise_ceiling),
+            format_short(r.raw.accuracy),
+            format_short(r.noise_ceiling),
             *ece,
             losses,
         )
     console.print(table)
 
 
-def short(interval: Interval | None) -> str:
+def format_short(interval: Interval | None) -> str:
     """`.81 [.76 .86]`: an estimate and its 95 % interval in as few columns as can be read."""
     return f"{interval.value:.2f} [{interval.low:.2f} {interval.high:.2f}]" if interval else "-"
 
 
-def decisions(
+def print_decisions(
     triggers: Sequence[TriggerDecision], gates: Sequence[GateDecision], console: Console
 ) -> None:
     for decision in triggers:
@@ -151,7 +151,7 @@ def decisions(
             )
 
 
-def utility_summary(
+def print_utility(
     rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console
 ) -> None:
     """Mean true utility before the change, after it, and after the promotion, whatever it shows."""

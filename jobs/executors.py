@@ -89,7 +89,7 @@ class StepProcesses(MultiprocessExecutor):
         )
 
 
-class BeatingExecutor(dg.Executor):
+class HeartbeatExecutor(dg.Executor):
     """Another executor with a heartbeat around it."""
 
     def __init__(self, inner: dg.Executor):
@@ -105,7 +105,7 @@ class BeatingExecutor(dg.Executor):
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
         settings = _settings(plan_context)
-        beating = _store(settings).heartbeats.beating(
+        beating = _store(settings).heartbeats.keep_beating(
             plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds
         )
         with beating:
@@ -127,21 +127,21 @@ def _store(settings: Settings) -> Store:
     )
 
 
-def _light(context: dg.InitExecutorContext) -> dg.Executor:
+def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
     settings = _settings(context)
     chosen: Mapping[str, Any] = context.executor_config or {settings.executor: {}}
     if "in_process" in chosen:
-        return BeatingExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
+        return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
     n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)
     if n < 1:
         raise ConfigurationError(
             f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out."
         )
-    return BeatingExecutor(StepProcesses(max_concurrent=n, step_retries=settings.step_retries))
+    return HeartbeatExecutor(StepProcesses(max_concurrent=n, step_retries=settings.step_retries))
 
 
-def _training(context: dg.InitExecutorContext) -> dg.Executor:
-    return BeatingExecutor(
+def _make_training_executor(context: dg.InitExecutorContext) -> dg.Executor:
+    return HeartbeatExecutor(
         StepProcesses(max_concurrent=1, step_retries=_settings(context).step_retries)
     )
 
@@ -149,7 +149,7 @@ def _training(context: dg.InitExecutorContext) -> dg.Executor:
 light_executor = dg.ExecutorDefinition(
     name="light_executor",
     config_schema=EXECUTION,
-    executor_creation_fn=_light,
+    executor_creation_fn=_make_light_executor,
     description="In the run's own process or in one for each step, as the setting `executor` says.",
 )
 
@@ -157,7 +157,7 @@ light_executor = dg.ExecutorDefinition(
 training_executor = dg.ExecutorDefinition(
     name="training_executor",
     config_schema={},
-    executor_creation_fn=_training,
+    executor_creation_fn=_make_training_executor,
     requirements=dg.multiple_process_executor_requirements(),
     description="Each step in a process of its own, one after another; one that is killed is "
     "started again.",

@@ -40,7 +40,7 @@ def anchor_audit_chain(
     settings: dg.ResourceParam[Settings],
 ) -> None:
     path = settings.home / anchors.FILE
-    dropped = anchors.drop_anchor(
+    dropped = anchors.add_daily_anchor(
         path, store.audit, settings.organization, settings.project, datetime.now(UTC)
     )
     context.log.info(

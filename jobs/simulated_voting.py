@@ -43,7 +43,7 @@ def cast_simulated_votes(
     votes = annotators(comparisons, references, config.day)
     # A key is one annotator's vote on one comparison that day. What stands under it is kept: an
     # earlier version said less beside it.
-    known = store.imports.known_keys([vote.idempotency_key for vote in votes])
+    known = store.imports.find_known_keys([vote.idempotency_key for vote in votes])
     store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
     kept = f", {len(known)} of them cast before and kept" if known else ""
     context.log.info(

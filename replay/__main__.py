@@ -17,18 +17,18 @@ from rich.console import Console  # noqa: E402
 for category in (dg.BetaWarning, dg.PreviewWarning):
     warnings.filterwarnings("ignore", category=category)
 
-from demo.__main__ import bars, quiet, shown  # noqa: E402
-from demo.in_process import InProcess, StageRun  # noqa: E402
-from replay.day_line import day_line, decision_lines, header  # noqa: E402
-from replay.drive import Drive  # noqa: E402
+from demo.__main__ import make_progress_bars, show_progress, silence_logs  # noqa: E402
+from demo.in_process import InProcessRunner, StageRun  # noqa: E402
+from replay.day_line import format_day, format_decisions, format_header  # noqa: E402
+from replay.driver import ReplayDriver  # noqa: E402
 from replay.timeline import write_timeline  # noqa: E402
 from rlhf_pipeline.errors import PipelineError  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
-from sensors.replay import outside  # noqa: E402
+from sensors.replay import describe_unpredicted  # noqa: E402
 
 # A pipe has no width: lines would be broken at 80 columns.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-LEARNING = ("reward_model", "calibration")
+LEARNING_STAGES = ("reward_model", "calibration")
 
 
 def main() -> int:
@@ -42,45 +42,49 @@ def main() -> int:
 
 def run(settings: Settings) -> None:
     """Every day that waits, oldest first, from where the last call ended or was ended."""
-    quiet()
+    silence_logs()
     os.environ.update(settings.dagster_environ)
     store = Store.open(
         settings.store_url, organization=settings.organization, project=settings.project
     )
-    n_days = len(store.replays.pending())
+    n_days = len(store.replays.pending_days())
     if not n_days:
         console.print("No imported day waits for its replay.")
         return
     started = monotonic()
-    with bars(console) as progress, dg.DagsterInstance.get() as instance:
+    with make_progress_bars(console) as progress, dg.DagsterInstance.get() as instance:
         # The application's own composition; only the progress goes to the terminal instead of the
         # log.
         from definitions import definitions_for
 
-        defs = definitions_for(settings, progress=shown(progress))
+        defs = definitions_for(settings, progress=show_progress(progress))
         say = progress.console.print
-        runner = InProcess(settings, defs, instance, store, lambda stage: told(stage, say))
-        drive = Drive(runner, lambda reason: say(f"  [dim]waits: {escape_markup(reason)}[/]"))
+        runner = InProcessRunner(
+            settings, defs, instance, store, lambda stage: print_learning(stage, say)
+        )
+        drive = ReplayDriver(
+            runner, lambda reason: say(f"  [dim]waits: {escape_markup(reason)}[/]")
+        )
         task = progress.add_task(f"replay of {n_days} days", total=n_days, note="days")
         say(
             f"[bold]project {settings.project}[/] · {n_days} days of imported votes · state in "
-            f"{settings.home}\n{header()}"
+            f"{settings.home}\n{format_header()}"
         )
-        for done, day in enumerate(drive.days(), start=1):
-            for line in decision_lines(store, day):
+        for done, day in enumerate(drive.run_days(), start=1):
+            for line in format_decisions(store, day):
                 say(escape_markup(line))
-            say(day_line(settings, day, drive.seconds[day]))
+            say(format_day(settings, day, drive.seconds[day]))
             progress.update(task, completed=done)
     console.print(f"{n_days} days replayed in {monotonic() - started:.0f} s.")
-    for sentence in outside(drive.left_out):
+    for sentence in describe_unpredicted(drive.left_out):
         console.print(f"[yellow]{sentence}.[/]")
     if path := write_timeline(settings, store):
         console.print(f"Errors of all days in vote order, with every signal: {path}")
 
 
-def told(stage: StageRun, say: object) -> None:
+def print_learning(stage: StageRun, say: object) -> None:
     """What was learnt, between the lines of the days."""
-    if stage.stage in LEARNING and callable(say):
+    if stage.stage in LEARNING_STAGES and callable(say):
         say(f"  {stage.day}  {stage.stage}: {stage.headline}")
 
 

@@ -4,13 +4,13 @@ ceiling, the verdict.
 
 from collections.abc import Iterator
 
-from demo.table import COLOURS, short
+from demo.table import COLOURS, format_short
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.intervals import interval_of_mean
-from sensors.replay import end_of
+from sensors.replay import end_of_day
 
 WIDTHS = {
     "day": 10,
@@ -24,15 +24,15 @@ WIDTHS = {
 }
 
 
-def header() -> str:
-    return f"[bold]{_row(*WIDTHS)}[/]"
+def format_header() -> str:
+    return f"[bold]{_format_row(*WIDTHS)}[/]"
 
 
-def day_line(settings: Settings, day: str, seconds: float) -> str:
+def format_day(settings: Settings, day: str, seconds: float) -> str:
     """Judged are votes for a or b that meet a prediction; accuracy is theirs."""
     files = Artefacts(settings.frames)
     if day not in files.days("drift_report"):
-        return _row(day, "0", "-", "0", "-", "-", "no votes", f"{seconds:.1f}")
+        return _format_row(day, "0", "-", "0", "-", "-", "no votes", f"{seconds:.1f}")
     votes, reflections, report = (
         files.read_frame(stage, day) for stage in ("votes", "reflection_log", "drift_report")
     )
@@ -51,23 +51,25 @@ def day_line(settings: Settings, day: str, seconds: float) -> str:
         f"{len(votes):,}",
         models,
         f"{len(judged):,}",
-        short(accuracy),
-        short(shown_ceiling(votes)),
+        format_short(accuracy),
+        format_short(noise_ceiling_or_repeats(votes)),
     )
-    return _row(*figures, f"[{COLOURS[verdict]}]{verdict:<{WIDTHS['drift']}}[/]", f"{seconds:.1f}")
+    return _format_row(
+        *figures, f"[{COLOURS[verdict]}]{verdict:<{WIDTHS['drift']}}[/]", f"{seconds:.1f}"
+    )
 
 
-def decision_lines(store: Store, day: str) -> Iterator[str]:
+def format_decisions(store: Store, day: str) -> Iterator[str]:
     """What the trigger decided at the day's end."""
     for decision in store.decisions.all():
-        if decision.decided_at == end_of(day):
+        if decision.decided_at == end_of_day(day):
             yield (
                 f"  {day}  trigger: {decision.action} ({decision.state}): "
                 f"{'; '.join(decision.reasons)}"
             )
 
 
-def _row(*cells: str) -> str:
+def _format_row(*cells: str) -> str:
     """Numbers to the right; a cell that brings its own colour is as wide as it is."""
     right = {"votes", "judged", "seconds"}
     padded = (

@@ -6,18 +6,18 @@ import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.plots import drift_timeline
+from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.stream import stream_warnings
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 FILE = "replay_timeline.png"
 
 
 def write_timeline(settings: Settings, store: Store) -> str | None:
     """Where the picture of all replayed days was written; None where no prediction met a vote."""
-    days, files = store.replays.finished(), Artefacts(settings.frames, store.file_hashes)
+    days, files = store.replays.finished_days(), Artefacts(settings.frames, store.file_hashes)
     rows = files.read_days("reflection_log", days)
     judged = rows[rows["is_error"].notna() & rows["day"].isin(days)].sort_values("seq")
     if judged.empty:
@@ -30,7 +30,7 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
         }
     )
     models = {int(seq): label for label, seq in judged.groupby("reward_model")["seq"].min().items()}
-    png = drift_timeline(
+    png = draw_drift_timeline(
         errors,
         [event for label in models.values() for event in store.events.for_model(label)],
         [
@@ -39,10 +39,10 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
             for warning in stream_warnings(store.detectors.states(label))
         ],
         models=models,
-        noise_ceiling=shown_ceiling(files.read_days("votes", days)),
+        noise_ceiling=noise_ceiling_or_repeats(files.read_days("votes", days)),
         window=300,
         title=f"Errors of {settings.project} over {len(days)} replayed days, in vote order",
     )
     path = settings.exports / FILE
-    write_whole(path, png)
+    write_atomically(path, png)
     return str(path)

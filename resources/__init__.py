@@ -5,7 +5,7 @@ swapping the world is swapping these.
 from typing import Any
 
 from resources.frames import frame_io_manager
-from resources.progress import logged_progress
+from resources.progress import progress_resource
 from resources.simulation import simulated_clock, simulated_votes
 from resources.store import open_store, store_resource
 from rlhf_pipeline.champions import Champions
@@ -33,7 +33,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
         "store": store_resource(settings),
         "registry": registry,
         "champions": Champions(open_store(settings), registry, settings.cache, settings.encoder),
-        "progress": logged_progress(),
+        "progress": progress_resource(),
         "now": utc_now,
         "clock": lambda day: utc_now(),
     }

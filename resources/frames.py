@@ -10,7 +10,7 @@ from resources.store import open_store
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError
-from rlhf_pipeline.memory import memory_named
+from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.records import Record
 
 
@@ -25,14 +25,14 @@ class FrameIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record | None) -> None:
         if obj is None:
             return
-        with memory_named(f"Writing {context.asset_key.to_user_string()}"):
-            self._write(context, obj)
+        with translate_memory_errors(f"Writing {context.asset_key.to_user_string()}"):
+            self._write_output(context, obj)
 
     def load_input(self, context: dg.InputContext) -> pd.DataFrame | Record:
-        with memory_named(f"Reading {context.asset_key.to_user_string()}"):
-            return self._read(context)
+        with translate_memory_errors(f"Reading {context.asset_key.to_user_string()}"):
+            return self._read_input(context)
 
-    def _write(self, context: dg.OutputContext, obj: pd.DataFrame | Record) -> None:
+    def _write_output(self, context: dg.OutputContext, obj: pd.DataFrame | Record) -> None:
         stage, files = context.asset_key.to_user_string(), self._files
         if isinstance(obj, Record):
             context.add_output_metadata(
@@ -46,7 +46,7 @@ class FrameIOManager(dg.IOManager):
                 {"path": dg.MetadataValue.path(str(files.write_frame(stage, obj)))}
             )
 
-    def _read(self, context: dg.InputContext) -> pd.DataFrame | Record:
+    def _read_input(self, context: dg.InputContext) -> pd.DataFrame | Record:
         stage, files = context.asset_key.to_user_string(), self._files
         if stage in RECORDS:
             return files.read_record(stage, RECORDS[stage])

@@ -7,23 +7,23 @@ import os
 import signal
 import threading
 
-from rlhf_pipeline.store.heartbeats import beats_here
+from rlhf_pipeline.store.heartbeats import is_beating_here
 
-_watched: set[str] = set()
+_watched_runs: set[str] = set()
 
 
-def in_step_process(run_id: str) -> bool:
+def is_step_process(run_id: str) -> bool:
     """Whether this process executes one step for a run whose own process is another one."""
-    return multiprocessing.parent_process() is not None and not beats_here(run_id)
+    return multiprocessing.parent_process() is not None and not is_beating_here(run_id)
 
 
 def end_with_run(run_id: str) -> None:
     """From now on this step process dies as soon as its run's process is gone; nothing happens in a
     run's own process.
     """
-    if run_id in _watched or not in_step_process(run_id):
+    if run_id in _watched_runs or not is_step_process(run_id):
         return
-    _watched.add(run_id)
+    _watched_runs.add(run_id)
     threading.Thread(target=_end_with_parent, daemon=True, name=f"watch-{run_id[:8]}").start()
 
 

@@ -12,7 +12,7 @@ from rlhf_pipeline.protocols import Progress
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def logged_progress() -> dg.ResourceDefinition:
+def progress_resource() -> dg.ResourceDefinition:
     """`progress("completions")` gives a Progress that writes a line at most every ten seconds."""
 
     @dg.resource(description="Writes the progress of long stages into the run's log.")

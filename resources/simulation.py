@@ -9,7 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, scenario_named
+from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, find_scenario
 
 SEED = 7
 N_ANNOTATORS = 12
@@ -24,7 +24,7 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
 
     Raises ConfigurationError for an unknown scenario.
     """
-    scenario, pool = scenario_named(settings.scenario), AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
+    scenario, pool = find_scenario(settings.scenario), AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
 
     def vote(
         comparisons: pd.DataFrame, references: dict[str, str | None], day: str
@@ -38,7 +38,7 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
             day=day,
             votes_per_comparison=VOTES_PER_COMPARISON,
             seed=SEED,
-            start=_at(day, 8),
+            start=_time_on_day(day, 8),
         )
 
     return vote
@@ -46,8 +46,8 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
 
 def simulated_clock(day: str) -> datetime:
     """A simulated day's comparisons are published in its morning, before its annotators come."""
-    return _at(day, 5)
+    return _time_on_day(day, 5)
 
 
-def _at(day: str, hour: int) -> datetime:
+def _time_on_day(day: str, hour: int) -> datetime:
     return datetime.combine(date.fromisoformat(day), time(hour), UTC)

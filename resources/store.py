@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import dagster as dg
 
-from resources.orphans import in_step_process
+from resources.orphans import is_step_process
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 
@@ -35,10 +35,10 @@ def store_resource(settings: Settings) -> dg.ResourceDefinition:
     def store(context: dg.InitResourceContext) -> Iterator[Store]:
         opened = open_store(settings)
         run = context.dagster_run
-        if run is None or in_step_process(run.run_id):
+        if run is None or is_step_process(run.run_id):
             yield opened
             return
-        with opened.heartbeats.beating(
+        with opened.heartbeats.keep_beating(
             run.run_id, job=run.job_name, seconds=settings.heartbeat_seconds
         ):
             yield opened

@@ -17,7 +17,7 @@ from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.frames import SCHEMAS, FrameSchema
-from rlhf_pipeline.object_stores import get_many, names, place, put
+from rlhf_pipeline.object_stores import get_many, list_names, open_path, put
 from rlhf_pipeline.parquet import decode_frames, encode_frame
 from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.records import (
@@ -53,7 +53,7 @@ class Artefacts:
     """
 
     def __init__(self, base: str | Path, hashes: FileHashes | None = None) -> None:
-        self.base = place(base)
+        self.base = open_path(base)
         self._hashes = hashes
 
     def path(self, stage: str, day: str | None = None) -> UPath:
@@ -68,11 +68,11 @@ class Artefacts:
         """Days that have a file, sorted."""
         return [
             name.removesuffix(".parquet")
-            for name in names(self.base / stage)
+            for name in list_names(self.base / stage)
             if name.endswith(".parquet")
         ]
 
-    def report(self, day: str) -> UPath:
+    def report_path(self, day: str) -> UPath:
         """Where the day's drift report lies as a page for people, beside the frames it was made
         from.
         """
@@ -82,43 +82,43 @@ class Artefacts:
         """None for a day that has none. Raises ArtefactError for a page that was changed since it
         was written.
         """
-        return self._content(self.report(day), "drift_report")
+        return self._read_content(self.report_path(day), "drift_report")
 
     def report_days(self) -> list[str]:
         """Days that have such a page, sorted."""
-        found = names(self.base / "reports")
+        found = list_names(self.base / "reports")
         return [
             name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")
         ]
 
-    def reports(self) -> list[UPath]:
+    def report_paths(self) -> list[UPath]:
         """All such pages and the windows of calibration beside them."""
         return [
             self.base / "reports" / name
-            for name in names(self.base / "reports")
+            for name in list_names(self.base / "reports")
             if name.startswith(("drift_", "calibration_"))
         ]
 
-    def window(self, day: str) -> UPath:
+    def window_path(self, day: str) -> UPath:
         """Where the window of calibration over time that ends on `day` is kept, with the hash of
         what it rests on.
         """
         return self.base / "reports" / f"calibration_{day}.json"
 
-    def windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
+    def read_windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
         """The kept windows of `days` that parse and are as written; a window of another version, or
         a damaged one, is made again.
         """
-        contents = self._present([self.window(day) for day in days])
-        changed, found = set(self._changed(contents)), {}
+        contents = self._read_present([self.window_path(day) for day in days])
+        changed, found = set(self._find_changed(contents)), {}
         for day in days:
-            path = self.window(day)
+            path = self.window_path(day)
             with contextlib.suppress(ValueError):
                 if path in contents and path not in changed:
                     found[day] = CalibrationWindow.from_json(contents[path].decode())
         return found
 
-    def hashes(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
+    def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """What the files of `stages` hold of each day, as one hash; days without any file have one
         too.
         """
@@ -153,7 +153,11 @@ class Artefacts:
     def write(self, contents: Mapping[UPath, bytes]) -> None:
         """Every file below this folder is written here, so that its hash is recorded."""
         recorded = {self.name(path): content for path, content in contents.items()}
-        with contextlib.nullcontext() if self._hashes is None else self._hashes.replacing(recorded):
+        with (
+            contextlib.nullcontext()
+            if self._hashes is None
+            else self._hashes.record_replacement(recorded)
+        ):
             for path, content in contents.items():
                 put(path, content)
 
@@ -162,13 +166,13 @@ class Artefacts:
         read.
         """
         path = self.path(stage, day)
-        content = self._content(path, stage)
+        content = self._read_content(path, stage)
         if content is None:
             raise MissingPartition(
                 f"{stage}{f' of {day}' if day else ''} has no file at {path}. Materialise {stage} "
                 "for it again."
             )
-        return self._frame({path: content}, stage)
+        return self._decode({path: content}, stage)
 
     def read_days(
         self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()
@@ -177,7 +181,7 @@ class Artefacts:
         `expected`: then MissingPartition.
         """
         paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
-        contents = self._contents(paths, stage)
+        contents = self._read_contents(paths, stage)
         lost = sorted((set(days) & expected) - {path.stem for path in contents})
         if lost:
             raise MissingPartition(
@@ -186,7 +190,7 @@ class Artefacts:
                 "from "
                 f"{self.base / stage}. Materialise {stage} for those days again."
             )
-        return self._frame(contents, stage) if contents else self._schema(stage).empty()
+        return self._decode(contents, stage) if contents else self._schema(stage).empty_frame()
 
     def write_record(self, stage: str, record: Record) -> UPath:
         self.write({self.path(stage): record.model_dump_json(indent=1).encode()})
@@ -195,7 +199,7 @@ class Artefacts:
     def read_record(self, stage: str, kind: type[R]) -> R:
         """Raises MissingPartition if there is none, ArtefactError if it does not parse."""
         path = self.path(stage)
-        content = self._content(path, stage)
+        content = self._read_content(path, stage)
         if content is None:
             raise MissingPartition(f"{stage} has no record at {path}. Materialise {stage} first.")
         try:
@@ -210,26 +214,26 @@ class Artefacts:
             raise ArtefactError(f"No frame schema for {stage!r}. Known: {', '.join(SCHEMAS)}.")
         return SCHEMAS[stage]
 
-    def _frame(self, contents: Mapping[UPath, bytes], stage: str) -> pd.DataFrame:
+    def _decode(self, contents: Mapping[UPath, bytes], stage: str) -> pd.DataFrame:
         """The rows of all files as one dataset."""
         schema = self._schema(stage)
         try:
             return decode_frames(list(contents.values()), schema)
         except FrameError:
             for path, content in contents.items():
-                _read_alone(path, content, schema)
+                _check_file(path, content, schema)
             raise  # each file is sound by itself: the days contradict each other
 
-    def _content(self, path: UPath, stage: str) -> bytes | None:
-        return self._contents([path], stage).get(path)
+    def _read_content(self, path: UPath, stage: str) -> bytes | None:
+        return self._read_contents([path], stage).get(path)
 
-    def _contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
+    def _read_contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
         """The files that are there. Raises ArtefactError for one that was changed since it was
         written.
         """
         for _ in range(ATTEMPTS):
-            contents = self._present(paths)
-            changed = self._changed(contents)
+            contents = self._read_present(paths)
+            changed = self._find_changed(contents)
             if not changed:
                 return contents
         raise ArtefactError(
@@ -238,24 +242,26 @@ class Artefacts:
             "names every such file."
         )
 
-    def _present(self, paths: Sequence[UPath]) -> dict[UPath, bytes]:
+    def _read_present(self, paths: Sequence[UPath]) -> dict[UPath, bytes]:
         return {
             path: content
             for path, content in zip(paths, get_many(paths), strict=True)
             if content is not None
         }
 
-    def _changed(self, contents: Mapping[UPath, bytes]) -> list[UPath]:
+    def _find_changed(self, contents: Mapping[UPath, bytes]) -> list[UPath]:
         if self._hashes is None:
             return []
         names = {self.name(path): path for path in contents}
         return [
             names[name]
-            for name in self._hashes.changed({name: contents[path] for name, path in names.items()})
+            for name in self._hashes.find_changed(
+                {name: contents[path] for name, path in names.items()}
+            )
         ]
 
 
-def _read_alone(path: UPath, content: bytes, schema: FrameSchema) -> None:
+def _check_file(path: UPath, content: bytes, schema: FrameSchema) -> None:
     """Raises ArtefactError naming the file where it cannot be read."""
     try:
         decode_frames([content], schema)

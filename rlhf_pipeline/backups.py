@@ -19,17 +19,17 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
-from rlhf_pipeline.files import refusals_named, write_whole
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.files import translate_write_errors, write_atomically
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record, utc_now
-from rlhf_pipeline.store import copying, dumping, migrations
+from rlhf_pipeline.store import database_copy, database_dump, migrations
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.file_hashes import FileHashes
 
 MANIFEST = "manifest.json"
 DATABASE_FILES = "databases"  # folder of the backup
 UNFINISHED = "UNFINISHED"  # a file that stands there until the manifest does
-KEPT = (
+BACKED_UP_PATHS = (
     "frames",
     "models",
     "mlflow/artifacts",
@@ -48,7 +48,7 @@ Urls = Mapping[str, str | None]
 MakeTables = Mapping[str, Callable[[str], None]]  # what makes the tables of a database on Postgres
 
 
-class BackedUpDatabase(Record):
+class DatabaseBackup(Record):
     """SQLite: one file or many; Postgres: one file per table. `rows` by table, with the file's name
     before it where there are many.
     """
@@ -56,7 +56,7 @@ class BackedUpDatabase(Record):
     kind: Literal["sqlite", "postgres"]
     version: str | None = Field(default=None, description="of the store's tables")
     rows: dict[str, int] = {}
-    tables: tuple[dumping.DumpedTable, ...] = ()
+    tables: tuple[database_dump.DumpedTable, ...] = ()
 
 
 class Manifest(Record):
@@ -68,7 +68,7 @@ class Manifest(Record):
     organization: str
     project: str
     versions: dict[str, str]
-    databases: dict[str, BackedUpDatabase]
+    databases: dict[str, DatabaseBackup]
     files: dict[str, tuple[int, str]] = Field(
         description="size and SHA-256 by path below the backup"
     )
@@ -90,7 +90,7 @@ class Manifest(Record):
         return self
 
     @classmethod
-    def of(cls, folder: Path) -> "Manifest":
+    def load(cls, folder: Path) -> "Manifest":
         """Raises ConfigurationError for a folder that is no finished backup."""
         path = folder / MANIFEST
         if not path.exists():
@@ -115,7 +115,7 @@ class Manifest(Record):
 
 
 def back_up(
-    home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress: Progress = silent
+    home: Path, facts: HomeFacts, urls: Urls, folder: Path, *, progress: Progress = ignore_progress
 ) -> Manifest:
     """Everything of `home` that cannot be made again, while it is in use; each database as of one
     moment, files after them.
@@ -123,7 +123,7 @@ def back_up(
     Raises ConfigurationError for a folder that holds something else, ArtefactError and StoreError
     where disk or database refuse.
     """
-    _claim(folder, home)
+    _prepare_folder(folder, home)
     began_at = utc_now()
     databases = {
         name: _dump(name, home, url, folder / DATABASE_FILES, progress)
@@ -132,13 +132,13 @@ def back_up(
     # a backup holds no password
     plain = facts.model_copy(update={"server_url": None, "database_prefix": None})
     plain.write(folder)
-    paths = list(_kept(home))
+    paths = list(_list_kept_files(home))
     for done, path in enumerate(paths):
-        _copied(home / path, folder / path)
+        _copy(home / path, folder / path)
         progress(done + 1, len(paths), str(path))
     files = {
-        str(path): _sized(folder / path)
-        for path in sorted(_files(folder))
+        str(path): _size_and_hash(folder / path)
+        for path in sorted(_list_files(folder))
         if path.name not in (UNFINISHED, MANIFEST)
     }
     manifest = Manifest(
@@ -148,23 +148,23 @@ def back_up(
         project=facts.project,
         databases=databases,
         files=files,
-        replaced=_replaced_since(began_at, home, facts, urls),
+        replaced=_list_replaced_files(began_at, home, facts, urls),
         versions={
             name: importlib.metadata.version(name)
             for name in ("rlhf-pipeline", "mlflow", "dagster", "alembic")
         },
     )
-    write_whole(folder / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(folder / MANIFEST, (manifest.model_dump_json(indent=1) + "\n").encode())
     (folder / UNFINISHED).unlink()
     return manifest
 
 
-def verify(folder: Path, manifest: Manifest, *, progress: Progress = silent) -> None:
+def verify(folder: Path, manifest: Manifest, *, progress: Progress = ignore_progress) -> None:
     """Raises ArtefactError naming every file that is missing or was changed since the backup."""
     wrong = []
     for done, (path, known) in enumerate(manifest.files.items()):
         try:
-            found = _sized(folder / path)
+            found = _size_and_hash(folder / path)
         except OSError as cause:
             wrong.append(f"{path} ({cause.strerror})")
         else:
@@ -183,7 +183,7 @@ def holds_data(home: Path, urls: Urls) -> bool:
     """Whether there is anything that a restore would overwrite."""
     at_home = any((home / name).exists() for name in (HOME_FACTS, *SQLITE.values(), "frames"))
     return at_home or any(
-        url is not None and not dumping.is_sqlite(url) and copying.has_tables(url)
+        url is not None and not database_dump.is_sqlite(url) and database_copy.has_tables(url)
         for url in urls.values()
     )
 
@@ -195,7 +195,7 @@ def restore(
     make_tables: MakeTables,
     *,
     replace: bool = False,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Manifest:
     """Put a verified backup into `home` and its databases. What was there goes to
     `<home>/replaced-<time>` with `replace`.
@@ -204,12 +204,12 @@ def restore(
     that holds data, and for SQLite's files where a server is configured or the other way round;
     then nothing was changed.
     """
-    manifest = Manifest.of(folder)
+    manifest = Manifest.load(folder)
     if home.exists() and not home.is_dir():
         raise ConfigurationError(f"RLHF_HOME {home} is a file. Name a folder.")
     for name, database in manifest.databases.items():
         url = urls.get(name)
-        here = "sqlite" if url is None or dumping.is_sqlite(url) else "postgres"
+        here = "sqlite" if url is None or database_dump.is_sqlite(url) else "postgres"
         if here != database.kind:
             way = (
                 "Unset RLHF_SERVER_URL, restore, then `rlhf storage migrate --to URL`."
@@ -227,29 +227,33 @@ def restore(
         )
     verify(folder, manifest, progress=progress)
     _set_aside(home, but=folder)
-    write_whole(home / RESTORING, b"The restore into this folder is not complete.\n")
+    write_atomically(home / RESTORING, b"The restore into this folder is not complete.\n")
     for name, database in manifest.databases.items():
         url = urls.get(name)
         if database.kind == "postgres" and url is not None:
-            if copying.has_tables(url):
-                copying.empty(url)
-            _make(name, url, database, make_tables)
-            loaded = [table for table in database.tables if table.table not in copying.VERSIONS]
-            dumping.load_postgres(url, folder / DATABASE_FILES / name, loaded, progress=progress)
+            if database_copy.has_tables(url):
+                database_copy.drop_all_tables(url)
+            _make_tables(name, url, database, make_tables)
+            loaded = [
+                table for table in database.tables if table.table not in database_copy.VERSIONS
+            ]
+            database_dump.load_postgres(
+                url, folder / DATABASE_FILES / name, loaded, progress=progress
+            )
     names = [Path(path) for path in manifest.files if path != HOME_FACTS]
     for done, path in enumerate(names):
-        target = _place_of(path, home, manifest)
+        target = _target_of(path, home, manifest)
         if target is not None:
-            _copied(folder / path, target)
+            _copy(folder / path, target)
         progress(done + 1, len(names), str(path))
     if manifest.home != str(home):
         mlflow = urls.get("mlflow") or f"sqlite:///{home / SQLITE['mlflow']}"
-        if copying.has_tables(mlflow):  # a home that registered no model has none
-            copying.relocate(mlflow, f"{Path(manifest.home).as_uri()}/", f"{home.as_uri()}/")
+        if database_copy.has_tables(mlflow):  # a home that registered no model has none
+            database_copy.relocate(mlflow, f"{Path(manifest.home).as_uri()}/", f"{home.as_uri()}/")
     return manifest
 
 
-def put_facts(
+def write_facts(
     folder: Path,
     home: Path,
     *,
@@ -259,7 +263,7 @@ def put_facts(
     config: Path | None = None,
 ) -> None:
     """The last step of a restore: from here on the home is a project again."""
-    facts = HomeFacts.of(folder)
+    facts = HomeFacts.load(folder)
     assert facts is not None  # the manifest names it
     lies = {
         "home_id": home_id,
@@ -274,7 +278,7 @@ def put_facts(
 
 def lost_config(folder: Path) -> Path | None:
     """The settings file that the backed up home recorded, where it is not on this machine."""
-    facts = HomeFacts.of(folder)
+    facts = HomeFacts.load(folder)
     return (
         facts.config
         if facts is not None and facts.config is not None and not facts.config.is_file()
@@ -289,12 +293,14 @@ def record_replaced(home: Path, manifest: Manifest, hashes: FileHashes) -> None:
     hashes.forget(manifest.replaced)
     for name in manifest.replaced:
         if (home / name).is_file():
-            with hashes.replacing({name: (home / name).read_bytes()}):
+            with hashes.record_replacement({name: (home / name).read_bytes()}):
                 pass
 
 
-def _claim(folder: Path, home: Path) -> None:
-    within = any(folder.resolve().is_relative_to((home / name).resolve()) for name in KEPT)
+def _prepare_folder(folder: Path, home: Path) -> None:
+    within = any(
+        folder.resolve().is_relative_to((home / name).resolve()) for name in BACKED_UP_PATHS
+    )
     if within or home.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(
             f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its "
@@ -308,7 +314,7 @@ def _claim(folder: Path, home: Path) -> None:
                 f"{folder} is not empty. Name a new folder: a backup never overwrites anything."
             )
         shutil.rmtree(folder)
-    with refusals_named(folder):
+    with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         (folder / UNFINISHED).write_text("The backup in this folder is not complete.\n")
@@ -318,7 +324,7 @@ def _refuse_linked_folders(home: Path) -> None:
     """A link in place of `frames` or `mlflow/artifacts` is followed; one deeper would silently
     leave out what it leads to.
     """
-    for name in KEPT:
+    for name in BACKED_UP_PATHS:
         for path in (home / name).rglob("*"):
             if path.is_symlink() and path.is_dir():
                 raise ConfigurationError(
@@ -329,27 +335,27 @@ def _refuse_linked_folders(home: Path) -> None:
 
 def _dump(
     name: str, home: Path, url: str | None, folder: Path, progress: Progress
-) -> BackedUpDatabase:
-    if url is not None and not dumping.is_sqlite(url):
-        tables = tuple(dumping.dump_postgres(url, folder / name, progress=progress))
+) -> DatabaseBackup:
+    if url is not None and not database_dump.is_sqlite(url):
+        tables = tuple(database_dump.dump_postgres(url, folder / name, progress=progress))
         version = _store_version(url) if name == "store" else None
-        return BackedUpDatabase(
+        return DatabaseBackup(
             kind="postgres",
             version=version,
             tables=tables,
             rows={table.table: table.n_rows for table in tables},
         )
     if name == "dagster":
-        return BackedUpDatabase(
+        return DatabaseBackup(
             kind="sqlite", rows=_dump_dagster(home / "dagster", folder / "dagster", progress)
         )
-    file = home / SQLITE[name] if url is None else dumping.sqlite_file(url)
+    file = home / SQLITE[name] if url is None else database_dump.sqlite_file(url)
     if not file.exists():
-        return BackedUpDatabase(kind="sqlite")
-    rows = dumping.copy_sqlite(file, folder / f"{name}.db")
+        return DatabaseBackup(kind="sqlite")
+    rows = database_dump.copy_sqlite(file, folder / f"{name}.db")
     progress(1, 1, file.name)
     version = _store_version(f"sqlite:///{file}") if name == "store" else None
-    return BackedUpDatabase(kind="sqlite", version=version, rows=rows)
+    return DatabaseBackup(kind="sqlite", version=version, rows=rows)
 
 
 def _dump_dagster(source: Path, target: Path, progress: Progress) -> dict[str, int]:
@@ -357,19 +363,21 @@ def _dump_dagster(source: Path, target: Path, progress: Progress) -> dict[str, i
     rows: dict[str, int] = {}
     for done, file in enumerate(files):
         path = file.relative_to(source)
-        found = dumping.copy_sqlite(file, target / path)
+        found = database_dump.copy_sqlite(file, target / path)
         rows |= {f"{path}:{table}": n for table, n in found.items()}
         progress(done + 1, len(files), f"dagster/{path}")
     return rows
 
 
-def _replaced_since(moment: datetime, home: Path, facts: HomeFacts, urls: Urls) -> tuple[str, ...]:
+def _list_replaced_files(
+    moment: datetime, home: Path, facts: HomeFacts, urls: Urls
+) -> tuple[str, ...]:
     url = urls["store"] or f"sqlite:///{home / SQLITE['store']}"
-    if dumping.is_sqlite(url) and not dumping.sqlite_file(url).exists():
+    if database_dump.is_sqlite(url) and not database_dump.sqlite_file(url).exists():
         return ()
     store = Database(url, facts.organization, facts.project)
     try:
-        if migrations.current(store) != migrations.HEAD:
+        if migrations.current_revision(store) != migrations.HEAD:
             return ()
         return tuple(
             sorted({known.path for known in FileHashes(store).all() if known.written_at >= moment})
@@ -381,12 +389,12 @@ def _replaced_since(moment: datetime, home: Path, facts: HomeFacts, urls: Urls) 
 def _store_version(url: str) -> str | None:
     database = Database(url, "any", "any")
     try:
-        return migrations.current(database)
+        return migrations.current_revision(database)
     finally:
         database.close()
 
 
-def _make(name: str, url: str, database: BackedUpDatabase, make_tables: MakeTables) -> None:
+def _make_tables(name: str, url: str, database: DatabaseBackup, make_tables: MakeTables) -> None:
     if name != "store":
         make_tables[name](url)
         return
@@ -400,7 +408,7 @@ def _make(name: str, url: str, database: BackedUpDatabase, make_tables: MakeTabl
         store.close()
 
 
-def _place_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
+def _target_of(path: Path, home: Path, manifest: Manifest) -> Path | None:
     """Where a file of the backup belongs; None for what was loaded into Postgres already."""
     if path.parts[0] != DATABASE_FILES:
         return home / path
@@ -423,14 +431,14 @@ def _set_aside(home: Path, *, but: Path) -> None:
     ]
     if held:
         aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
-        with refusals_named(aside):
+        with translate_write_errors(aside):
             aside.mkdir()
             for path in held:
                 path.rename(aside / path.name)
 
 
-def _kept(home: Path) -> Iterator[Path]:
-    for name in KEPT:
+def _list_kept_files(home: Path) -> Iterator[Path]:
+    for name in BACKED_UP_PATHS:
         place = home / name
         if place.is_dir():
             yield from (
@@ -442,12 +450,12 @@ def _kept(home: Path) -> Iterator[Path]:
             yield Path(name)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     return (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
-def _copied(source: Path, target: Path) -> None:
-    with refusals_named(target):
+def _copy(source: Path, target: Path) -> None:
+    with translate_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.part")
         shutil.copyfile(source, partial)
@@ -455,7 +463,7 @@ def _copied(source: Path, target: Path) -> None:
         os.replace(partial, target)
 
 
-def _sized(path: Path) -> tuple[int, str]:
+def _size_and_hash(path: Path) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):

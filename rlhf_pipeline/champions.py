@@ -31,9 +31,9 @@ from rlhf_pipeline.errors import (
     NotEnoughData,
     PipelineError,
 )
-from rlhf_pipeline.policy.loading import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import (
     CalibrationReport,
     Interval,
@@ -56,7 +56,7 @@ from rlhf_pipeline.reward_model import (
 from rlhf_pipeline.reward_model.acceptance import find_regression, find_weakness, is_improvement
 from rlhf_pipeline.reward_model.base import distinct_texts
 from rlhf_pipeline.reward_model.encoder import EncoderChoice
-from rlhf_pipeline.reward_model.judging import margins_of
+from rlhf_pipeline.reward_model.held_out_evaluation import margins_of
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
@@ -88,7 +88,7 @@ class PairPrediction(Record):
     predicted_at: datetime
 
 
-class LostRewardModel:
+class UnloadableRewardModel:
     """What stands for a champion that cannot be loaded: whatever is asked of it raises `cause`.
 
     So whoever wants its predictions is told what is wrong, and whoever only wants to do better can:
@@ -120,12 +120,16 @@ class Judge:
         return self.version.label
 
     @property
-    def lost(self) -> PipelineError | None:
+    def load_error(self) -> PipelineError | None:
         """Why the model cannot be loaded; None where it is."""
-        return self.reward_model.cause if isinstance(self.reward_model, LostRewardModel) else None
+        return (
+            self.reward_model.cause
+            if isinstance(self.reward_model, UnloadableRewardModel)
+            else None
+        )
 
     def p_chosen(
-        self, pairs: pd.DataFrame, *, progress: Progress = silent
+        self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float64]:
         """Calibrated P(the majority's choice is preferred) of each of PREFERENCE_PAIRS, (n,)."""
         prompts, n = pairs["prompt"].tolist(), len(pairs)
@@ -138,7 +142,7 @@ class Judge:
         self,
         questions: Sequence[Question],
         *,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
         now: datetime | None = None,
     ) -> list[PairPrediction]:
         """An answer to each, in order; of one with its sides exchanged p and 1 - p, which sum to
@@ -172,7 +176,10 @@ class Judge:
         ]
 
     def _scores(
-        self, prompts: Sequence[str], completions: Sequence[str], progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        progress: Progress = ignore_progress,
     ) -> npt.NDArray[np.float64]:
         """Of distinct texts in one order, whatever kind of model it is: which side a text stands on
         then shows in no digit.
@@ -183,7 +190,11 @@ class Judge:
         ]
 
     def embed(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> npt.NDArray[np.float64]:
         """The reward model's own features (n, d), so that drift of the texts is seen as the model
         sees them.
@@ -205,7 +216,7 @@ class Assessment:
 
 
 @dataclass(frozen=True)
-class Settled:
+class CalibrationOutcome:
     """What a calibration came to: its report and calibrator as stored, and whether they change what
     serves.
     """
@@ -219,7 +230,7 @@ class Settled:
     reason: str
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         label = self.judge.label
         if self.report.refusal is not None:
             return f"{label} was refused and stays candidate: {self.reason}"
@@ -254,7 +265,7 @@ class Champions:
         return version
 
     def policy_folder(self, version: ModelVersion | None = None) -> Path:
-        return self.registry.folder(version or self.policy(), self.cache)
+        return self.registry.fetch_folder(version or self.policy(), self.cache)
 
     def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
         """What completes prompts: the champion policy on this machine, a provider, the template
@@ -304,18 +315,18 @@ class Champions:
         Raises EncoderNotFound where that may be one which is not there now, ModelHashMismatch where
         no name in the settings is its own.
         """
-        encoder = _encoder(self.encoder_name, self.cache / "embeddings")
+        encoder = _find_encoder(self.encoder_name, self.cache / "embeddings")
         before: Any = getattr(start, "encoder", None)
         if start is None or before is None:
             return encoder
         there, missing = [], [] if encoder.choice.instead is None else [encoder.choice.instead]
-        for one in self._there(encoder, missing):
+        for one in self._available_encoders(encoder, missing):
             if one.hash_with(before.max_tokens) == before.hash:
                 return (
                     one
                     if one is encoder
-                    else _encoder_of(
-                        _to_go_on(one.choice, encoder.choice), self.cache / "embeddings"
+                    else _load_encoder(
+                        _mark_continuation(one.choice, encoder.choice), self.cache / "embeddings"
                     )
                 )
             there.append(one.choice.used)
@@ -334,14 +345,14 @@ class Champions:
             "fit anew."
         )
 
-    def _there(self, encoder: Encoder, missing: list[str]) -> Iterator[Encoder]:
+    def _available_encoders(self, encoder: Encoder, missing: list[str]) -> Iterator[Encoder]:
         """`encoder`, and those named after it in the settings that are there; `missing` is told why
         others are not.
         """
         yield encoder
         for name in encoder.choice.rest:
             try:
-                yield _encoder(name, self.cache / "embeddings")
+                yield _find_encoder(name, self.cache / "embeddings")
             except (EncoderNotFound, ModelHashMismatch) as absent:  # or damaged
                 missing.append(getattr(absent, "why", str(absent)))
 
@@ -351,7 +362,7 @@ class Champions:
 
         A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError,
         InvalidScores). A champion that cannot, of another encoder or with damaged files, is a Judge
-        all the same, that raises once it is asked: see `LostRewardModel`. It loads on whichever of
+        all the same, that raises once it is asked: see `UnloadableRewardModel`. It loads on whichever of
         the encoders that the settings name it was fitted on; EncoderNotFound where that may be one
         which is not there now, for then it is not lost.
         """
@@ -360,14 +371,16 @@ class Champions:
             return None
         encoder = self.encoder()  # one that is not there is no fault of the champion's
         try:
-            model: Any = self.load(self.registry.folder(wanted, self.cache), wanted.label, encoder)
+            model: Any = self.load(
+                self.registry.fetch_folder(wanted, self.cache), wanted.label, encoder
+            )
         except EncoderNotFound:
             raise
         except (ModelError, InvalidScores) as cause:
             if version is not None:
                 raise
-            model = LostRewardModel(cause)
-        return self._calibrated(wanted, model)
+            model = UnloadableRewardModel(cause)
+        return self._build_judge(wanted, model)
 
     def load(self, folder: Path, label: str, encoder: Encoder | None = None) -> RewardModel:
         """The reward model in `folder`, called `label`, on whichever of the encoders that the
@@ -380,7 +393,7 @@ class Champions:
         there: list[str] = []
         missing = [] if encoder.choice.instead is None else [encoder.choice.instead]
         first: ModelHashMismatch | None = None
-        for one in self._there(encoder, missing):
+        for one in self._available_encoders(encoder, missing):
             try:
                 return load_reward_model(folder, encoder=one)
             except ModelHashMismatch as cause:
@@ -396,9 +409,9 @@ class Champions:
             "the next fit then starts anew.",
         ) from first
 
-    def _calibrated(self, version: ModelVersion, model: RewardModel) -> Judge:
+    def _build_judge(self, version: ModelVersion, model: RewardModel) -> Judge:
         """With the calibrator that serves."""
-        stored = self.store.calibrations.latest(version.label)
+        stored = self.store.calibrations.latest_serving(version.label)
         if stored is None:
             return Judge(version, model, None, "none")
         report, calibrator = stored
@@ -414,7 +427,7 @@ class Champions:
         a person has promoted it.
         """
         stored, champion = (
-            self.store.calibrations.latest(label),
+            self.store.calibrations.latest_serving(label),
             self.registry.get("reward_model", "champion"),
         )
         return (
@@ -436,7 +449,7 @@ class Champions:
             self.registry.promote(kind, version.version, reason=reason, actor=actor)
         )
 
-    def settle(
+    def record_calibration(
         self,
         version: ModelVersion,
         reward_model: RewardModel,
@@ -447,8 +460,8 @@ class Champions:
         taste_changes: TasteChanges = NO_CHANGES,
         acceptance: AcceptanceParams | None = None,
         promote: bool = True,
-        progress: Progress = silent,
-    ) -> Settled:
+        progress: Progress = ignore_progress,
+    ) -> CalibrationOutcome:
         """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split
         what it changes.
 
@@ -459,7 +472,7 @@ class Champions:
         """
         serving = self.registry.get("reward_model", "champion")
         was_champion = serving is not None and serving.label == version.label
-        champion = self._calibrated(version, reward_model) if was_champion else self.judge()
+        champion = self._build_judge(version, reward_model) if was_champion else self.judge()
         new = Judge(version, reward_model, calibrator, report.method)
         assessment = assess(
             new,
@@ -480,7 +493,7 @@ class Champions:
             update={"may_serve": better or not was_champion, "refusal": refusal}
         )
         number = self.store.calibrations.add(report, calibrator.to_json())
-        return Settled(
+        return CalibrationOutcome(
             judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
             report=report.model_copy(update={"calibrator_version": number}),
             was_champion=was_champion,
@@ -490,7 +503,11 @@ class Champions:
         )
 
     def initialise(
-        self, policy: str | None = None, *, progress: Progress = silent, actor: str = "rlhf init"
+        self,
+        policy: str | None = None,
+        *,
+        progress: Progress = ignore_progress,
+        actor: str = "rlhf init",
     ) -> ModelVersion:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the
         embedded one, trained here once.
@@ -531,14 +548,14 @@ def assess(
     taste_changes: TasteChanges = NO_CHANGES,
     ceiling: Interval | None = None,
     params: AcceptanceParams | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Assessment:
     """Whether `new` may take the champion's place, by pairs of the calib split voted on since the
     last of `taste_changes`.
 
     It is refused if it is too weak and no better than the champion, if it is less accurate than the
     champion on the latest window, or if no pair was voted on since the change; otherwise the log
-    loss decides (`not_worse`). Of the champion's own version only calibrators are compared.
+    loss decides (`compare_with_champion`). Of the champion's own version only calibrators are compared.
     """
     counted = calib[taste_changes.is_current(calib)]
     if champion is None or champion.label != new.label:
@@ -547,7 +564,7 @@ def assess(
         )
         if cause is not None:
             return Assessment(is_accepted=False, reason=cause, is_refused=True)
-    return Assessment(*not_worse(new, champion, counted, progress=progress))
+    return Assessment(*compare_with_champion(new, champion, counted, progress=progress))
 
 
 def _refusal_cause(
@@ -559,7 +576,7 @@ def _refusal_cause(
     params: AcceptanceParams,
     progress: Progress,
 ) -> str | None:
-    rival = None if champion is None or champion.lost is not None else champion
+    rival = None if champion is None or champion.load_error is not None else champion
     if counted.empty:
         is_blind = rival is not None and not calib.empty
         return (
@@ -585,8 +602,12 @@ def _refusal_cause(
     )
 
 
-def not_worse(
-    new: Judge, champion: Judge | None, held_out: pd.DataFrame, *, progress: Progress = silent
+def compare_with_champion(
+    new: Judge,
+    champion: Judge | None,
+    held_out: pd.DataFrame,
+    *,
+    progress: Progress = ignore_progress,
 ) -> tuple[bool, str]:
     """Whether `new` may replace `champion`, and why: its log loss on votes it was not fitted to
     must not be higher.
@@ -603,13 +624,13 @@ def not_worse(
     """
     if champion is None:
         return True, "first reward model"
-    if champion.lost is not None:
+    if champion.load_error is not None:
         return (
             True,
-            f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.lost}",
+            f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.load_error}",
         )
     if new.label == champion.label:
-        return _calibrator_not_worse(new, champion, held_out, progress)
+        return _compare_calibrators(new, champion, held_out, progress)
     try:
         loss = recalibrated_loss(held_out, new.reward_model, progress=progress)
         to_beat = max(
@@ -631,7 +652,7 @@ def not_worse(
     )
 
 
-def _calibrator_not_worse(
+def _compare_calibrators(
     new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress
 ) -> tuple[bool, str]:
     """Of two calibrators of one model: the larger of what each loses as it serves and, fitted anew,
@@ -671,20 +692,20 @@ def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> fl
 
 
 # by setting: the encoders that were there when first asked for
-_FOUND: dict[str | Path | None, EncoderChoice] = {}
+_FOUND_ENCODERS: dict[str | Path | None, EncoderChoice] = {}
 
 
-def _encoder(name: str | Path | None, cache: Path) -> Encoder:
+def _find_encoder(name: str | Path | None, cache: Path) -> Encoder:
     """One that was asked for is looked for once per process; where another stands in for it, each
     time: it may be back.
     """
-    choice = _FOUND.get(name) or EncoderChoice.of(name)
+    choice = _FOUND_ENCODERS.get(name) or EncoderChoice.of(name)
     if choice.instead is None:
-        _FOUND[name] = choice
-    return _encoder_of(choice, cache)
+        _FOUND_ENCODERS[name] = choice
+    return _load_encoder(choice, cache)
 
 
-def _to_go_on(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
+def _mark_continuation(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
     """`choice` as the record of a fit tells it that goes on with it although `asked` is there."""
     return replace(
         choice, asked=asked.asked, instead="the model that the fit starts from was fitted on it"
@@ -692,6 +713,6 @@ def _to_go_on(choice: EncoderChoice, asked: EncoderChoice) -> EncoderChoice:
 
 
 @lru_cache(maxsize=3)
-def _encoder_of(choice: EncoderChoice, cache: Path) -> Encoder:
+def _load_encoder(choice: EncoderChoice, cache: Path) -> Encoder:
     """Loading the encoder takes seconds: once per process."""
     return Encoder(choice, EmbeddingCache(cache))

@@ -29,7 +29,7 @@ from pydantic import (
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
@@ -38,7 +38,7 @@ CONFIG = "rlhf.yaml"
 # said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
 DRIVER = "postgresql+psycopg2"
 # Options of libpq by which connections to an unreachable server end within seconds.
-WITHIN_SECONDS = {
+CONNECTION_OPTIONS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -49,7 +49,7 @@ LOCAL_SCHEMES = {"", "sqlite", "file"}  # what follows is a path, in which any s
 FILE_SETTINGS = ("api_key_file", "prompts_file")  # relative ones in rlhf.yaml are relative to it
 # Dagster and MLflow put the path into an SQLite URL as it is: /x/q?1 and /x/q?2 would be one file,
 # /x/a%20b another folder
-UNUSABLE = "%?"
+UNUSABLE_CHARACTERS = "%?"
 # what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
 DAGSTER_URL = "RLHF_DAGSTER_URL"
 
@@ -108,7 +108,7 @@ class HomeFacts(BaseModel):
     )
 
     @classmethod
-    def of(cls, home: Path) -> Self | None:
+    def load(cls, home: Path) -> Self | None:
         """None for a home nobody made yet. Raises ConfigurationError for a file that is none."""
         path = home / HOME_FACTS
         try:
@@ -129,7 +129,7 @@ class HomeFacts(BaseModel):
                 "another home."
             ) from cause
 
-    def named(self) -> Self:
+    def with_id(self) -> Self:
         """With an id, where it had none."""
         return self if self.home_id else self.model_copy(update={"home_id": secrets.token_hex(8)})
 
@@ -140,7 +140,7 @@ class HomeFacts(BaseModel):
         plain = self.model_dump(mode="json", exclude_none=True)
         if self.server_url is not None:
             plain["server_url"] = self.server_url.get_secret_value()
-        write_whole(home / HOME_FACTS, (json.dumps(plain, indent=1) + "\n").encode())
+        write_atomically(home / HOME_FACTS, (json.dumps(plain, indent=1) + "\n").encode())
         (home / HOME_FACTS).chmod(0o600)
 
 
@@ -387,7 +387,7 @@ class Settings(BaseModel):
 
     @field_validator("dead_after_seconds")
     @classmethod
-    def _outlasts_a_late_heartbeat(cls, seconds: float, info: ValidationInfo) -> float:
+    def _check_dead_after(cls, seconds: float, info: ValidationInfo) -> float:
         heartbeat = info.data.get("heartbeat_seconds", 0.0)
         if seconds < 2 * heartbeat:
             raise ValueError(
@@ -398,14 +398,14 @@ class Settings(BaseModel):
 
     @field_validator("server_url")
     @classmethod
-    def _names_a_server(cls, url: SecretStr | None) -> SecretStr | None:
+    def _check_server_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None:
-            on_server(url, "")
+            build_database_url(url, "")
         return url
 
     @field_validator("database_url", "mlflow_url", "dagster_url")
     @classmethod
-    def _is_whole(cls, url: SecretStr | None) -> SecretStr | None:
+    def _check_url(cls, url: SecretStr | None) -> SecretStr | None:
         plain = url.get_secret_value() if url is not None else ""
         if "://" in plain and plain.partition(":")[0].partition("+")[0] not in LOCAL_SCHEMES:
             split_url(plain)
@@ -414,23 +414,23 @@ class Settings(BaseModel):
     @property
     def store_url(self) -> str:
         return (
-            _plain(self.database_url)
-            or self._on_server("store")
+            _reveal(self.database_url)
+            or self._build_server_url("store")
             or f"sqlite:///{self.home / 'store.db'}"
         )
 
     @property
     def tracking_uri(self) -> str:
         return (
-            _plain(self.mlflow_url)
-            or self._on_server("mlflow", WITHIN_SECONDS)
+            _reveal(self.mlflow_url)
+            or self._build_server_url("mlflow", CONNECTION_OPTIONS)
             or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
         )
 
     @property
     def dagster_storage(self) -> str | None:
         """URL of Dagster's database; None where it keeps SQLite files under home."""
-        return _plain(self.dagster_url) or self._on_server("dagster", WITHIN_SECONDS)
+        return _reveal(self.dagster_url) or self._build_server_url("dagster", CONNECTION_OPTIONS)
 
     @property
     def dagster_environ(self) -> dict[str, str]:
@@ -449,7 +449,7 @@ class Settings(BaseModel):
         """Environment variables that give another process these settings, secrets included."""
         given = {name: getattr(self, name) for name in self.model_fields_set | {"home"}}
         plain = {
-            name: _plain(value) if isinstance(value, SecretStr) else value
+            name: _reveal(value) if isinstance(value, SecretStr) else value
             for name, value in given.items()
         }
         return {
@@ -458,11 +458,11 @@ class Settings(BaseModel):
             if value is not None
         }
 
-    def _on_server(self, what: str, options: Mapping[str, int] | None = None) -> str | None:
+    def _build_server_url(self, what: str, options: Mapping[str, int] | None = None) -> str | None:
         return (
             None
             if self.server_url is None
-            else on_server(self.server_url, f"{self.database_prefix}_{what}", options)
+            else build_database_url(self.server_url, f"{self.database_prefix}_{what}", options)
         )
 
     @property
@@ -522,18 +522,18 @@ class Settings(BaseModel):
         config = (
             _resolve_named_config(folder, named)
             if named is not None
-            else _if_exists(folder / CONFIG)
+            else _existing_path(folder / CONFIG)
         )
-        values = _yaml_values(config)
+        values = _read_yaml(config)
         home = _resolve_home(
             str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder
         )
-        facts = HomeFacts.of(home)
+        facts = HomeFacts.load(home)
         is_lost = facts is not None and facts.config is not None and not facts.config.is_file()
         if named is None and facts is not None and not (restoring and is_lost):
             config = _resolve_recorded_config(home, facts, config, initialising=initialising)
-            values = _yaml_values(config)
-        values = _with_facts(values | given, facts, home)
+            values = _read_yaml(config)
+        values = _merge_facts(values | given, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise ConfigurationError(
@@ -542,13 +542,15 @@ class Settings(BaseModel):
         try:
             settings = cls(**values)
         except ValidationError as cause:
-            raise ConfigurationError(f"Settings cannot be used: {_problems(cause)}.") from cause
+            raise ConfigurationError(
+                f"Settings cannot be used: {_describe_problems(cause)}."
+            ) from cause
         return settings.model_copy(
             update={"home": home} | ({} if config is None else {"config": config})
         )
 
 
-def _if_exists(path: Path) -> Path | None:
+def _existing_path(path: Path) -> Path | None:
     return path.absolute() if path.exists() else None
 
 
@@ -599,17 +601,17 @@ def _resolve_home(named: str, folder: Path) -> Path:
         raise ConfigurationError(
             f"RLHF_HOME {named} names the home of an unknown user. Write the whole path."
         ) from None
-    found = [sign for sign in UNUSABLE if sign in str(home)]
+    found = [sign for sign in UNUSABLE_CHARACTERS if sign in str(home)]
     if found:
         raise ConfigurationError(
             f"RLHF_HOME {home} contains {found[0]!r}, which has a meaning in the URLs of "
             "databases. "
-            f"Name a folder without {' and '.join(UNUSABLE)} in its path."
+            f"Name a folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
         )
     return home
 
 
-def _problems(refusal: ValidationError) -> str:
+def _describe_problems(refusal: ValidationError) -> str:
     """Each setting with what is expected, and its value where that cannot be a secret: of numbers,
     dates, switches and words to choose from.
     """
@@ -629,7 +631,7 @@ def _problems(refusal: ValidationError) -> str:
     return "; ".join(said)
 
 
-def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:
+def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:
     """`values` and, where they are silent, what the home knows. Raises ConfigurationError for
     another project's home.
     """
@@ -651,11 +653,11 @@ def _with_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> 
     return known | values
 
 
-def _plain(secret: SecretStr | None) -> str | None:
+def _reveal(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
 
-def on_server(
+def build_database_url(
     server_url: SecretStr, database: str, options: Mapping[str, int] | None = None
 ) -> str:
     """The URL of one database of a server, with its driver and with the options that it does not
@@ -663,7 +665,7 @@ def on_server(
 
     Raises ValueError, without the password, for no Postgres URL.
 
-    >>> on_server(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
+    >>> build_database_url(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
     'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
     """
     url = server_url.get_secret_value()
@@ -776,11 +778,11 @@ def code_commit() -> str | None:
 _NAMES = re.compile(r"""\"[^"]{2,}"|'(?!<)[^']{2,}'""")
 
 
-def _hidden(name: re.Match[str]) -> str:
+def _hide_value(name: re.Match[str]) -> str:
     return name[0] if name[0][1:-1] in Settings.model_fields else "…"
 
 
-def _yaml_values(path: Path | None) -> dict[str, Any]:
+def _read_yaml(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
@@ -792,7 +794,7 @@ def _yaml_values(path: Path | None) -> dict[str, Any]:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigurationError(
             f"{path} is not readable YAML: "
-            f"{_NAMES.sub(_hidden, cause.problem or 'it breaks off')}{place}. Correct it, or put "
+            f"{_NAMES.sub(_hide_value, cause.problem or 'it breaks off')}{place}. Correct it, or put "
             "the value in single quotes."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:

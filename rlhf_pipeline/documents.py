@@ -22,7 +22,7 @@ class _NotFinite(str):
     """
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -31,11 +31,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         if type(value) in (_NotFinite, list):
             _refuse_not_finite(value, f"{name!r} is ")
-    return _unique(pairs)
+    return _build_mapping(pairs)
 
 
 def _refuse_not_finite(value: Any, owner: str = "") -> None:
@@ -48,15 +48,15 @@ def _refuse_not_finite(value: Any, owner: str = "") -> None:
         )
 
 
-def _float(digits: str) -> float | _NotFinite:
+def _parse_float(digits: str) -> float | _NotFinite:
     number = float(digits)
     return number if math.isfinite(number) else _NotFinite(digits)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=_float, parse_constant=_NotFinite
+    object_pairs_hook=_build_object, parse_float=_parse_float, parse_constant=_NotFinite
 )
-_DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_unique)
+_DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_build_mapping)
 
 
 def parse_json(text: str, *, is_finite: bool = True) -> Any:

@@ -25,7 +25,7 @@ SHOWN = 80  # characters of one offending value
 _CONTEXT = threading.Lock()
 
 
-class Expectation(Record):
+class DataExpectation(Record):
     """One expectation, by Great Expectations' name. `blocking` stops what comes after it, the
     others warn.
     """
@@ -41,30 +41,34 @@ class Expectation(Record):
         return ", ".join(columns)
 
 
-class Outcome(Record):
+class ExpectationOutcome(Record):
     """What became of one expectation; `sample` shows up to five offending values."""
 
-    expectation: Expectation
+    expectation: DataExpectation
     passed: bool
     n_unexpected: int | None = None
     sample: tuple[str, ...] = ()
     message: str
 
 
-def suite_for(schema: FrameSchema, extra: Sequence[Expectation] = ()) -> tuple[Expectation, ...]:
+def build_suite(
+    schema: FrameSchema, extra: Sequence[DataExpectation] = ()
+) -> tuple[DataExpectation, ...]:
     """What `schema` promises, as blocking expectations, and then `extra`.
 
     >>> from rlhf_pipeline.frames import PROMPTS
-    >>> [e.type for e in suite_for(PROMPTS) if e.subject == "category"]
+    >>> [e.type for e in build_suite(PROMPTS) if e.subject == "category"]
     ['expect_column_values_to_not_be_null', 'expect_column_values_to_be_in_set']
     """
     columns = {"column_set": list(schema.columns), "exact_match": True}
-    suite = [Expectation(type="expect_table_columns_to_match_set", kwargs=columns, blocking=True)]
+    suite = [
+        DataExpectation(type="expect_table_columns_to_match_set", kwargs=columns, blocking=True)
+    ]
     for name, column in schema.columns.items():
         suite += _column_expectations(name, column)
     if len(schema.key) == 1:
         suite.append(
-            Expectation(
+            DataExpectation(
                 type="expect_column_values_to_be_unique",
                 kwargs={"column": schema.key[0]},
                 blocking=True,
@@ -73,12 +77,16 @@ def suite_for(schema: FrameSchema, extra: Sequence[Expectation] = ()) -> tuple[E
     elif schema.key:
         kwargs = {"column_list": list(schema.key), "ignore_row_if": "never"}
         suite.append(
-            Expectation(type="expect_compound_columns_to_be_unique", kwargs=kwargs, blocking=True)
+            DataExpectation(
+                type="expect_compound_columns_to_be_unique", kwargs=kwargs, blocking=True
+            )
         )
     return (*suite, *extra)
 
 
-def validate(frame: pd.DataFrame, suite: Sequence[Expectation], name: str) -> list[Outcome]:
+def validate(
+    frame: pd.DataFrame, suite: Sequence[DataExpectation], name: str
+) -> list[ExpectationOutcome]:
     """The outcome of each expectation of `suite`, in its order. `name` is what the messages call
     the frame.
 
@@ -104,10 +112,13 @@ def validate(frame: pd.DataFrame, suite: Sequence[Expectation], name: str) -> li
         )
     # Great Expectations answers in an order of its own.
     by_index = {int(r.expectation_config.meta["index"]): r for r in result.results}
-    return [_outcome(expectation, by_index[index], name) for index, expectation in enumerate(suite)]
+    return [
+        _build_outcome(expectation, by_index[index], name)
+        for index, expectation in enumerate(suite)
+    ]
 
 
-def require(outcomes: Iterable[Outcome]) -> None:
+def require(outcomes: Iterable[ExpectationOutcome]) -> None:
     """Raises ExpectationFailed with every blocking outcome that failed; does nothing when none
     did.
     """
@@ -118,7 +129,7 @@ def require(outcomes: Iterable[Outcome]) -> None:
         )
 
 
-def _column_expectations(name: str, column: Column) -> list[Expectation]:
+def _column_expectations(name: str, column: Column) -> list[DataExpectation]:
     found: list[tuple[str, dict[str, Any]]] = []
     if not column.nullable:
         found.append(("expect_column_values_to_not_be_null", {}))
@@ -136,12 +147,12 @@ def _column_expectations(name: str, column: Column) -> list[Expectation]:
     if column.kind == "json":
         found.append(("expect_column_values_to_be_json_parseable", {}))
     return [
-        Expectation(type=kind, kwargs={"column": name, **kwargs}, blocking=True)
+        DataExpectation(type=kind, kwargs={"column": name, **kwargs}, blocking=True)
         for kind, kwargs in found
     ]
 
 
-def _domain_object(index: int, expectation: Expectation) -> Any:
+def _domain_object(index: int, expectation: DataExpectation) -> Any:
     from great_expectations.exceptions import GreatExpectationsError
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
@@ -156,7 +167,7 @@ def _domain_object(index: int, expectation: Expectation) -> Any:
         ) from cause
 
 
-def _outcome(expectation: Expectation, result: Any, name: str) -> Outcome:
+def _build_outcome(expectation: DataExpectation, result: Any, name: str) -> ExpectationOutcome:
     details: Mapping[str, Any] = result.result
     count = details.get("unexpected_count")
     sample = tuple(
@@ -165,9 +176,9 @@ def _outcome(expectation: Expectation, result: Any, name: str) -> Outcome:
     passed = bool(result.success)
     message = (
         f"{name}, {expectation.subject}: {expectation.type} "
-        f"{'holds' if passed else _why(result, count, sample)}"
+        f"{'holds' if passed else _explain_failure(result, count, sample)}"
     )
-    return Outcome(
+    return ExpectationOutcome(
         expectation=expectation,
         passed=passed,
         n_unexpected=None if count is None else int(count),
@@ -176,8 +187,8 @@ def _outcome(expectation: Expectation, result: Any, name: str) -> Outcome:
     )
 
 
-def _why(result: Any, count: int | None, sample: tuple[str, ...]) -> str:
-    raised = _raised(result.exception_info)
+def _explain_failure(result: Any, count: int | None, sample: tuple[str, ...]) -> str:
+    raised = _first_exception(result.exception_info)
     if raised:
         return f"could not be checked ({raised})"
     if count is not None:
@@ -191,7 +202,7 @@ def _why(result: Any, count: int | None, sample: tuple[str, ...]) -> str:
     )
 
 
-def _raised(info: Mapping[str, Any] | None) -> str:
+def _first_exception(info: Mapping[str, Any] | None) -> str:
     """The first exception in `info`, which is either flat or one entry per metric, as with a
     missing column.
     """

@@ -23,23 +23,23 @@ CURES = {
 }
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """`path` holds either what it held before or all of `content`, on disk, whatever kills the
     writer; makes missing folders.
 
     A link keeps pointing where it points; a device or pipe is written to. Raises ArtefactError
     where the disk refuses.
     """
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """`write_whole` for what is too large to hold: a file that takes the place of `path` once the
+def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """`write_atomically` for what is too large to hold: a file that takes the place of `path` once the
     block ends without an error.
     """
-    with refusals_named(path):
+    with translate_write_errors(path):
         if path.exists() and not path.is_file() and not path.is_dir():
             # to move a file onto /dev/stdout would take the device away
             with path.open("wb") as file:
@@ -49,12 +49,12 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
         if target.is_dir():  # said before hours of writing, not after
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _replacing(target) as file:
+        with _open_replacement(target) as file:
             yield file
 
 
 @contextlib.contextmanager
-def refusals_named(path: os.PathLike[str] | str) -> Iterator[None]:
+def translate_write_errors(path: os.PathLike[str] | str) -> Iterator[None]:
     """An OSError inside becomes an ArtefactError that names `path`, cause and cure."""
     try:
         yield
@@ -67,7 +67,7 @@ def refusals_named(path: os.PathLike[str] | str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def _open_replacement(path: Path) -> Iterator[IO[bytes]]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -65,12 +65,12 @@ class FrameSchema:
     columns: dict[str, Column]
     key: tuple[str, ...] = field(default=())
 
-    def arrow(self) -> pa.Schema:
+    def arrow_schema(self) -> pa.Schema:
         return pa.schema(
             [pa.field(name, ARROW[c.kind], nullable=c.nullable) for name, c in self.columns.items()]
         )
 
-    def empty(self) -> pd.DataFrame:
+    def empty_frame(self) -> pd.DataFrame:
         return pd.DataFrame({name: pd.Series(dtype=c.dtype) for name, c in self.columns.items()})
 
 
@@ -445,7 +445,7 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
         {
             name: pd.Series([None] * len(given), dtype=c.dtype)
             if name in absent
-            else _column(given[name], name, schema)
+            else _check_column(given[name], name, schema)
             for name, c in schema.columns.items()
         }
     )
@@ -478,10 +478,12 @@ def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str
 def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
     """All rows of `frames`, typed; the empty frame of `schema` if there are none."""
     parts = [f for f in frames if not f.empty]
-    return check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty()
+    return (
+        check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty_frame()
+    )
 
 
-def _converted(series: pd.Series, column: Column) -> pd.Series:
+def _convert(series: pd.Series, column: Column) -> pd.Series:
     if column.kind in ("text", "json"):
         return series.astype(object).where(series.notna(), None).astype(column.dtype)
     if column.kind == "time":
@@ -489,7 +491,7 @@ def _converted(series: pd.Series, column: Column) -> pd.Series:
     return series.astype(column.dtype)
 
 
-def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
+def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
     column = schema.columns[name]
 
     def refuse(bad: pd.Series, what: str, cure: str) -> None:
@@ -508,7 +510,7 @@ def _column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Series:
         # the cast would cut it off
         refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)
     try:
-        typed = series if str(series.dtype) == column.dtype else _converted(series, column)
+        typed = series if str(series.dtype) == column.dtype else _convert(series, column)
     except (ValueError, TypeError, OverflowError) as cause:
         raise FrameError(
             f"{schema.name}.{name}: does not convert to {column.dtype} ({cause}). "

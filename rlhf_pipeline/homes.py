@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.store import copying
+from rlhf_pipeline.store import database_copy
 
 DATABASES = ("store.db", "mlflow/mlflow.db", "dagster/**/*.db")
 RESTORE = "Restore a backup with `rlhf storage restore FOLDER --replace`"
@@ -29,7 +29,7 @@ def refuse_broken(settings: Settings, *, initialising: bool = False, joining: bo
         raise ConfigurationError(
             f"A restore into {home} was interrupted, so parts of it are missing. {RESTORE}."
         )
-    facts = HomeFacts.of(home)
+    facts = HomeFacts.load(home)
     if facts is None:
         _refuse_lost_facts(settings, initialising=initialising)
     else:
@@ -54,8 +54,8 @@ def refuse_foreign(home: Path, uid: int | None = None) -> None:
         ) from cause
     if owner != me:
         raise ConfigurationError(
-            f"RLHF_HOME {home} belongs to user {_name_of(owner)}, and this process runs as "
-            f"{_name_of(me)}. Run it as the owner (sudo -u {_name_of(owner)} …), or name another "
+            f"RLHF_HOME {home} belongs to user {_user_name(owner)}, and this process runs as "
+            f"{_user_name(me)}. Run it as the owner (sudo -u {_user_name(owner)} …), or name another "
             "folder."
         )
     if home.is_dir() and not os.access(
@@ -169,11 +169,11 @@ def is_empty(database: Path) -> bool:
     return (
         not database.exists()
         or database.stat().st_size == 0
-        or not copying.has_tables(f"sqlite:///{database}")
+        or not database_copy.has_tables(f"sqlite:///{database}")
     )
 
 
-def _name_of(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from upath import UPath
 
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 
 # Stores that show a put once it is complete, and what was there before until then. Elsewhere a file
 # is moved into place.
@@ -43,7 +43,7 @@ NOT_REACHED = {
 NO_BUCKET = {"NoSuchBucket", "InvalidBucketName"}
 
 
-def place(url: str | Path) -> UPath:
+def open_path(url: str | Path) -> UPath:
     """`url` as a path whose listings are always fresh: what another process has just written is
     seen.
 
@@ -77,9 +77,9 @@ def put(path: UPath, content: bytes) -> None:
     ArtefactError.
     """
     if is_local(path):
-        write_whole(Path(path.path), content)
+        write_atomically(Path(path.path), content)
         return
-    with _named("write", path):
+    with _translate_errors("write", path):
         if path.protocol in PUT_IS_WHOLE:
             path.fs.pipe_file(path.path, content)
             return
@@ -98,7 +98,7 @@ def get(path: UPath) -> bytes | None:
     """All of the file in one request, so that no two writes are mixed; None if it is not there.
     Raises ArtefactError.
     """
-    with _named("read", path):
+    with _translate_errors("read", path):
         try:
             return (
                 Path(path.path).read_bytes()
@@ -106,7 +106,7 @@ def get(path: UPath) -> bytes | None:
                 else bytes(path.fs.cat_file(path.path))
             )
         except FileNotFoundError as cause:
-            if _code(cause) in NO_BUCKET:
+            if _error_code(cause) in NO_BUCKET:
                 raise
             return None
 
@@ -119,9 +119,9 @@ def get_many(paths: Sequence[UPath]) -> list[bytes | None]:
         return list(pool.map(get, paths))
 
 
-def written_at(path: UPath) -> datetime | None:
+def modified_at(path: UPath) -> datetime | None:
     """When the file was last written; None where the store does not say. Raises ArtefactError."""
-    with _named("read", path):
+    with _translate_errors("read", path):
         if is_local(path):
             return datetime.fromtimestamp(path.stat().st_mtime, UTC)
         try:
@@ -131,24 +131,24 @@ def written_at(path: UPath) -> datetime | None:
         return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def names(folder: UPath) -> list[str]:
+def list_names(folder: UPath) -> list[str]:
     """Names of the files in `folder`, sorted; none where it was never made. Raises
     ArtefactError.
     """
-    with _named("list", folder):
+    with _translate_errors("list", folder):
         try:
             return sorted(
                 found.rstrip("/").rpartition("/")[2]
                 for found in folder.fs.ls(folder.path, detail=False)
             )
         except FileNotFoundError as cause:
-            if _code(cause) in NO_BUCKET:
+            if _error_code(cause) in NO_BUCKET:
                 raise
             return []
 
 
 @contextlib.contextmanager
-def _named(verb: str, path: UPath) -> Iterator[None]:
+def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
     """Whatever a driver raises inside becomes an ArtefactError that names `path`, cause and cure;
     each driver has errors of its own.
     """
@@ -174,7 +174,7 @@ def _cure(path: UPath, cause: Exception) -> str:
         return (
             "Install its driver (for s3:// it is `pip install 'rlhf-pipeline[s3]'`) and run again"
         )
-    if _code(cause) in NO_BUCKET:
+    if _error_code(cause) in NO_BUCKET:
         return f"Create the bucket {path.drive}, or mend RLHF_FRAMES_URL, and run again"
     if isinstance(cause, PermissionError) or kind in NO_CREDENTIALS:
         which = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" if s3 else ""
@@ -193,7 +193,7 @@ def _cure(path: UPath, cause: Exception) -> str:
     return "Look at the store and run again"
 
 
-def _code(cause: BaseException) -> str | None:
+def _error_code(cause: BaseException) -> str | None:
     """The store's own name for what went wrong, where the driver keeps it: S3 tells a missing
     bucket from a missing file by it alone.
     """

@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
-WRITING: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
-READING: dict[str, Any] = {"page_checksum_verification": True}
+WRITE_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": True}
 
 
 def encode_frame(frame: pd.DataFrame, schema: FrameSchema) -> bytes:
     """The bytes of a Parquet file. Raises FrameError for a frame that breaks its schema."""
     table = pa.Table.from_pandas(
-        check_frame(frame, schema), schema=schema.arrow(), preserve_index=False
+        check_frame(frame, schema), schema=schema.arrow_schema(), preserve_index=False
     )
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **WRITING)
+    pq.write_table(table, sink, **WRITE_OPTIONS)
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -34,11 +34,13 @@ def decode_frames(contents: Sequence[bytes], schema: FrameSchema) -> pd.DataFram
     break the schema.
     """
     parquet = ds.ParquetFileFormat(
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(**READING)
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(**READ_OPTIONS)
     )
     try:
         fragments = [parquet.make_fragment(pa.py_buffer(content)) for content in contents]
-        rows = ds.FileSystemDataset(fragments, schema.arrow(), parquet).to_table().to_pandas()
+        rows = (
+            ds.FileSystemDataset(fragments, schema.arrow_schema(), parquet).to_table().to_pandas()
+        )
     except Exception as cause:  # a damaged file raises whatever the decoder trips over
         said = " ".join(str(cause).split()) or type(cause).__name__
         raise FrameError(

@@ -38,35 +38,35 @@ class Members(Mapping[str, T], Generic[T]):
         self._found = found or _entry_points
 
     def __getitem__(self, name: str) -> T:
-        return self._own[name] if name in self._own else self._all[name]
+        return self._own[name] if name in self._own else self._members[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
+        return iter(self._members)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._members)
 
     def __repr__(self) -> str:
         return f"Members({self._group}: {', '.join(self)})"
 
     @cached_property
-    def _all(self) -> dict[str, T]:
+    def _members(self) -> dict[str, T]:
         members = dict(self._own)
         for point in sorted(self._found(self._group), key=lambda p: p.name):
             if point.name in members:
                 raise ConfigurationError(
-                    f"{_package(point)} registers {point.name!r} in {self._group}, a name that is "
+                    f"{_package_name(point)} registers {point.name!r} in {self._group}, a name that is "
                     "taken. Rename it there or uninstall it."
                 )
-            members[point.name] = self._loaded(point)
+            members[point.name] = self._load(point)
         return members
 
-    def _loaded(self, point: EntryPoint) -> T:
+    def _load(self, point: EntryPoint) -> T:
         try:
             member: T = point.load()
         except (ImportError, AttributeError) as cause:
             raise ConfigurationError(
-                f"{_package(point)} registers {point.name!r} in {self._group}, but {point.value} "
+                f"{_package_name(point)} registers {point.name!r} in {self._group}, but {point.value} "
                 f"cannot be imported ({cause}). Repair or uninstall that package."
             ) from cause
         return member
@@ -76,5 +76,5 @@ def _entry_points(group: str) -> Iterable[EntryPoint]:
     return entry_points(group=group)
 
 
-def _package(point: EntryPoint) -> str:
+def _package_name(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "An unnamed package"

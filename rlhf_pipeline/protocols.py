@@ -40,13 +40,13 @@ class FileHashes(Protocol):
     below `frames/` wherever they lie.
     """
 
-    def replacing(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
+    def record_replacement(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
         """Accept the old and the new content of these files while the block runs, and the new one
         alone once it ends.
         """
         ...
 
-    def changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
+    def find_changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
         """Those of the paths whose content is none that was recorded; a file that was never
         recorded is not among them.
         """
@@ -59,7 +59,7 @@ Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
 # ends the name of an owner whose claims are no calls: of one that died nothing is lost, nor perhaps
 # billed
-LOOKS = "-looks"
+NO_CALLS_SUFFIX = "-looks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class OverBudget:
+class BudgetShortfall:
     """What a budget has left for one call, in billionths of the currency, and which budget it
     is.
     """
@@ -144,13 +144,13 @@ class OverBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LedgerTransaction:
     """What one transaction of the ledger came to."""
 
     claimed: Mapping[Lane, Sequence[Claim]]
     from_cache: Sequence[int]  # items that equal keys had answered
     # lanes of which some calls do not fit, whatever becomes of those under way
-    over_budget: Mapping[Lane, "OverBudget"]
+    over_budget: Mapping[Lane, "BudgetShortfall"]
     # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
     n_open: int | None = None
     n_leased: int | None = None
@@ -160,7 +160,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class LedgerSettlement:
     """Where an item stands, and why."""
 
     item_no: int
@@ -211,7 +211,7 @@ class WorkLedger(Protocol):
         again."""
         ...
 
-    def turn(
+    def settle_and_claim(
         self,
         run_id: str,
         owner: str,
@@ -220,7 +220,7 @@ class WorkLedger(Protocol):
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
-    ) -> Turn:
+    ) -> LedgerTransaction:
         """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead
         are taken back.
 
@@ -229,7 +229,7 @@ class WorkLedger(Protocol):
         """
         ...
 
-    def stop(
+    def fail_open(
         self,
         run_id: str,
         lane: Lane,
@@ -253,13 +253,13 @@ class WorkLedger(Protocol):
         """Items whose result is lost are to be made again."""
         ...
 
-    def park(self, run_id: str, until: datetime, why: str) -> None:
+    def pause(self, run_id: str, until: datetime, why: str) -> None:
         """What is open waits for a provider until then; nobody calls for it before the run is
         started again.
         """
         ...
 
-    def settled(self, run_id: str) -> Iterable[Settled]:
+    def item_states(self, run_id: str) -> Iterable[LedgerSettlement]:
         """Every item of the run, in order, a few at a time."""
         ...
 
@@ -267,7 +267,7 @@ class WorkLedger(Protocol):
         """What is kept under these keys."""
         ...
 
-    def spent(self, run_id: str) -> Mapping[Lane, Spending]:
+    def spending(self, run_id: str) -> Mapping[Lane, Spending]:
         """By provider and model."""
         ...
 
@@ -276,5 +276,5 @@ class WorkLedger(Protocol):
         ...
 
 
-def silent(done: int, total: int, note: str = "") -> None:
+def ignore_progress(done: int, total: int, note: str = "") -> None:
     """The null Progress."""

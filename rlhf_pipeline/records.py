@@ -150,7 +150,7 @@ class Highlight(Record):
     sign: Literal["+", "-"]
 
     @model_validator(mode="after")
-    def _is_no_empty_span(self) -> Self:
+    def _check_span(self) -> Self:
         if self.start >= self.end:
             raise ValueError(f"start {self.start} must be below end {self.end}")
         return self
@@ -601,7 +601,7 @@ class AnnotationRules(Record):
     )
     seed: int = Field(default=0, ge=0, description="of sides, order, repeats and gold")
     agreement_votes: int = Field(
-        default_factory=lambda said: _agreement_votes(said.get("overlap", 1)),
+        default_factory=lambda said: _default_agreement_votes(said.get("overlap", 1)),
         ge=2,
         le=9,
         description="judgements below which a comparison is open; left out of rules that are read, "
@@ -610,7 +610,7 @@ class AnnotationRules(Record):
 
     @field_validator("dimensions")
     @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_dimensions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) != len(names) or any(
             not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names
         ):
@@ -624,11 +624,11 @@ class AnnotationRules(Record):
         """As stored. Rules whose `agreement_votes` is the default keep the bytes, and so the
         digest, they had before there was such a rule.
         """
-        is_default = self.agreement_votes == _agreement_votes(self.overlap)
+        is_default = self.agreement_votes == _default_agreement_votes(self.overlap)
         return self.model_dump_json(exclude={"agreement_votes"} if is_default else None)
 
 
-def _agreement_votes(overlap: int) -> int:
+def _default_agreement_votes(overlap: int) -> int:
     """The default. Stored rules rely on it: another one would rewrite the consensus of the past."""
     return max(2, overlap)
 
@@ -741,7 +741,7 @@ class NewFeedback(Record):
     )
 
     @model_validator(mode="after")
-    def _has_what_its_kind_needs(self) -> Self:
+    def _check_kind_fields(self) -> Self:
         if self.kind == "thumbs" and self.value not in (0.0, 1.0):
             raise ValueError("thumbs need value 0 (down) or 1 (up)")
         if self.kind == "rating" and (self.value is None or not 1 <= self.value <= 5):

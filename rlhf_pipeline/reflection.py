@@ -16,10 +16,10 @@ from rlhf_pipeline.calibration import Calibrator
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, REFLECTIONS, VOTES, check_frame
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Choice, content_hash
 from rlhf_pipeline.reward_model import RewardModel, preference_probability
-from rlhf_pipeline.votes import by_people
+from rlhf_pipeline.votes import drop_machine_votes
 
 VOTE_COLUMNS = [
     "seq",
@@ -41,7 +41,7 @@ def predict(
     calibrator_version: str,
     data_hash: str,
     predicted_at: datetime,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> pd.DataFrame:
     """One PREDICTIONS row per comparison; without a calibrator both probabilities are the reward
     model's.
@@ -51,7 +51,7 @@ def predict(
     """
     checked = check_frame(comparisons, COMPARISONS)
     if checked.empty:
-        return PREDICTIONS.empty()
+        return PREDICTIONS.empty_frame()
     n, prompts = len(checked), checked["prompt"].tolist()
     scores = reward_model.score(
         [*prompts, *prompts],
@@ -84,7 +84,10 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
     none, because a model that answers itself is always right. Raises UnknownComparison for a vote
     without a prediction, unless `strict` is off: then such votes are left out.
     """
-    predicted, voted = check_frame(predictions, PREDICTIONS), by_people(check_frame(votes, VOTES))
+    predicted, voted = (
+        check_frame(predictions, PREDICTIONS),
+        drop_machine_votes(check_frame(votes, VOTES)),
+    )
     orphans = voted[~voted["comparison_id"].isin(predicted["comparison_id"])]
     if strict and not orphans.empty:
         row = orphans.iloc[0]
@@ -95,7 +98,7 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
         )
     rows = predicted.merge(voted[["comparison_id", *VOTE_COLUMNS]], on="comparison_id", how="left")
     rows["seq"], rows["strength"] = rows["seq"].astype("Int64"), rows["strength"].astype("Int64")
-    rows = rows.assign(is_error=_is_error(rows))
+    rows = rows.assign(is_error=_mark_errors(rows))
     return check_frame(
         rows.sort_values(["seq", "comparison_id", "reward_model"], na_position="last"), REFLECTIONS
     )
@@ -155,7 +158,7 @@ def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_error(rows: pd.DataFrame) -> pd.Series:
+def _mark_errors(rows: pd.DataFrame) -> pd.Series:
     gap = np.sign(rows["score_a"] - rows["score_b"])
     side = rows["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).astype("float64")
     # Nobody knows where in the stream a vote without a time belongs.

@@ -14,15 +14,15 @@ from pydantic import Field
 from rlhf_pipeline.records import Promotion, Record
 from rlhf_pipeline.registry import StoredVersion
 
-Kind = Literal[
+RetentionKind = Literal[
     "runs", "ticks", "reports", "completions", "embeddings", "training files", "model files"
 ]
 
 
-class Item(Record):
+class DeletableItem(Record):
     """Something that retention deletes, or would delete."""
 
-    kind: Kind
+    kind: RetentionKind
     name: str
     n: int = Field(default=1, description="how many things stand behind the name")
     n_bytes: int | None = Field(default=None, description="None where the storage does not say")

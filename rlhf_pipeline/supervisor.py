@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import psutil
 
-from rlhf_pipeline.children import bind_to_this_process
+from rlhf_pipeline.child_processes import bind_to_this_process
 from rlhf_pipeline.errors import ConfigurationError
 
 SECONDS_TO_START = 120
@@ -32,7 +32,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerCommand:
     """One child process. With `after` it starts once something accepts connections on that Unix
     socket.
     """
@@ -42,31 +42,33 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SupervisorPlan:
     """The servers in the order of their start, the addresses that must answer, and what to print
     then.
     """
 
-    servers: list[Server]
+    servers: list[ServerCommand]
     folder: str  # their working directory
     urls: list[str]
     ready: str
     scratch: str  # a folder that is deleted at the end
 
     @classmethod
-    def from_json(cls, text: str) -> "Plan":
+    def from_json(cls, text: str) -> "SupervisorPlan":
         fields = json.loads(text)
-        return cls(**{**fields, "servers": [Server(**server) for server in fields["servers"]]})
+        return cls(
+            **{**fields, "servers": [ServerCommand(**server) for server in fields["servers"]]}
+        )
 
 
-def become(plan: Plan, environ: dict[str, str]) -> NoReturn:
+def exec_supervisor(plan: SupervisorPlan, environ: dict[str, str]) -> NoReturn:
     """Replace this process by the supervisor of `plan`; the process id stays the same."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", __name__, json.dumps(asdict(plan))], environ)
 
 
-def main(plan: Plan) -> int:
+def main(plan: SupervisorPlan) -> int:
     """Run the servers until Ctrl-C (exit code 0) or until one of them ends or does not start
     (1).
     """
@@ -80,7 +82,7 @@ def main(plan: Plan) -> int:
     return 0
 
 
-def supervise(plan: Plan) -> None:
+def supervise(plan: SupervisorPlan) -> None:
     # A service manager's stop is a Ctrl-C; and a shell that starts this in the background has told
     # it to ignore Ctrl-C.
     for stop in STOPS:
@@ -91,7 +93,7 @@ def supervise(plan: Plan) -> None:
             if server.after is not None:
                 _wait_for_socket(server.after, servers)
             servers.append(_start(server.command, plan.folder))
-        _wait(plan.urls, servers)
+        _wait_for_urls(plan.urls, servers)
         print(plan.ready, flush=True)
         while all(server.poll() is None for server in servers):
             time.sleep(1)
@@ -130,7 +132,7 @@ def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:
     for server in servers:
         _signal(server, signal.SIGTERM)
     deadline = time.monotonic() + SECONDS_TO_STOP
-    while any(_lives(server) for server in servers) and time.monotonic() < deadline:
+    while any(_is_alive(server) for server in servers) and time.monotonic() < deadline:
         time.sleep(0.2)
     for server in servers:
         _signal(server, signal.SIGKILL)
@@ -142,29 +144,30 @@ def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(server.pid, number)
 
 
-def _lives(server: subprocess.Popen[bytes]) -> bool:
+def _is_alive(server: subprocess.Popen[bytes]) -> bool:
     """Whether any process of the server's group still works; one that ended and was not collected
     does not.
     """
     server.poll()
     found = psutil.process_iter(["status"])
     return any(
-        _group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE for p in found
+        _process_group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE
+        for p in found
     )
 
 
-def _group(pid: int) -> int | None:
+def _process_group(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
     except (ProcessLookupError, PermissionError):
         return None
 
 
-def _wait(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> None:
+def _wait_for_urls(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
     for url in urls:
-        while not _answers(url):
-            _refuse_ended(servers)
+        while not _is_answering(url):
+            _refuse_if_ended(servers)
             if time.monotonic() > deadline:
                 raise ConfigurationError(f"{url} did not answer within {SECONDS_TO_START} s.")
             time.sleep(0.5)
@@ -172,8 +175,8 @@ def _wait(urls: Sequence[str], servers: Sequence[subprocess.Popen[bytes]]) -> No
 
 def _wait_for_socket(path: str, servers: Sequence[subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
-    while not _accepts(path):
-        _refuse_ended(servers)
+    while not _is_listening(path):
+        _refuse_if_ended(servers)
         if time.monotonic() > deadline:
             raise ConfigurationError(
                 f"Nothing listened on {path} within {SECONDS_TO_START} s; the lines above may say "
@@ -182,17 +185,17 @@ def _wait_for_socket(path: str, servers: Sequence[subprocess.Popen[bytes]]) -> N
         time.sleep(0.2)
 
 
-def _refuse_ended(servers: Sequence[subprocess.Popen[bytes]]) -> None:
+def _refuse_if_ended(servers: Sequence[subprocess.Popen[bytes]]) -> None:
     if any(server.poll() is not None for server in servers):
         raise ConfigurationError("A server ended while starting; its last lines above say why.")
 
 
-def _accepts(path: str) -> bool:
+def _is_listening(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(path) == 0
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True
@@ -201,4 +204,4 @@ def _answers(url: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Plan.from_json(sys.argv[1])))
+    sys.exit(main(SupervisorPlan.from_json(sys.argv[1])))

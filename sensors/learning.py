@@ -10,7 +10,7 @@ from jobs.feedback import learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
-from sensors.runs import replay_first, store_of, unseen
+from sensors.runs import drop_started, skip_during_replay, store_of
 
 
 def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
@@ -25,13 +25,13 @@ def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Se
         the latest model learnt from.
         """
         store = store_of(context, settings)
-        if waiting := replay_first(store):
+        if waiting := skip_during_replay(store):
             return waiting
-        due = next_fit(settings, store)
-        if due.short:
-            return dg.SkipReason(due.short)
+        due = plan_next_fit(settings, store)
+        if due.shortage:
+            return dg.SkipReason(due.shortage)
         key = f"learning:{settings.project}:{due.after}:{due.n // settings.retry_after_pairs}"
-        requests = unseen(context.instance, [dg.RunRequest(run_key=key)])
+        requests = drop_started(context.instance, [dg.RunRequest(run_key=key)])
         return (
             dg.SensorResult(run_requests=requests)
             if requests
@@ -50,7 +50,7 @@ class NextFit:
     needed: int
 
     @property
-    def short(self) -> str | None:
+    def shortage(self) -> str | None:
         """What is missing to learn, in words; None where there are enough."""
         known = "nothing" if self.after == "0" else self.after
         return (
@@ -60,7 +60,7 @@ class NextFit:
         )
 
 
-def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
+def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> NextFit:
     """The first fit, a refit, or the next try where a reward model was refused or serves
     uncalibrated; by votes up to that seq. A replay (`up_to_seq`) tries the last case by itself.
     """
@@ -69,7 +69,7 @@ def next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = None) 
     if (
         latest is not None
         and latest.refusal is not None
-        and (champion is None or latest.reward_model != label_of(champion))
+        and (champion is None or latest.reward_model != model_label(champion))
     ):
         after, data_seq, needed = (
             f"refused-{latest.reward_model.rpartition('@')[2]}",
@@ -96,16 +96,18 @@ def is_uncalibrated(settings: Settings, store: Store) -> bool | None:
     with; None before the first.
     """
     champion = store.promotions.champion(model_name(settings))
-    latest = store.calibrations.latest(label_of(champion)) if champion else None
+    latest = store.calibrations.latest_serving(model_label(champion)) if champion else None
     return not latest[0].candidates if latest else None
 
 
-def pairs_short(settings: Settings, store: Store, *, up_to_seq: int | None = None) -> str | None:
+def describe_shortage(
+    settings: Settings, store: Store, *, up_to_seq: int | None = None
+) -> str | None:
     """What is missing to learn, in words; None where votes up to that seq are enough."""
-    return next_fit(settings, store, up_to_seq=up_to_seq).short
+    return plan_next_fit(settings, store, up_to_seq=up_to_seq).shortage
 
 
-def label_of(promotion: Promotion) -> str:
+def model_label(promotion: Promotion) -> str:
     return f"{promotion.model_name}@{promotion.version}"
 
 

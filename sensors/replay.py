@@ -26,25 +26,25 @@ from rlhf_pipeline.calibration import CalibrationParams
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Promotion, TriggerDecision
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
-from rlhf_pipeline.store import HalfImport, Store
+from rlhf_pipeline.store import Store, UnfinishedImport
 from rlhf_pipeline.store.imports import KILLED
-from sensors.learning import is_uncalibrated, model_name, pairs_short
+from sensors.learning import describe_shortage, is_uncalibrated, model_name
 from sensors.runs import (
     STEP_TAG,
     SUBMISSION_LEASE,
-    causes,
+    describe_failure,
+    error_chain,
     failures_of,
-    run_of,
+    find_run,
     status_of,
     store_of,
-    why_failed,
 )
-from sensors.votes import OF_PROJECT, UP_TO_SEQ
+from sensors.votes import RANGE_PROJECT_TAG, UP_TO_SEQ_TAG
 
 MAX_ATTEMPTS = 3
 LEFT_OUT_TAG = "rlhf/left_out"  # how many comparisons of its day a feedback does not predict
-TOO_LITTLE = {"NotEnoughData", "NotEnoughVotes"}
-OPEN = {
+TOO_LITTLE_DATA = {"NotEnoughData", "NotEnoughVotes"}
+UNFINISHED_STATUSES = {
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.STARTING,
@@ -55,7 +55,7 @@ OPEN = {
 
 
 @dataclass(frozen=True)
-class Waiting:
+class ReplayWait:
     """Nothing to be started now, and why. `is_stuck`: nothing will be, until somebody mends what
     the reason names.
     """
@@ -75,16 +75,16 @@ class Replay:
     store: Store
     max_attempts: int | None = MAX_ATTEMPTS
 
-    def advance(self) -> dg.RunRequest | Waiting | None:
+    def advance(self) -> dg.RunRequest | ReplayWait | None:
         """The next run, in order of days; or why there is none now; None once no day is left. Marks
         days as done on the way.
         """
-        while days := self.store.replays.pending():
+        while days := self.store.replays.pending_days():
             day = days[0]
-            if unfinished := self._unfinished_import(day):
+            if unfinished := self._wait_for_import(day):
                 return unfinished
             if not DAYS.has_partition_key(day):
-                return Waiting(
+                return ReplayWait(
                     f"{day} waits for its replay, but partitions begin with "
                     f"{DAYS.get_first_partition_key()} here. Reload the code location "
                     "(Deployment → "
@@ -93,28 +93,28 @@ class Replay:
                     is_stuck=True,
                 )
             seq = self.store.votes.last_imported_seq(day)
-            step = self._of_day(day, seq) if seq else None
+            step = self._next_step(day, seq) if seq else None
             if step is not None:
                 return step
-            self.store.replays.done(day, up_to_seq=seq)
+            self.store.replays.mark_done(day, up_to_seq=seq)
         return None
 
     def is_excused(self, step: dg.RunRequest) -> bool:
         """Whether the replay goes on although this step failed: there was too little to learn from,
         a later day will have more.
         """
-        run = run_of(self.instance, step.run_key or "")
+        run = find_run(self.instance, step.run_key or "")
         return step.job_name == learning.name and run is not None and self._lacks_data(run.run_id)
 
-    def _unfinished_import(self, day: str) -> Waiting | None:
+    def _wait_for_import(self, day: str) -> ReplayWait | None:
         """A day is replayed once, with all its votes, and after all days before it."""
-        unfinished = self.store.imports.unfinished()
+        unfinished = self.store.imports.find_unfinished()
         half = [i for i in unfinished if i.first_day is None or i.first_day <= day]
         if not half:
             return None
         started = [i for i in unfinished if i.state == "started"]
-        if started and _is_held(self.settings.home / "imports" / ".lock"):
-            return Waiting(f"{_import_of(started[-1])} is not finished.")
+        if started and _is_locked(self.settings.home / "imports" / ".lock"):
+            return ReplayWait(f"{_describe_import(started[-1])} is not finished.")
         first, ended = half[0], half[0].error
         why = (
             "was killed before its end"
@@ -122,27 +122,31 @@ class Replay:
             else f"failed before its end ({ended})"
         )
         days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
-        return Waiting(
-            f"{day} waits. {_import_of(first)} {why}, so a part of the votes of {days} may be "
+        return ReplayWait(
+            f"{day} waits. {_describe_import(first)} {why}, so a part of the votes of {days} may be "
             "missing. Import the same file again: what is missing is added. Or call `rlhf replay "
             "--unfinished`: it replays these days with the votes they have.",
             is_stuck=True,
         )
 
-    def _of_day(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+    def _next_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
         # The decision comes before a refit for the sake of more data: the new champion would
         # supersede the events, and votes from before a change would go on counting in full.
-        return self._feedback(day, seq) or self._decision(day, seq) or self._learning(day, seq)
+        return (
+            self._feedback_step(day, seq)
+            or self._decision_step(day, seq)
+            or self._learning_step(day, seq)
+        )
 
-    def _feedback(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
+    def _feedback_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
         config = {
             "votes": {"up_to_seq": seq},
             "reflection_log": {"is_replay": True},
             "drift_report": {"up_to_seq": seq},
         }
         # By these the votes sensor finds it and asks for nothing that it took.
-        tags = {UP_TO_SEQ: str(seq), OF_PROJECT: self.settings.project}
-        return self._asked(
+        tags = {UP_TO_SEQ_TAG: str(seq), RANGE_PROJECT_TAG: self.settings.project}
+        return self._request_step(
             "feedback",
             day,
             seq,
@@ -150,36 +154,36 @@ class Replay:
             config,
             tags=tags,
             partition=day,
-            left_out=lambda: self._left_out(day),
+            left_out=lambda: self._count_unpredicted(day),
         )
 
-    def _left_out(self, day: str) -> int:
+    def _count_unpredicted(self, day: str) -> int:
         """Comparisons of the day that its feedback will not predict, because the champion has seen
         votes of later days.
         """
         champion = self._champion()
         return (
-            self.store.predictions.left_out(day, data_seq=champion.data_seq)
+            self.store.predictions.count_left_out(day, data_seq=champion.data_seq)
             if champion and champion.data_seq
             else 0
         )
 
-    def _learning(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
-        known = self._knowable(day, seq)
+    def _learning_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        known = self._last_learnable_seq(day, seq)
         # Once asked for it is waited for: its champion, with which pairs are short, is promoted
         # before its run is over.
         is_asked = bool(self._runs(day, seq, "learning"))
         if (
             not is_asked
-            and pairs_short(self.settings, self.store, up_to_seq=known)
+            and describe_shortage(self.settings, self.store, up_to_seq=known)
             and not self._can_be_calibrated_now(known)
         ):
             return None
-        return self._asked(
-            "learning", day, seq, learning.name, self._learn(known), may_lack_data=True
+        return self._request_step(
+            "learning", day, seq, learning.name, self._learning_config(known), may_lack_data=True
         )
 
-    def _knowable(self, day: str, seq: int) -> int:
+    def _last_learnable_seq(self, day: str, seq: int) -> int:
         """Up to where to learn at the end of `day`: `seq`, or below the first vote of a day that is
         still to be predicted.
 
@@ -203,15 +207,15 @@ class Replay:
             and self.store.votes.n_voted_comparisons(up_to_seq=seq, split="calib") >= needed
         )
 
-    def _decision(self, day: str, seq: int) -> dg.RunRequest | Waiting | None:
-        now = end_of(day)
+    def _decision_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
+        now = end_of_day(day)
         champion = self._champion()
         label = f"{champion.model_name}@{champion.version}" if champion else None
         self.store.decisions.decide(
             partial(decide, params=TriggerParams()), now=now, champion=label, up_to_seq=seq
         )
         for decision in self._open_decisions(now):
-            step = self._refit(decision, day, seq)
+            step = self._refit_step(decision, day, seq)
             if step is not None:
                 return step
         return None
@@ -220,27 +224,35 @@ class Replay:
         """Those of a replayed day carry its end as their time; others are none of the replay's."""
         return [
             d
-            for d in (*self.store.decisions.pending(), *self.store.decisions.submitted())
+            for d in (
+                *self.store.decisions.pending_fires(),
+                *self.store.decisions.submitted_fires(),
+            )
             if d.decided_at == now
         ]
 
-    def _refit(
+    def _refit_step(
         self, decision: TriggerDecision, day: str, seq: int
-    ) -> dg.RunRequest | Waiting | None:
+    ) -> dg.RunRequest | ReplayWait | None:
         name, number = f"decision-{decision.decision_id}", int(decision.decision_id or 0)
-        step = self._asked(
-            name, day, seq, learning.name, self._learn(self._knowable(day, seq)), may_lack_data=True
+        step = self._request_step(
+            name,
+            day,
+            seq,
+            learning.name,
+            self._learning_config(self._last_learnable_seq(day, seq)),
+            may_lack_data=True,
         )
         runs = self._runs(day, seq, name)
         if runs:
             self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
         if step is None:
             succeeded = any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
-            error = None if succeeded else why_failed(self.instance, runs[0].run_id)
+            error = None if succeeded else describe_failure(self.instance, runs[0].run_id)
             self.store.decisions.mark_finished(number, succeeded=succeeded, error=error)
         return step
 
-    def _learn(self, seq: int) -> dict[str, dict[str, Any]]:
+    def _learning_config(self, seq: int) -> dict[str, dict[str, Any]]:
         """No vote above `seq` is learnt from. Only what has never been calibrated may go on
         without.
         """
@@ -252,7 +264,7 @@ class Replay:
             "calibration": {**config, "allow_uncalibrated": never},
         }
 
-    def _asked(
+    def _request_step(
         self,
         name: str,
         day: str,
@@ -264,7 +276,7 @@ class Replay:
         partition: str | None = None,
         may_lack_data: bool = False,
         left_out: Callable[[], int] = int,
-    ) -> dg.RunRequest | Waiting | None:
+    ) -> dg.RunRequest | ReplayWait | None:
         """A step until it succeeded: its next attempt, or why that waits. None once it did, or
         where there is too little to learn from.
         """
@@ -272,29 +284,31 @@ class Replay:
         states = [status_of(self.instance, run.run_id) for run in runs]
         if dg.DagsterRunStatus.SUCCESS in states:
             return None
-        if running := [run for run, state in zip(runs, states, strict=True) if state in OPEN]:
-            return Waiting(
+        if running := [
+            run for run, state in zip(runs, states, strict=True) if state in UNFINISHED_STATUSES
+        ]:
+            return ReplayWait(
                 "; ".join(
                     [
                         f"{day}: {job} goes on in run {running[0].run_id[:8]}",
-                        *outside_of(day, running[0].tags),
+                        *describe_unpredicted_of(day, running[0].tags),
                     ]
                 )
             )
         if runs and may_lack_data and self._lacks_data(runs[0].run_id):
             return None
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
-            return Waiting(
+            return ReplayWait(
                 f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run "
-                f"{runs[0].run_id[:8]}: {why_failed(self.instance, runs[0].run_id)}. Mend it, then "
+                f"{runs[0].run_id[:8]}: {describe_failure(self.instance, runs[0].run_id)}. Mend it, then "
                 "re-execute that run or call `rlhf replay`; both go on from here.",
                 is_stuck=True,
             )
-        key = f"{self._step(day, seq, name)}:{len(runs) + 1}"
+        key = f"{self._step_tag(day, seq, name)}:{len(runs) + 1}"
         # First the lease, then another look: whoever had it before has made its run by now.
         leased = self.store.replays.lease(day, key, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
-        if not leased or run_of(self.instance, key) is not None:
-            return Waiting(f"{day}: {job} is being started by another process")
+        if not leased or find_run(self.instance, key) is not None:
+            return ReplayWait(f"{day}: {job} is being started by another process")
         return dg.RunRequest(
             run_key=key,
             job_name=job,
@@ -303,7 +317,7 @@ class Replay:
                 "ops": {stage: {"config": dict(values)} for stage, values in config.items()}
             },
             tags={
-                STEP_TAG: self._step(day, seq, name),
+                STEP_TAG: self._step_tag(day, seq, name),
                 **(tags or {}),
                 **({LEFT_OUT_TAG: str(n)} if (n := left_out()) else {}),
             },
@@ -312,22 +326,22 @@ class Replay:
     def _lacks_data(self, run_id: str) -> bool:
         """Whether a run failed because there is too little to learn from yet."""
         return any(
-            e.cls_name in TOO_LITTLE
+            e.cls_name in TOO_LITTLE_DATA
             for error in failures_of(self.instance, run_id).values()
-            for e in causes(error)
+            for e in error_chain(error)
         )
 
     def _runs(self, day: str, seq: int, name: str) -> list[dg.DagsterRun]:
         """The step's attempts, newest first; a run that was re-executed by hand is one of them."""
         return list(
-            self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step(day, seq, name)}))
+            self.instance.get_runs(dg.RunsFilter(tags={STEP_TAG: self._step_tag(day, seq, name)}))
         )
 
-    def _step(self, day: str, seq: int, name: str) -> str:
+    def _step_tag(self, day: str, seq: int, name: str) -> str:
         return f"replay:{self.settings.project}:{day}:{seq}:{name}"
 
 
-def outside(days: Mapping[str, int]) -> Iterator[str]:
+def describe_unpredicted(days: Mapping[str, int]) -> Iterator[str]:
     """One sentence, where comparisons of replayed days are left out: how many of which days, and
     why.
     """
@@ -339,16 +353,16 @@ def outside(days: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def outside_of(day: str, tags: Mapping[str, str]) -> Iterator[str]:
-    """`outside` of a single day, by the tags of its feedback."""
-    return outside({day: int(tags.get(LEFT_OUT_TAG, 0))})
+def describe_unpredicted_of(day: str, tags: Mapping[str, str]) -> Iterator[str]:
+    """`describe_unpredicted` of a single day, by the tags of its feedback."""
+    return describe_unpredicted({day: int(tags.get(LEFT_OUT_TAG, 0))})
 
 
-def _import_of(half: HalfImport) -> str:
+def _describe_import(half: UnfinishedImport) -> str:
     return f"The import of {half.file} since {half.started_at:%Y-%m-%d %H:%M} UTC"
 
 
-def _is_held(lock: Path) -> bool:
+def _is_locked(lock: Path) -> bool:
     """Whether an import works in this home; one that was killed holds its lock no more."""
     if not lock.exists():
         return False
@@ -371,7 +385,7 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
         store = store_of(context, settings)
         step = Replay(settings, context.instance, store).advance()
         if isinstance(step, dg.RunRequest):
-            for sentence in outside_of(step.partition_key or "", step.tags):
+            for sentence in describe_unpredicted_of(step.partition_key or "", step.tags):
                 context.log.warning(sentence)
             return dg.SensorResult(run_requests=[step])
         return dg.SkipReason(step.reason if step else "no imported day waits for its replay")
@@ -379,7 +393,7 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
     return replay
 
 
-def end_of(day: str) -> datetime:
+def end_of_day(day: str) -> datetime:
     """The moment at which a replayed day's trigger decides: cool-downs are counted in the time of
     the votes.
     """

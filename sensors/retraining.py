@@ -20,9 +20,9 @@ from rlhf_pipeline.store import Store
 from sensors.runs import (
     STEP_TAG,
     SUBMISSION_LEASE,
-    replay_first,
+    find_run,
     resource_of,
-    run_of,
+    skip_during_replay,
     status_of,
     store_of,
 )
@@ -43,9 +43,9 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
     def retrain(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Settles what ran, decides on new events, requests what is pending."""
         store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
-        if store.decisions.pending() or store.decisions.submitted():
-            _settle(context.instance, store)
-        if waiting := replay_first(store):
+        if store.decisions.pending_fires() or store.decisions.submitted_fires():
+            _settle_decisions(context.instance, store)
+        if waiting := skip_during_replay(store):
             return waiting
         champion = store.promotions.champion(model_name)
         label = f"{champion.model_name}@{champion.version}" if champion else None
@@ -53,9 +53,9 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             partial(decide, params=TriggerParams()), now=now(), champion=label
         )
         requests = [
-            request(pending)
-            for pending in store.decisions.pending()
-            if run_of(context.instance, run_key(settings.project, pending)) is None
+            make_request(pending)
+            for pending in store.decisions.pending_fires()
+            if find_run(context.instance, run_key(settings.project, pending)) is None
             and store.decisions.lease(
                 pending.decision_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
             )
@@ -68,19 +68,19 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
             else "no open drift or calibration event"
         )
 
-    def request(decision: TriggerDecision) -> dg.RunRequest:
+    def make_request(decision: TriggerDecision) -> dg.RunRequest:
         return dg.RunRequest(
             run_key=run_key(settings.project, decision),
             run_config=run_config(decision),
             tags={DECISION_TAG: str(decision.decision_id), ATTEMPT_TAG: str(decision.attempt)},
         )
 
-    def _settle(instance: dg.DagsterInstance, store: Store) -> None:
-        for pending in store.decisions.pending():
-            run = run_of(instance, run_key(settings.project, pending))
+    def _settle_decisions(instance: dg.DagsterInstance, store: Store) -> None:
+        for pending in store.decisions.pending_fires():
+            run = find_run(instance, run_key(settings.project, pending))
             if run is not None:
                 store.decisions.mark_submitted(pending.decision_id, pending.attempt, run.run_id)
-        for decision in store.decisions.submitted():
+        for decision in store.decisions.submitted_fires():
             if _is_replayed(instance, decision):
                 continue  # the replay's own, sensors/replay.py
             status = status_of(instance, decision.run_id)

@@ -16,7 +16,7 @@ from jobs.collection import collection
 from jobs.feedback import feedback, learning
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import STEP_TAG, store_of, unseen
+from sensors.runs import STEP_TAG, drop_started, store_of
 
 RETRIED_JOBS = (collection, feedback, learning)
 RETRY_TAG = "rlhf/retry_of"
@@ -54,14 +54,16 @@ def run_health_sensor(
         ]
         dead = [r.dagster_run for r in alive if _is_dead(r, store, now, limit, to_start)]
         for run in dead:
-            bury(
+            fail_run(
                 context.instance,
                 store,
                 run,
                 f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.",
             )
-        dead += _left_behind(context.instance, store, now - limit)
-        requests = unseen(context.instance, [request for run in dead if (request := _again(run))])
+        dead += _clean_up_killed_runs(context.instance, store, now - limit)
+        requests = drop_started(
+            context.instance, [request for run in dead if (request := _retry_request(run))]
+        )
         return dg.SensorResult(
             run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs"
         )
@@ -102,35 +104,35 @@ def works_here(beat: Heartbeat) -> bool:
         return False
 
 
-def _left_behind(
+def _clean_up_killed_runs(
     instance: dg.DagsterInstance, store: Store, silent_since: datetime
 ) -> list[dg.DagsterRun]:
     """Killed runs that Dagster's code server had already failed: it frees no slots. Their heartbeat
     was never cleared.
     """
     killed = []
-    for beat in store.heartbeats.stale(silent_since):
+    for beat in store.heartbeats.find_stale(silent_since):
         run = instance.get_run_by_id(beat.run_id)
         if run is None or run.is_finished:
-            release(instance, store, beat.run_id)
+            release_run(instance, store, beat.run_id)
         if run is not None and run.status == dg.DagsterRunStatus.FAILURE:
             killed.append(run)
     return killed
 
 
-def bury(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why: str) -> None:
+def fail_run(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why: str) -> None:
     """Mark a killed run as failed and free what it held."""
     instance.report_run_failed(run, why)
-    release(instance, store, run.run_id)
+    release_run(instance, store, run.run_id)
 
 
-def release(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
+def release_run(instance: dg.DagsterInstance, store: Store, run_id: str) -> None:
     """Free what a run held that is over."""
     instance.event_log_storage.free_concurrency_slots_for_run(run_id)
     store.heartbeats.clear(run_id)
 
 
-def _again(run: dg.DagsterRun) -> dg.RunRequest | None:
+def _retry_request(run: dg.DagsterRun) -> dg.RunRequest | None:
     if run.job_name not in {job.name for job in RETRIED_JOBS} or STEP_TAG in run.tags:
         return None  # a replay asks for its next attempt itself
     n = int(run.tags.get("rlhf/retries", "0")) + 1

@@ -49,11 +49,11 @@ def _open_store(settings: Settings) -> Store:
     )
 
 
-def replay_first(store: Store) -> dg.SkipReason | None:
+def skip_during_replay(store: Store) -> dg.SkipReason | None:
     """Why a sensor that acts on the whole history does not act now: imported days are lived through
     again, oldest first.
     """
-    days = store.replays.pending()
+    days = store.replays.pending_days()
     return (
         dg.SkipReason(f"{len(days)} imported days wait for their replay, {days[0]} is next")
         if days
@@ -61,21 +61,23 @@ def replay_first(store: Store) -> dg.SkipReason | None:
     )
 
 
-def run_of(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
+def find_run(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
     """The run that was started under `run_key`, if any."""
     runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1)
     return runs[0] if runs else None
 
 
-def keys_of(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> set[str]:
+def started_keys(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> set[str]:
     """Those of `run_keys` under which a run was started."""
     runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: list(run_keys)})) if run_keys else []
     return {run.tags[RUN_KEY_TAG] for run in runs}
 
 
-def unseen(instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[dg.RunRequest]:
+def drop_started(
+    instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]
+) -> list[dg.RunRequest]:
     """`requests` without those whose run exists."""
-    known = keys_of(instance, [request.run_key for request in requests if request.run_key])
+    known = started_keys(instance, [request.run_key for request in requests if request.run_key])
     return [request for request in requests if request.run_key not in known]
 
 
@@ -105,18 +107,18 @@ def failures_of(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
     return {e.step_key or "": e.step_failure_data.error for e in events if e is not None}
 
 
-def causes(error: Any) -> Iterator[Any]:
+def error_chain(error: Any) -> Iterator[Any]:
     """An error and what led to it, outermost first."""
     while error is not None:
         yield error
         error = error.cause
 
 
-def said_by(error: Any) -> str:
+def error_message(error: Any) -> str:
     """The first of our own errors in the chain, which names cause and cure; else what is at its
     end.
     """
-    chain = list(causes(error))
+    chain = list(error_chain(error))
     said = next(
         (e for e in chain if str(e.message).startswith("rlhf_pipeline.")),
         chain[-1] if chain else None,
@@ -124,10 +126,10 @@ def said_by(error: Any) -> str:
     return str(said.message).strip().splitlines()[0] if said else "unknown"
 
 
-def why_failed(instance: dg.DagsterInstance, run_id: str) -> str:
+def describe_failure(instance: dg.DagsterInstance, run_id: str) -> str:
     """`step: cause` of every failed step."""
     failures = failures_of(instance, run_id)
     return (
-        "; ".join(f"{step}: {said_by(error)}" for step, error in failures.items())
+        "; ".join(f"{step}: {error_message(error)}" for step, error in failures.items())
         or "no step failed; it could not begin, or its process was ended"
     )

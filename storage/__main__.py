@@ -21,7 +21,7 @@ from rlhf_pipeline.errors import PipelineError  # noqa: E402
 from storage import dagster_history  # noqa: E402
 
 
-def say(**fact: Any) -> None:
+def print_fact(**fact: Any) -> None:
     print(json.dumps(fact), flush=True)
 
 
@@ -36,9 +36,10 @@ def retain(instance: dg.DagsterInstance, *, dry_run: bool) -> None:
     with Store.open(s.store_url, organization=s.organization, project=s.project) as store:
         retention = Retention(s, store, registry, instance, datetime.now(UTC))
         for item in retention.retain(
-            dry_run=dry_run, progress=lambda done, total, note="": say(progress=[done, total, note])
+            dry_run=dry_run,
+            progress=lambda done, total, note="": print_fact(progress=[done, total, note]),
         ):
-            say(item=item.model_dump())
+            print_fact(item=item.model_dump())
 
 
 def main(task: str) -> int:
@@ -49,23 +50,25 @@ def main(task: str) -> int:
         if task == "make-tables":
             dagster_history.open_target(os.environ[DAGSTER_URL])
         elif task == "move":
-            for table in dagster_history.move(
+            for table in dagster_history.move_history(
                 home,
                 os.environ[DAGSTER_URL],
-                lambda done, total, note="": say(progress=[done, total, note]),
+                lambda done, total, note="": print_fact(progress=[done, total, note]),
             ):
-                say(table=table.model_dump())
+                print_fact(table=table.model_dump())
         else:
             with dg.DagsterInstance.from_config(str(home)) as instance:
                 if task == "state":
-                    say(state=dagster_history.state(instance))
+                    print_fact(state=dagster_history.read_state(instance))
                 elif task in ("retain", "list-retained"):
                     retain(instance, dry_run=task == "list-retained")
                 else:
-                    say(error=f"no task {task!r}: make-tables, move, state, retain, list-retained")
+                    print_fact(
+                        error=f"no task {task!r}: make-tables, move, state, retain, list-retained"
+                    )
                     return 2
     except PipelineError as error:
-        say(error=str(error))
+        print_fact(error=str(error))
         return 1
     return 0
 

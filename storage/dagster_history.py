@@ -22,7 +22,7 @@ from dagster._serdes import serialize_value
 from dagster_postgres import DagsterPostgresStorage
 
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.store.copying import CopiedTable, TableHash, copy_database
+from rlhf_pipeline.store.database_copy import CopiedTable, TableHash, copy_database
 
 # Tables of each SQLite file that are the same on Postgres. Left out: heartbeats of daemons that are
 # gone, who the old database was, which migrations it saw, and what the events themselves bring
@@ -30,12 +30,12 @@ from rlhf_pipeline.store.copying import CopiedTable, TableHash, copy_database
 RUN_TABLES = ("runs", "run_tags", "snapshots", "bulk_actions", "backfill_tags", "kvs")
 SCHEDULE_TABLES = ("jobs", "instigators", "job_ticks", "asset_daemon_asset_evaluations")
 INDEX_TABLES = ("dynamic_partitions", "concurrency_limits")
-EVENTS_AT_ONCE = 50  # read of one run; all runs are open at the same time
+EVENTS_PER_PAGE = 50  # read of one run; all runs are open at the same time
 PLAIN_AT_ONCE = 200
 DAY_MS = 24 * 3600 * 1000
 
 
-def state(instance: dg.DagsterInstance) -> dict[str, Any]:
+def read_state(instance: dg.DagsterInstance) -> dict[str, Any]:
     """What `rlhf storage` asks of an instance: the last sign of life of its daemons, runs under
     way, days made by asset.
     """
@@ -64,7 +64,7 @@ def open_target(url: str) -> DagsterPostgresStorage:
     return DagsterPostgresStorage(url, should_autocreate_tables=True)
 
 
-def move(dagster_home: Path, url: str, progress: Progress) -> Iterator[CopiedTable]:
+def move_history(dagster_home: Path, url: str, progress: Progress) -> Iterator[CopiedTable]:
     """Everything below `dagster_home` into the empty database at `url`, with counts and hashes of
     both sides.
     """
@@ -81,10 +81,10 @@ def move(dagster_home: Path, url: str, progress: Progress) -> Iterator[CopiedTab
             yield from copy_database(
                 "dagster", f"sqlite:///{file}", url, only=tables, progress=progress
             )
-    yield from _events(history / "runs", target, progress)
+    yield from _copy_events(history / "runs", target, progress)
 
 
-def _events(
+def _copy_events(
     folder: Path, target: DagsterPostgresStorage, progress: Progress
 ) -> Iterator[CopiedTable]:
     source = SqliteEventLogStorage(str(folder))
@@ -101,9 +101,9 @@ def _events(
     kept = set(source.all_asset_keys())
     before = TableHash()
     in_order = heapq.merge(
-        *(_entries(source, run) for run in runs), key=lambda entry: entry.timestamp
+        *(_read_entries(source, run) for run in runs), key=lambda entry: entry.timestamp
     )
-    for concerns_assets, entries in groupby(in_order, key=lambda entry: _concerns(entry, kept)):
+    for concerns_assets, entries in groupby(in_order, key=lambda entry: _is_needed(entry, kept)):
         while batch := list(islice(entries, 1 if concerns_assets else PLAIN_AT_ONCE)):
             for entry in batch:
                 before.add([entry.run_id, serialize_value(entry)])
@@ -116,7 +116,7 @@ def _events(
             progress(before.rows, 0, "dagster.event_logs")
     after = TableHash()
     for run in runs:
-        for entry in _entries(storage, run):
+        for entry in _read_entries(storage, run):
             after.add([entry.run_id, serialize_value(entry)])
     yield CopiedTable(
         database="dagster",
@@ -126,10 +126,10 @@ def _events(
         source_hash=before.hex,
         target_hash=after.hex,
     )
-    yield _same_assets(source, storage)
+    yield _compare_assets(source, storage)
 
 
-def _same_assets(source: Any, target: Any) -> CopiedTable:
+def _compare_assets(source: Any, target: Any) -> CopiedTable:
     """What the UI says of assets: which days of each are made, and when each was made last."""
     hashes = []
     for storage in (source, target):
@@ -156,7 +156,7 @@ def _same_assets(source: Any, target: Any) -> CopiedTable:
     )
 
 
-def _concerns(entry: EventLogEntry, kept: set[dg.AssetKey]) -> bool:
+def _is_needed(entry: EventLogEntry, kept: set[dg.AssetKey]) -> bool:
     event = entry.dagster_event
     if event is None:
         return False
@@ -165,10 +165,10 @@ def _concerns(entry: EventLogEntry, kept: set[dg.AssetKey]) -> bool:
     return event.event_type in ASSET_EVENTS and event.asset_key in kept
 
 
-def _entries(storage: Any, run: str) -> Iterator[EventLogEntry]:
+def _read_entries(storage: Any, run: str) -> Iterator[EventLogEntry]:
     cursor = None
     while True:
-        page = storage.get_records_for_run(run, cursor=cursor, limit=EVENTS_AT_ONCE)
+        page = storage.get_records_for_run(run, cursor=cursor, limit=EVENTS_PER_PAGE)
         yield from (record.event_log_entry for record in page.records)
         if not page.has_more:
             return

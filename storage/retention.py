@@ -17,25 +17,35 @@ from upath import UPath
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.object_stores import written_at
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.object_stores import modified_at
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, TriggerDecision
 from rlhf_pipeline.registry import (
     KINDS,
     Registry,
     StoredVersion,
-    n_bytes_of,
     remove_files,
     stored_versions,
+    version_size,
 )
-from rlhf_pipeline.retention import DatedFile, Item, needed_versions, old_files, removable_versions
+from rlhf_pipeline.retention import (
+    DatedFile,
+    DeletableItem,
+    needed_versions,
+    old_files,
+    removable_versions,
+)
 from rlhf_pipeline.reward_model.embedding_cache import CUT
 from rlhf_pipeline.store import Store
 
 RUNS_AT_ONCE = 2000  # oldest first; what is left goes the next time
-ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+ENDED_STATUSES = [
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+]
 DECISION_TAG = "rlhf/decision_id"  # of a retraining run: sensors/retraining.py
-TRAININGS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
+TRAINING_FOLDERS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
 OWN_JOB = "housekeeping"
 IDS_AT_ONCE = 500
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -45,7 +55,7 @@ RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Removal:
     """An item and how it is deleted; `act` returns False where it was kept after all."""
 
-    item: Item
+    item: DeletableItem
     act: Callable[[], object]
 
 
@@ -61,17 +71,24 @@ class Retention:
     instance: dg.DagsterInstance
     now: datetime
 
-    def retain(self, *, dry_run: bool = False, progress: Progress = silent) -> list[Item]:
+    def retain(
+        self, *, dry_run: bool = False, progress: Progress = ignore_progress
+    ) -> list[DeletableItem]:
         """Delete what is due, or only list it. May be repeated at any time, whatever ended it
         before.
         """
-        removals = [*self._runs(), *self._left_files(), *self._ticks(), *self._completions()]
-        if not self._other_jobs():  # a run under way may be reading files that nobody else needs
+        removals = [
+            *self._find_runs(),
+            *self._find_orphaned_files(),
+            *self._find_ticks(),
+            *self._find_completions(),
+        ]
+        if not self._running_jobs():  # a run under way may be reading files that nobody else needs
             removals += [
-                *self._reports(),
-                *self._embeddings(),
-                *self._trainings(),
-                *self._model_files(),
+                *self._find_reports(),
+                *self._find_embeddings(),
+                *self._find_trainings(),
+                *self._find_model_files(),
             ]
         if dry_run:
             return [removal.item for removal in removals]
@@ -82,32 +99,34 @@ class Retention:
             progress(n + 1, len(removals), removal.item.kind)
         return removed
 
-    def _before(self, days: int) -> datetime:
+    def _cutoff(self, days: int) -> datetime:
         return self.now - timedelta(days=days)
 
-    def _other_jobs(self) -> list[str]:
+    def _running_jobs(self) -> list[str]:
         return [
             beat.job
-            for beat in self.store.heartbeats.beating_since(self.settings.dead_after_seconds)
+            for beat in self.store.heartbeats.find_recent(self.settings.dead_after_seconds)
             if beat.job != OWN_JOB
         ]
 
-    def _runs(self) -> Iterator[Removal]:
-        unfinished = {str(decision.decision_id) for decision in self._unfinished()}
+    def _find_runs(self) -> Iterator[Removal]:
+        unfinished = {str(decision.decision_id) for decision in self._unfinished_decisions()}
         decided = {decision.run_id for decision in self.store.decisions.all()}
-        at_work = {run.origin for run in self.store.generation.runs() if run.ended_at is None}
-        wanted = dg.RunsFilter(created_before=self._before(self.settings.keep_days), statuses=ENDED)
+        at_work = {run.origin for run in self.store.generation.list_runs() if run.ended_at is None}
+        wanted = dg.RunsFilter(
+            created_before=self._cutoff(self.settings.keep_days), statuses=ENDED_STATUSES
+        )
         for record in self.instance.get_run_records(wanted, limit=RUNS_AT_ONCE, ascending=True):
             run = record.dagster_run
             if run.run_id not in decided | at_work and run.tags.get(DECISION_TAG) not in unfinished:
                 name = f"{run.job_name} {run.run_id[:8]} of {record.create_timestamp:%Y-%m-%d}"
-                item = Item(
+                item = DeletableItem(
                     kind="runs", name=name, n_bytes=_n_bytes(*self._files_of_run(run.run_id))
                 )
                 yield Removal(item, partial(self._delete_run, run.run_id))
 
-    def _unfinished(self) -> list[TriggerDecision]:
-        return [*self.store.decisions.pending(), *self.store.decisions.submitted()]
+    def _unfinished_decisions(self) -> list[TriggerDecision]:
+        return [*self.store.decisions.pending_fires(), *self.store.decisions.submitted_fires()]
 
     def _files_of_run(self, run_id: str) -> list[Path]:
         """The SQLite file of its events, which Dagster empties and leaves, and the folder of its
@@ -134,7 +153,7 @@ class Retention:
         for path in self._files_of_run(run_id):
             _delete(path)
 
-    def _left_files(self) -> Iterator[Removal]:
+    def _find_orphaned_files(self) -> Iterator[Removal]:
         """Files of runs whose record is gone: deleted in Dagster's UI, or just before this was
         killed.
         """
@@ -145,29 +164,29 @@ class Retention:
             else ()
         )
         old = old_files(
-            [_dated(path) for path in (*shards, *logs.glob("*"))],
-            before=self._before(self.settings.keep_days),
+            [_date_file(path) for path in (*shards, *logs.glob("*"))],
+            before=self._cutoff(self.settings.keep_days),
         )
         found = {Path(file.path).stem for file in old}
         known = {
             record.dagster_run.run_id
-            for record in self._records(sorted(filter(RUN_ID.fullmatch, found)))
+            for record in self._read_records(sorted(filter(RUN_ID.fullmatch, found)))
         }
         for run_id in sorted(filter(RUN_ID.fullmatch, found - known)):
-            item = Item(
+            item = DeletableItem(
                 kind="runs",
                 name=f"files of the deleted run {run_id[:8]}",
                 n_bytes=_n_bytes(*self._files_of_run(run_id)),
             )
             yield Removal(item, partial(self._delete_files_of_run, run_id))
 
-    def _records(self, run_ids: list[str]) -> Iterator[dg.RunRecord]:
+    def _read_records(self, run_ids: list[str]) -> Iterator[dg.RunRecord]:
         for start in range(0, len(run_ids), IDS_AT_ONCE):
             yield from self.instance.get_run_records(
                 dg.RunsFilter(run_ids=run_ids[start : start + IDS_AT_ONCE])
             )
 
-    def _ticks(self) -> Iterator[Removal]:
+    def _find_ticks(self) -> Iterator[Removal]:
         kept = (
             ("skipped", [TickStatus.SKIPPED], self.settings.keep_skipped_tick_days),
             ("ended", [TickStatus.SUCCESS, TickStatus.FAILURE], self.settings.keep_tick_days),
@@ -179,35 +198,37 @@ class Retention:
         )
         for state in states:
             for what, statuses, days in kept:
-                before = self._before(days).timestamp()
+                before = self._cutoff(days).timestamp()
                 of = (state.instigator_origin_id, state.selector_id)
                 n = len(self.instance.get_ticks(*of, before=before, statuses=statuses))
                 if n:
                     purge = partial(self.instance.purge_ticks, *of, before, statuses)
                     yield Removal(
-                        Item(kind="ticks", name=f"{state.instigator_name}, {what}", n=n), purge
+                        DeletableItem(kind="ticks", name=f"{state.instigator_name}, {what}", n=n),
+                        purge,
                     )
 
-    def _completions(self) -> Iterator[Removal]:
+    def _find_completions(self) -> Iterator[Removal]:
         prune = partial(
             self.store.completions_cache.prune,
-            unused_since=self._before(self.settings.keep_cache_days),
+            unused_since=self._cutoff(self.settings.keep_cache_days),
         )
         n, n_characters = prune(dry_run=True)
         if n:
             yield Removal(
-                Item(kind="completions", name="cached, unused", n=n, n_bytes=n_characters), prune
+                DeletableItem(kind="completions", name="cached, unused", n=n, n_bytes=n_characters),
+                prune,
             )
 
-    def _reports(self) -> Iterator[Removal]:
+    def _find_reports(self) -> Iterator[Removal]:
         before, files = (
-            self._before(self.settings.keep_report_days),
+            self._cutoff(self.settings.keep_report_days),
             Artefacts(self.settings.frames),
         )
-        for path in sorted(files.reports(), key=str):
-            at = written_at(path)
+        for path in sorted(files.report_paths(), key=str):
+            at = modified_at(path)
             if at is not None and at < before:
-                item = Item(kind="reports", name=path.name, n_bytes=path.stat().st_size)
+                item = DeletableItem(kind="reports", name=path.name, n_bytes=path.stat().st_size)
                 yield Removal(item, partial(self._delete_report, files.name(path), path))
 
     def _delete_report(self, name: str, path: UPath) -> None:
@@ -217,44 +238,44 @@ class Retention:
         self.store.file_hashes.forget([name])
         path.unlink(missing_ok=True)
 
-    def _embeddings(self) -> Iterator[Removal]:
-        files = [_dated(path) for path in (self.settings.cache / "embeddings").glob("*.emb")]
-        for file in old_files(files, before=self._before(self.settings.keep_cache_days)):
-            item = Item(kind="embeddings", name=Path(file.path).name, n_bytes=file.n_bytes)
+    def _find_embeddings(self) -> Iterator[Removal]:
+        files = [_date_file(path) for path in (self.settings.cache / "embeddings").glob("*.emb")]
+        for file in old_files(files, before=self._cutoff(self.settings.keep_cache_days)):
+            item = DeletableItem(kind="embeddings", name=Path(file.path).name, n_bytes=file.n_bytes)
             yield Removal(item, partial(_delete_embeddings, Path(file.path)))
 
-    def _trainings(self) -> Iterator[Removal]:
+    def _find_trainings(self) -> Iterator[Removal]:
         """Checkpoints and outcomes of trainings: what was registered has its files in MLflow."""
         folders = [
             path
-            for name in TRAININGS
+            for name in TRAINING_FOLDERS
             for path in (self.settings.models / name).glob("*")
             if path.is_dir()
         ]
         for folder in old_files(
-            [_dated(path) for path in folders], before=self._before(self.settings.keep_days)
+            [_date_file(path) for path in folders], before=self._cutoff(self.settings.keep_days)
         ):
             path = Path(folder.path)
-            item = Item(
+            item = DeletableItem(
                 kind="training files",
                 name=f"{path.parent.name}/{path.name}",
                 n_bytes=folder.n_bytes,
             )
             yield Removal(item, partial(_delete, path))
 
-    def _model_files(self) -> Iterator[Removal]:
+    def _find_model_files(self) -> Iterator[Removal]:
         for kind in KINDS:
             versions = stored_versions(self.registry, kind)
-            promotions = self.store.promotions.history(self.registry.name(kind))
-            needed = needed_versions(versions, promotions, self._unfinished())
+            promotions = self.store.promotions.history(self.registry.model_name(kind))
+            needed = needed_versions(versions, promotions, self._unfinished_decisions())
             for stored in removable_versions(
                 versions, needed=needed, n_latest=self.settings.keep_model_versions
             ):
                 version = stored.version
-                item = Item(
+                item = DeletableItem(
                     kind="model files",
                     name=version.label,
-                    n_bytes=n_bytes_of(self.registry, version),
+                    n_bytes=version_size(self.registry, version),
                 )
                 is_needed = partial(self._is_needed, version, versions)
                 yield Removal(
@@ -271,11 +292,11 @@ class Retention:
 
     def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
         return version.label in needed_versions(
-            versions, self.store.promotions.history(version.name), self._unfinished()
+            versions, self.store.promotions.history(version.name), self._unfinished_decisions()
         )
 
 
-def _dated(path: Path) -> DatedFile:
+def _date_file(path: Path) -> DatedFile:
     """A file, or a folder as of the newest file in it."""
     files = [path, *path.rglob("*")]
     newest = max(file.stat().st_mtime for file in files)

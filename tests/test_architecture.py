@@ -22,7 +22,7 @@ FOUNDATION = [
     "errors",
     "files",
     "terminal",
-    "memory",
+    "memory_errors",
     "documents",
     "frames",
     "parquet",
@@ -62,9 +62,9 @@ ALLOWED: dict[str, set[str]] = {
     "homes": {*FOUNDATION, "store"},
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
-    "children": set(),
+    "child_processes": set(),
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
-    "supervisor": {"errors", "children"},
+    "supervisor": {"errors", "child_processes"},
     # rules over records, the registry's among them; nothing is deleted there
     "retention": {*FOUNDATION, "registry"},
     # somebody else's program installs it: it speaks HTTP, and knows no store
@@ -96,7 +96,7 @@ ALLOWED: dict[str, set[str]] = {
         "homes",
         "web",
         "supervisor",
-        "children",
+        "child_processes",
         "retention",
     },
 }
@@ -258,7 +258,7 @@ def test_only_settings_read_the_environment() -> None:
         "rlhf_pipeline/config.py",
         "rlhf_pipeline/cli/dev.py",
         "rlhf_pipeline/cli/demo.py",
-        "rlhf_pipeline/cli/dagster_side.py",
+        "rlhf_pipeline/cli/dagster_process.py",
         "rlhf_pipeline/cli/replay.py",
     }
 
@@ -298,19 +298,20 @@ def test_assets_generate_through_the_engine_alone() -> None:
     without_ledger = [
         f"{path.relative_to(ROOT)}:{node.lineno} names no ledger"
         for path, node in calls
-        if getattr(node.func, "id", "") in {"BackendTexts", "evaluate", "outcomes", "answers"}
+        if getattr(node.func, "id", "")
+        in {"BackendTextGenerator", "evaluate", "complete_requests", "iterate_results"}
         and not any(keyword.arg == "ledger" for keyword in node.keywords)
     ]
     assert direct + without_ledger == []
 
 
 def test_commands_print_through_one_place() -> None:
-    """`cli.showing` escapes control characters of stored text; who prints past it does not."""
+    """`cli.tables` escapes control characters of stored text; who prints past it does not."""
     past_it = re.compile(
         r"typer\.s?echo\(|(?<![\w.])print\(|sys\.std(?:out|err)\.write\(|\bConsole\(\)"
-        r"|add_row\((?!\s*plain\()(?!\s*f\")"
+        r"|add_row\((?!\s*plain_text\()(?!\s*f\")"
     )
-    files = [path for path in sorted((LIBRARY / "cli").glob("*.py")) if path.name != "showing.py"]
+    files = [path for path in sorted((LIBRARY / "cli").glob("*.py")) if path.name != "tables.py"]
     found = []
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -318,4 +319,4 @@ def test_commands_print_through_one_place() -> None:
             f"{path.name}:{text[: match.start()].count(chr(10)) + 1}: {match.group()}"
             for match in past_it.finditer(text)
         ]
-    assert not found, f"print by showing.echo or showing.show: {found}"
+    assert not found, f"print by tables.echo or tables.show: {found}"

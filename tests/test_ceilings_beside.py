@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from assets.delivery import _metadata as metadata_of
+from assets.delivery import _build_metadata as metadata_of
 
 ROOT = Path(__file__).parent.parent
 SHOWN = (
@@ -52,7 +52,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "MEASURES": "keys of _measured; the table has a row with the ceiling",
         "_measured": "one model's figures for quality's table, which has a row with the ceiling",
     },
-    "rlhf_pipeline/calibration/plots.py": {"_draw": BIN},
+    "rlhf_pipeline/calibration/plots.py": {"_draw_bins": BIN},
     "rlhf_pipeline/calibration/summary.py": {
         "calibration_metrics": "measures of rows, whose votes it does not know; CalibrationReport "
         "holds the ceiling",
@@ -61,8 +61,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "rlhf_pipeline/cli/models.py": {
         "STANDS_FOR": "which of two columns is left out; SHOWN has the ceiling's",
     },
-    "rlhf_pipeline/cli/probe.py": {"_shown": BIN},
-    "rlhf_pipeline/drift/drawings.py": {"_bin": BIN},
+    "rlhf_pipeline/cli/probe.py": {"_build_bin_row": BIN},
+    "rlhf_pipeline/drift/drawings.py": {"_draw_bin": BIN},
     "rlhf_pipeline/drift/page_parts.py": {"_bin_cells": BIN},
     "rlhf_pipeline/reward_model/acceptance.py": {
         "find_regression": "a difference of two models on the same pairs, which have one ceiling",

@@ -3,17 +3,22 @@ and no schedule.
 """
 
 from rlhf_pipeline.calibration.base import Calibrator
-from rlhf_pipeline.calibration.by_group import (
-    all_ceilings,
-    calibration_by_group,
-    ceilings_by_group,
-    group_cells,
-    groups_of,
+from rlhf_pipeline.calibration.calibration_windows import (
+    OverTimeParams,
+    calibration_over_time,
+    over_time_frame,
 )
 from rlhf_pipeline.calibration.evidently_report import (
     CalibrationThresholds,
     EvidentlyResult,
     evidently_calibration_report,
+)
+from rlhf_pipeline.calibration.group_calibration import (
+    all_ceilings,
+    calibration_by_group,
+    ceilings_by_group,
+    group_cells,
+    group_comparisons,
 )
 from rlhf_pipeline.calibration.log import calibration_log, read_calibration_log
 from rlhf_pipeline.calibration.methods import CALIBRATORS, calibrator_from_json
@@ -28,11 +33,6 @@ from rlhf_pipeline.calibration.monitoring import (
     OverconfidenceTest,
     ece_lower_bound,
     overconfidence_test,
-)
-from rlhf_pipeline.calibration.over_time import (
-    OverTimeParams,
-    calibration_over_time,
-    over_time_frame,
 )
 from rlhf_pipeline.calibration.plots import (
     calibration_series,
@@ -52,7 +52,7 @@ from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_t
 from rlhf_pipeline.calibration.version import (
     calibrate_version,
     calibration_figures,
-    calibration_pictures,
+    draw_calibration,
 )
 
 __all__ = [
@@ -72,11 +72,11 @@ __all__ = [
     "calibration_log",
     "calibration_metrics",
     "calibration_over_time",
-    "calibration_pictures",
     "calibration_series",
     "calibration_slope",
     "calibrator_from_json",
     "ceilings_by_group",
+    "draw_calibration",
     "draw_ceiling",
     "ece_debiased",
     "ece_equal_mass",
@@ -85,7 +85,7 @@ __all__ = [
     "evidently_calibration_report",
     "fit_calibrator",
     "group_cells",
-    "groups_of",
+    "group_comparisons",
     "log_loss",
     "over_time_frame",
     "overconfidence_test",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.reward_model.base import finite
+from rlhf_pipeline.reward_model.base import require_finite
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,12 +43,12 @@ class Calibrator(Protocol):
     def from_json(cls, state: dict[str, Any]) -> Self: ...
 
 
-def checked_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Floats, Floats]:
+def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Floats, Floats]:
     """Margins, outcomes and weights as float64, refused where nothing can be learnt from them; see
     `Calibrator.fit`.
     """
-    m, y = finite(margins, "margins"), finite(outcomes, "outcomes")
-    w = np.ones_like(m) if weights is None else finite(weights, "weights")
+    m, y = require_finite(margins, "margins"), require_finite(outcomes, "outcomes")
+    w = np.ones_like(m) if weights is None else require_finite(weights, "weights")
     if not (len(m) == len(y) == len(w)):
         raise InvalidScores(
             f"{len(m)} margins, {len(y)} outcomes, {len(w)} weights. Hand in one of each per row."
@@ -70,6 +70,6 @@ def checked_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Flo
     return m, y, w
 
 
-def folded(margins: Floats, outcomes: Floats) -> tuple[Floats, Floats]:
+def fold(margins: Floats, outcomes: Floats) -> tuple[Floats, Floats]:
     """|margin|, and whether the side the model prefers was preferred: the same rows with the higher score as side a."""
     return np.abs(margins), np.where(margins >= 0, outcomes, 1 - outcomes)

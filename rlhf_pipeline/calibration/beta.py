@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from rlhf_pipeline.calibration.base import Floats, checked_rows, folded
+from rlhf_pipeline.calibration.base import Floats, check_rows, fold
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
@@ -27,11 +27,11 @@ class BetaCalibration:
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize
 
-        m, y, w = checked_rows(margins, outcomes, weights)
-        size, right = folded(m, y)
+        m, y, w = check_rows(margins, outcomes, weights)
+        size, right = fold(m, y)
         n_right, n_wrong = float(w @ right), float(w @ (1 - right))
         target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
-        basis = np.stack(_parts(size), axis=1)
+        basis = np.stack(_gain_and_loss(size), axis=1)
 
         def objective(slopes: Floats) -> tuple[float, Floats]:
             logits = basis @ slopes
@@ -50,7 +50,7 @@ class BetaCalibration:
 
     def transform(self, margins: Floats) -> Floats:
         m = np.asarray(margins, dtype=np.float64)
-        gained, lost = _parts(np.abs(m))
+        gained, lost = _gain_and_loss(np.abs(m))
         return preference_probability(np.sign(m) * (self.gain_ * gained + self.loss_ * lost))
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class BetaCalibration:
         return cls(float(state["gain"]), float(state["loss"]))
 
 
-def _parts(size: Floats) -> tuple[Floats, Floats]:
+def _gain_and_loss(size: Floats) -> tuple[Floats, Floats]:
     """ln(2p) and -ln(2(1 - p)) of p = sigmoid(size); their sum is `size`."""
     gained = np.log(2.0) - np.log1p(np.exp(-size))
     return gained, size - gained

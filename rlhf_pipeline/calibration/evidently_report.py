@@ -15,15 +15,15 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.calibration import metrics
-from rlhf_pipeline.calibration.by_group import HEADER, UNKNOWN_CEILING, group_cells
+from rlhf_pipeline.calibration.group_calibration import HEADER, UNKNOWN_CEILING, group_cells
 from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence_test
-from rlhf_pipeline.calibration.slope import all_agree, slope_bounds, slope_of
+from rlhf_pipeline.calibration.slope import all_agree, fit_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import reliability_table
 from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval
 
 SLOPE, OVERCONFIDENCE = "calibration_slope", "calibration_slope_p_value"
-DRAWN = "ece_equal_width"  # the metric that brings the pictures and tables
+RELIABILITY_QUANTITY = "ece_equal_width"  # the metric that brings the pictures and tables
 
 
 class CalibrationThresholds(BaseModel):
@@ -93,11 +93,13 @@ def _slope_upper(frame: pd.DataFrame) -> float:
 
 
 def _slope(frame: pd.DataFrame) -> float:
-    return slope_of(_rows(frame))
+    return fit_slope(_rows(frame))
 
 
-def _rows(frame: pd.DataFrame) -> metrics.Rows:
-    return metrics.Rows.of(frame["p"], frame["outcome"], groups=frame["group"].to_numpy())
+def _rows(frame: pd.DataFrame) -> metrics.FoldedRows:
+    return metrics.FoldedRows.from_predictions(
+        frame["p"], frame["outcome"], groups=frame["group"].to_numpy()
+    )
 
 
 def _lower_bound(frame: pd.DataFrame) -> float:
@@ -141,25 +143,25 @@ def evidently_calibration_report(
     """
     thresholds = thresholds or CalibrationThresholds()
     now, before = (
-        _prepared(current, "current"),
-        None if reference is None else _prepared(reference, "reference"),
+        _prepare(current, "current"),
+        None if reference is None else _prepare(reference, "reference"),
     )
     if len(now) < thresholds.min_rows:
         raise NotEnoughData(
             f"{len(now)} voted predictions to test calibration on; {thresholds.min_rows} needed. "
             "Wait for more votes."
         )
-    snapshot = _run(now, before, thresholds, noise_ceiling, by_group)
+    snapshot = _run_evidently(now, before, thresholds, noise_ceiling, by_group)
     document = snapshot.dict()
     return EvidentlyResult(
         json=json.loads(snapshot.json()),
-        tests=[_plain(test, document) for test in document["tests"]],
+        tests=[_to_plain_test(test, document) for test in document["tests"]],
         values={m["config"]["quantity"]: float(m["value"]) for m in document["metrics"]},
         html=lambda: snapshot.get_html_str(as_iframe=False).encode(),
     )
 
 
-def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
+def _prepare(frame: pd.DataFrame, which: str) -> pd.DataFrame:
     missing = sorted({"p", "outcome"} - set(frame.columns))
     if missing:
         raise FrameError(
@@ -167,7 +169,7 @@ def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
             "group."
         )
     if len(frame):
-        metrics.Rows.of(frame["p"], frame["outcome"])
+        metrics.FoldedRows.from_predictions(frame["p"], frame["outcome"])
     group = (
         frame["group"].astype(str)
         if "group" in frame
@@ -181,7 +183,7 @@ def _prepared(frame: pd.DataFrame, which: str) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index(drop=True)
 
 
-def _run(
+def _run_evidently(
     current: pd.DataFrame,
     reference: pd.DataFrame | None,
     thresholds: CalibrationThresholds,
@@ -191,7 +193,7 @@ def _run(
     from evidently import DataDefinition, Dataset, Report
     from evidently.tests import gte, lte
 
-    metric = _metric()
+    metric = _metric_class()
     tested = {
         "calibration_slope_upper": [gte(thresholds.slope_at_least)],
         OVERCONFIDENCE: [gte(thresholds.slope_level)],
@@ -199,7 +201,7 @@ def _run(
     }
     told: dict[str, dict[str, Any]] = {
         OVERCONFIDENCE: {"latest": thresholds.slope_rows},
-        DRAWN: {
+        RELIABILITY_QUANTITY: {
             "noise_ceiling": None
             if noise_ceiling is None
             else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
@@ -224,7 +226,7 @@ def _run(
 
 
 @cache
-def _metric() -> Any:
+def _metric_class() -> Any:
     """The metric class. Made once: Evidently binds a calculation to it and registers both by
     name.
     """
@@ -251,7 +253,7 @@ def _metric() -> Any:
                 for data in (current_data, reference_data)
             )
             result = self.result(self.metric.measure(now))
-            if self.metric.quantity == DRAWN:
+            if self.metric.quantity == RELIABILITY_QUANTITY:
                 result.widget = [
                     _reliability_widget(now, self.metric.noise_ceiling, self.metric.ceiling_told),
                     *_group_widgets(self.metric.by_group),
@@ -310,7 +312,7 @@ def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: 
     return plotly_figure(title="Reliability", figure=figure)
 
 
-def _plain(test: dict[str, Any], document: dict[str, Any]) -> CalibrationTest:
+def _to_plain_test(test: dict[str, Any], document: dict[str, Any]) -> CalibrationTest:
     metric_id = test["metric_config"]["metric_id"]
     metric = next(m for m in document["metrics"] if m["id"] == metric_id)
     return CalibrationTest(

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from rlhf_pipeline.calibration.base import Floats, checked_rows
+from rlhf_pipeline.calibration.base import Floats, check_rows
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
@@ -12,7 +12,7 @@ class NoCalibration:
     name: ClassVar[str] = "none"
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
-        checked_rows(margins, outcomes, weights)
+        check_rows(margins, outcomes, weights)
         return self
 
     def transform(self, margins: Floats) -> Floats:

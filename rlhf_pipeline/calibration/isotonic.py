@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from rlhf_pipeline.calibration.base import Floats, checked_rows
-from rlhf_pipeline.reward_model.base import mirrored
+from rlhf_pipeline.calibration.base import Floats, check_rows
+from rlhf_pipeline.reward_model.base import mirror
 
 
 class IsotonicCalibration:
@@ -31,7 +31,7 @@ class IsotonicCalibration:
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from sklearn.isotonic import IsotonicRegression
 
-        m, y, w = checked_rows(margins, outcomes, weights)
+        m, y, w = check_rows(margins, outcomes, weights)
         limit = (w.sum() + 1) / (w.sum() + 2)
         both = IsotonicRegression(y_min=1 - limit, y_max=limit, increasing=True)
         both.fit(np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w]))
@@ -43,7 +43,7 @@ class IsotonicCalibration:
     def transform(self, margins: Floats) -> Floats:
         # From a coin at margin 0, so that the mirrored halves meet.
         sizes, probabilities = np.append(0.0, self.sizes_), np.append(0.5, self.probabilities_)
-        return mirrored(margins, lambda size: np.interp(size, sizes, probabilities))
+        return mirror(margins, lambda size: np.interp(size, sizes, probabilities))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ from rlhf_pipeline.records import CalibrationReport
 
 
 @dataclass(frozen=True)
-class ReadLog:
+class ParsedCalibrationLog:
     """The entries of a log that are reports, and of those that are none the number, from 1, and the
     cause with its cure.
     """
@@ -54,7 +54,7 @@ def read_calibration_log(text: str) -> list[CalibrationReport]:
     return list(read.reports)
 
 
-def read_entries(text: str) -> ReadLog:
+def read_entries(text: str) -> ParsedCalibrationLog:
     """The same, entry by entry: one that is none keeps no other from being read. Times are in UTC
     afterwards.
 
@@ -76,13 +76,13 @@ def read_entries(text: str) -> ReadLog:
     reports, refused = [], []
     for n, entry in enumerate(entries, start=1):
         try:
-            reports.append(_report(entry))
+            reports.append(_parse_report(entry))
         except DatasetError as why:
             refused.append((n, str(why)))
-    return ReadLog(tuple(reports), tuple(refused))
+    return ParsedCalibrationLog(tuple(reports), tuple(refused))
 
 
-def _report(entry: Any) -> CalibrationReport:
+def _parse_report(entry: Any) -> CalibrationReport:
     """Raises DatasetError saying what is wrong with it, as a sentence."""
     try:
         report = CalibrationReport.model_validate(entry)

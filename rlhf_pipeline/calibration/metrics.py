@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.reward_model.base import finite
+from rlhf_pipeline.reward_model.base import require_finite
 from rlhf_pipeline.votes.intervals import group_index
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ SMALLEST = 1e-12  # log loss of a certain prediction that failed: 27.6 nats, not
 
 
 @dataclass(frozen=True)
-class Rows:
+class FoldedRows:
     """Folded rows: confidence (n,) of 0.5 to 1, right (n,) of 0 to 1, weight (n,), number of the
     group (n,).
     """
@@ -38,14 +38,16 @@ class Rows:
     group: Ints
 
     @classmethod
-    def of(cls, p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None) -> "Rows":
+    def from_predictions(
+        cls, p: Any, outcomes: Any, *, weights: Any = None, groups: Groups = None
+    ) -> "FoldedRows":
         """From P(a preferred) and outcomes (1 where a was preferred; a share of votes will do).
 
         Raises InvalidScores for NaN, infinite or out-of-range values and unequal lengths,
         NotEnoughData without rows.
         """
-        p, y = finite(p, "probabilities"), finite(outcomes, "outcomes")
-        w = np.ones_like(p) if weights is None else finite(weights, "weights")
+        p, y = require_finite(p, "probabilities"), require_finite(outcomes, "outcomes")
+        w = np.ones_like(p) if weights is None else require_finite(weights, "weights")
         if not (len(p) == len(y) == len(w)):
             raise InvalidScores(
                 f"{len(p)} probabilities, {len(y)} outcomes, {len(w)} weights. Hand in one of each "
@@ -71,12 +73,12 @@ class Rows:
         )
 
 
-def equal_width(rows: Rows, n_bins: int = N_BINS) -> Ints:
+def equal_width_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
     """Bin of each row: [0.5, 1] cut into `n_bins` of the same width."""
     return np.minimum((rows.confidence - 0.5) * 2 * n_bins, n_bins - 1).astype(np.int64)
 
 
-def equal_mass(rows: Rows, n_bins: int = N_BINS) -> Ints:
+def equal_mass_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
     """Bin of each row: as nearly the same weight in each as equal confidences, which stay together,
     allow.
     """
@@ -91,14 +93,14 @@ def ece_equal_width(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int =
     """Expected calibration error: mean |confidence - accuracy| over bins of equal width, weighted
     by their rows.
     """
-    rows = Rows.of(p, outcomes, weights=weights)
-    return ece(rows, equal_width(rows, n_bins))
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
+    return ece(rows, equal_width_bins(rows, n_bins))
 
 
 def ece_equal_mass(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
     """The same over bins of equal weight, which no empty bin can distort."""
-    rows = Rows.of(p, outcomes, weights=weights)
-    return ece(rows, equal_mass(rows, n_bins))
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
+    return ece(rows, equal_mass_bins(rows, n_bins))
 
 
 def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
@@ -109,11 +111,11 @@ def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_
     folded normal), with the variance of `variance_of_share`: three rows that are all right are no
     certainty.
     """
-    rows = Rows.of(p, outcomes, weights=weights)
-    return max(0.0, float(share_of_noise_off(*bin_gaps(rows, equal_mass(rows, n_bins)))))
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
+    return max(0.0, float(subtract_noise(*bin_gaps(rows, equal_mass_bins(rows, n_bins)))))
 
 
-def share_of_noise_off(gap: Floats, share: Floats, variance: Floats) -> Floats:
+def subtract_noise(gap: Floats, share: Floats, variance: Floats) -> Floats:
     """sum over bins (the last axis) of share · (2 |gap| - what |gap| would be on average, drawn
     again); can be below 0.
     """
@@ -127,7 +129,7 @@ def share_of_noise_off(gap: Floats, share: Floats, variance: Floats) -> Floats:
     return np.asarray((share * (2 * size - expected)).sum(axis=-1))
 
 
-def smoothed(share: Any, n: Any) -> Any:
+def smooth_share(share: Any, n: Any) -> Any:
     """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai
     and DasGupta 2001), never quite 0 or 1. Numbers or arrays."""
     return (share * n + 0.5) / (n + 1)
@@ -137,23 +139,23 @@ def variance_of_share(share: Any, n: Any) -> Any:
     """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all
     rows agree. Numbers or arrays.
     """
-    rate = smoothed(share, n)
+    rate = smooth_share(share, n)
     return rate * (1 - rate) / np.maximum(n, 1e-300)
 
 
 def brier(p: Any, outcomes: Any, *, weights: Any = None) -> float:
     """Mean squared distance between probability and outcome; 0.25 is a coin."""
-    rows = Rows.of(p, outcomes, weights=weights)
-    return float(rows.weight @ squares(rows) / rows.weight.sum())
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
+    return float(rows.weight @ squared_errors(rows) / rows.weight.sum())
 
 
 def log_loss(p: Any, outcomes: Any, *, weights: Any = None) -> float:
     """Mean negative log likelihood in nats; 0.693 is a coin."""
-    rows = Rows.of(p, outcomes, weights=weights)
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
     return float(rows.weight @ log_losses(rows) / rows.weight.sum())
 
 
-def squares(rows: Rows) -> Floats:
+def squared_errors(rows: FoldedRows) -> Floats:
     # Written for a share of votes as outcome: the mean over its votes, not the square of the
     # share's distance.
     return np.asarray(
@@ -161,17 +163,17 @@ def squares(rows: Rows) -> Floats:
     )
 
 
-def log_losses(rows: Rows) -> Floats:
+def log_losses(rows: FoldedRows) -> Floats:
     wrong = np.maximum(1 - rows.confidence, SMALLEST)
     return np.asarray(-rows.right * np.log(rows.confidence) - (1 - rows.right) * np.log(wrong))
 
 
-def ece(rows: Rows, bins: Ints) -> float:
+def ece(rows: FoldedRows, bins: Ints) -> float:
     gap, share, _ = bin_gaps(rows, bins)
     return float(share @ np.abs(gap))
 
 
-def bin_gaps(rows: Rows, bins: Ints) -> tuple[Floats, Floats, Floats]:
+def bin_gaps(rows: FoldedRows, bins: Ints) -> tuple[Floats, Floats, Floats]:
     """Per bin: accuracy less confidence, share of the weight, variance of the accuracy
     (`variance_of_share`).
     """

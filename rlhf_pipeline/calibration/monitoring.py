@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_pipeline.calibration.metrics import N_BINS, Groups, Rows, equal_mass
+from rlhf_pipeline.calibration.metrics import N_BINS, FoldedRows, Groups, equal_mass_bins
 from rlhf_pipeline.calibration.slope import all_agree, score_z, wald_error
 from rlhf_pipeline.records import Interval, Record
 
@@ -36,7 +36,7 @@ def overconfidence_test(
     """
     from scipy.stats import norm
 
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
     if all_agree(rows):
         p_value = float(norm.cdf(score_z(rows)))
         return OverconfidenceTest(slope=None, p_value=p_value, level=level, fires=p_value < level)
@@ -69,11 +69,13 @@ def ece_lower_bound(
     which would lose a degree of freedom a bin and fire too often on small ones. `n_bins` follows
     from the number of groups, 2 to 10, unless given. Raises as the metrics do.
     """
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
     n_groups = int(rows.group.max()) + 1
     # Below some 40 groups a bin the sign flips understate the tail, and the bound would be wrong
     # too often.
-    bins = equal_mass(rows, int(np.clip(n_groups // 40, 2, N_BINS)) if n_bins is None else n_bins)
+    bins = equal_mass_bins(
+        rows, int(np.clip(n_groups // 40, 2, N_BINS)) if n_bins is None else n_bins
+    )
     n_used = int(bins.max()) + 1
     mass = np.maximum(np.bincount(bins, weights=rows.weight, minlength=n_used), 1e-300)
     gap = (

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from rlhf_pipeline.calibration.base import Floats, checked_rows, folded
+from rlhf_pipeline.calibration.base import Floats, check_rows, fold
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
@@ -27,8 +27,8 @@ class PlattScaling:
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize
 
-        m, y, w = checked_rows(margins, outcomes, weights)
-        size, right = folded(m, y)
+        m, y, w = check_rows(margins, outcomes, weights)
+        size, right = fold(m, y)
         self.scale_ = max(float(np.median(size)), 1e-6)
         n_right, n_wrong = float(w @ right), float(w @ (1 - right))
         target = np.where(right == 1, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))

@@ -7,8 +7,8 @@ from io import BytesIO
 from textwrap import fill
 from typing import Any
 
-from rlhf_pipeline.calibration.by_group import UNKNOWN_CEILING, largest
-from rlhf_pipeline.calibration.over_time import new_models
+from rlhf_pipeline.calibration.calibration_windows import new_models
+from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING, largest_groups
 from rlhf_pipeline.records import (
     CalibrationReport,
     CalibrationWindow,
@@ -16,7 +16,7 @@ from rlhf_pipeline.records import (
     Interval,
     ReliabilityBin,
 )
-from rlhf_pipeline.votes.plots import shortened
+from rlhf_pipeline.votes.plots import shorten
 
 N_COLUMNS, N_PANELS = 3, 12
 NAME_WIDTH, LABEL_WIDTH = 30, 42  # characters that fit a panel
@@ -35,8 +35,8 @@ def reliability_diagram(report: CalibrationReport) -> bytes:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     top.plot([0.5, 1], [0.5, 1], color="0.6", linestyle="--", label="perfect")
     raw, calibrated = (m.ece_debiased or m.ece_equal_mass for m in (report.raw, report.calibrated))
-    _draw(top, report.raw_bins, "tab:orange", f"raw: ECE {raw}")
-    _draw(top, report.calibrated_bins, "tab:blue", f"{report.method}: ECE {calibrated}")
+    _draw_bins(top, report.raw_bins, "tab:orange", f"raw: ECE {raw}")
+    _draw_bins(top, report.calibrated_bins, "tab:blue", f"{report.method}: ECE {calibrated}")
     draw_ceiling(top, report.noise_ceiling)
     top.plot([], [], " ", label=f"accuracy {report.raw.accuracy}")
     top.set(
@@ -72,7 +72,7 @@ def reliability_by_group(report: CalibrationReport) -> bytes | None:
 
     if not report.by_group:
         return None
-    shown = largest(report.by_group, N_PANELS)
+    shown = largest_groups(report.by_group, N_PANELS)
     n_columns = min(N_COLUMNS, len(shown))
     n_rows = -(-len(shown) // n_columns)
     # Wide enough for its title where there is but one.
@@ -178,7 +178,7 @@ def calibration_series(windows: Sequence[CalibrationWindow]) -> bytes:
 
 def _draw_group(axes: Any, group: GroupCalibration) -> None:
     axes.set_title(
-        f"{group.by}: {shortened(group.group, NAME_WIDTH)}\n{group.n:,} pairs", fontsize="small"
+        f"{group.by}: {shorten(group.group, NAME_WIDTH)}\n{group.n:,} pairs", fontsize="small"
     )
     # Below 0 there is room for the figures, where they cover no interval.
     axes.set(xlim=(0.49, 1.01), ylim=(LEGEND_BELOW, 1.02), yticks=[0, 0.2, 0.4, 0.6, 0.8, 1])
@@ -190,7 +190,7 @@ def _draw_group(axes: Any, group: GroupCalibration) -> None:
             0.75, 0.3, f"{group.n} pairs: too few", ha="center", fontsize="small", color="0.4"
         )
         return
-    _draw(axes, group.calibrated_bins, "tab:blue", f"accuracy {measured.accuracy}")
+    _draw_bins(axes, group.calibrated_bins, "tab:blue", f"accuracy {measured.accuracy}")
     axes.plot([], [], " ", label=f"ECE {measured.ece_debiased}")
     draw_ceiling(axes, group.noise_ceiling)
     handles, labels = axes.get_legend_handles_labels()
@@ -217,7 +217,7 @@ def draw_ceiling(axes: Any, ceiling: Interval | None) -> None:
     axes.axhline(ceiling.value, color="tab:red", linewidth=0.8, label=f"noise ceiling {ceiling}")
 
 
-def _draw(axes: Any, bins: Sequence[ReliabilityBin], colour: str, label: str) -> None:
+def _draw_bins(axes: Any, bins: Sequence[ReliabilityBin], colour: str, label: str) -> None:
     x, y = [b.mean_confidence for b in bins], [b.accuracy for b in bins]
     errors = [
         [max(0.0, b.accuracy - b.accuracy_low) for b in bins],

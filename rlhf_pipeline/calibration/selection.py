@@ -11,19 +11,19 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.calibration.base import Calibrator, Floats, checked_rows
-from rlhf_pipeline.calibration.by_group import Ceilings, Groups, calibration_by_group
+from rlhf_pipeline.calibration.base import Calibrator, Floats, check_rows
+from rlhf_pipeline.calibration.group_calibration import Ceilings, Groups, calibration_by_group
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.methods import CALIBRATORS
 from rlhf_pipeline.calibration.metrics import log_loss
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.reward_model.before_change import change_weights
-from rlhf_pipeline.votes import n_test_pairs, open_test_split, to_log
+from rlhf_pipeline.reward_model.taste_weights import change_weights
+from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder
@@ -70,7 +70,7 @@ class VoteRows:
     comparison_ids: npt.NDArray[np.object_]
     n_pairs: int
 
-    def swapped_too(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+    def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
         """Rows of `mask` and the same rows with sides swapped, so that no fold lacks a class."""
         m, y, w = self.margins[mask], self.outcomes[mask], self.weights[mask]
         return np.concatenate([m, -m]), np.concatenate([y, 1 - y]), np.concatenate([w, w])
@@ -88,8 +88,8 @@ def calibrate(
     group_ceilings: Ceilings | None = None,
     taste_changes: TasteChanges = NO_CHANGES,
     fitted_at: datetime | None = None,
-    record: Recorder = to_log,
-    progress: Progress = silent,
+    record: Recorder = log_opening,
+    progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
     """The method with the least cross-validated log loss on the calib split, or none; metrics are
     on the test split.
@@ -105,7 +105,9 @@ def calibrate(
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, taste_changes, progress)
+    calib = _vote_rows(
+        pairs[pairs["split"] == "calib"], reward_model, params, taste_changes, progress
+    )
     is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
     if (is_thin and not params.allow_uncalibrated) or not n_test:
         raise NotEnoughData(
@@ -113,18 +115,18 @@ def calibrate(
             f"{n_test} in the test split (1 needed). Collect votes on more prompts or lower "
             "min_pairs."
         )
-    calibrator, candidates = (NoCalibration(), {}) if is_thin else _chosen(calib, params)
+    calibrator, candidates = (NoCalibration(), {}) if is_thin else _choose_calibrator(calib, params)
     opened = open_test_split(
         pairs, model=reward_model_label, purpose="calibration report", record=record
     )
-    test = _rows(opened, reward_model, params, taste_changes, progress)
+    test = _vote_rows(opened, reward_model, params, taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
             f"None of {n_test} test pairs counts: none has votes (a majority, where that is the "
             "target), or all were voted on before a change after which they weigh 0. Collect more "
             "votes."
         )
-    return calibrator, _report(
+    return calibrator, _build_report(
         calibrator,
         test,
         params,
@@ -144,7 +146,7 @@ def fit_calibrator(
     reward_model: RewardModel,
     params: CalibrationParams | None = None,
     *,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, dict[str, float]]:
     """What `calibrate` would choose, and each method's cross-validated log loss, with the test
     split left unopened.
@@ -154,13 +156,13 @@ def fit_calibrator(
     """
     params = params or CalibrationParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
-    calib = _rows(pairs[pairs["split"] == "calib"], reward_model, params, NO_CHANGES, progress)
+    calib = _vote_rows(pairs[pairs["split"] == "calib"], reward_model, params, NO_CHANGES, progress)
     if calib.n_pairs < params.min_pairs:
         raise NotEnoughData(
             f"{calib.n_pairs} preference pairs in the calib split, {params.min_pairs} needed. "
             "Collect votes on more prompts."
         )
-    return _chosen(calib, params)
+    return _choose_calibrator(calib, params)
 
 
 def recalibrated_loss(
@@ -169,7 +171,7 @@ def recalibrated_loss(
     params: CalibrationParams | None = None,
     *,
     method: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> float:
     """Nats per vote that the reward model loses under the calibrator that suits it best, each
     prompt predicted by one fitted without it.
@@ -180,7 +182,7 @@ def recalibrated_loss(
     score.
     """
     params = params or CalibrationParams()
-    rows = _rows(
+    rows = _vote_rows(
         pairs.sort_values("comparison_id", ignore_index=True),
         reward_model,
         params,
@@ -190,7 +192,7 @@ def recalibrated_loss(
     try:
         return min(
             _held_out_loss(name, rows, params)
-            for name in ([method] if method else _methods(params))
+            for name in ([method] if method else _known_methods(params))
         )
     except NotEnoughData:
         return log_loss(
@@ -219,15 +221,19 @@ def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
     )
 
 
-def _chosen(calib: VoteRows, params: CalibrationParams) -> tuple[Calibrator, dict[str, float]]:
+def _choose_calibrator(
+    calib: VoteRows, params: CalibrationParams
+) -> tuple[Calibrator, dict[str, float]]:
     """The best calibrator, fitted, and what every method lost on prompts held out."""
-    checked_rows(calib.margins, calib.outcomes, calib.weights)
-    candidates = {method: _held_out_loss(method, calib, params) for method in _methods(params)}
+    check_rows(calib.margins, calib.outcomes, calib.weights)
+    candidates = {
+        method: _held_out_loss(method, calib, params) for method in _known_methods(params)
+    }
     method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
     return CALIBRATORS[method]().fit(calib.margins, calib.outcomes, calib.weights), candidates
 
 
-def _methods(params: CalibrationParams) -> list[str]:
+def _known_methods(params: CalibrationParams) -> list[str]:
     unknown = sorted(set(params.methods) - set(CALIBRATORS))
     if unknown:
         raise ConfigurationError(
@@ -236,7 +242,7 @@ def _methods(params: CalibrationParams) -> list[str]:
     return [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
 
 
-def _rows(
+def _vote_rows(
     pairs: pd.DataFrame,
     reward_model: RewardModel,
     params: CalibrationParams,
@@ -297,12 +303,12 @@ def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> fl
     fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
     p = np.full(len(rows.margins), np.nan)
     for k in range(n_folds):
-        calibrator = CALIBRATORS[method]().fit(*rows.swapped_too(fold != k))
+        calibrator = CALIBRATORS[method]().fit(*rows.with_swapped_sides(fold != k))
         p[fold == k] = calibrator.transform(rows.margins[fold == k])
     return log_loss(p, rows.outcomes, weights=rows.weights)
 
 
-def _report(
+def _build_report(
     calibrator: Calibrator,
     test: VoteRows,
     params: CalibrationParams,
@@ -310,7 +316,7 @@ def _report(
     ceilings: Ceilings,
     **facts: object,
 ) -> CalibrationReport:
-    def measured(p: Floats) -> dict[str, object]:
+    def measure(p: Floats) -> dict[str, object]:
         shared = {"weights": test.weights, "groups": test.groups, "params": params}
         return {
             "metrics": calibration_metrics(p, test.outcomes, n=test.n_pairs, **shared),  # type: ignore[arg-type]
@@ -318,7 +324,7 @@ def _report(
         }
 
     p_raw, p_calibrated = (by.transform(test.margins) for by in (NoCalibration(), calibrator))
-    raw, calibrated = measured(p_raw), measured(p_calibrated)
+    raw, calibrated = measure(p_raw), measure(p_calibrated)
     by_group = calibration_by_group(
         p_calibrated, test.outcomes, test.comparison_ids, groups,
         raw=p_raw, weights=test.weights, clusters=test.groups, ceilings=ceilings, params=params,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_pipeline.calibration.metrics import Floats, Groups, Rows
+from rlhf_pipeline.calibration.metrics import Floats, FoldedRows, Groups
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.votes.intervals import FEW_GROUPS, group_sums
@@ -28,12 +28,14 @@ def calibration_slope(
     without end and there is no slope (Albert and Anderson 1984). Raises NotEnoughData there, where
     all probabilities are 0.5 and where fewer than 2 groups exist; InvalidScores as the metrics do.
     """
-    return slope_interval(Rows.of(p, outcomes, weights=weights, groups=groups), level)
+    return slope_interval(
+        FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups), level
+    )
 
 
-def slope_interval(rows: Rows, level: float = 0.95) -> Interval:
+def slope_interval(rows: FoldedRows, level: float = 0.95) -> Interval:
     """`calibration_slope` of folded rows."""
-    slope = slope_of(rows)
+    slope = fit_slope(rows)
     low, high = slope_bounds(rows, level)
     n_groups = int(rows.group.max()) + 1
     few = n_groups if n_groups < FEW_GROUPS else None
@@ -47,7 +49,7 @@ def slope_interval(rows: Rows, level: float = 0.95) -> Interval:
     )
 
 
-def slope_bounds(rows: Rows, level: float = 0.95) -> tuple[float, float]:
+def slope_bounds(rows: FoldedRows, level: float = 0.95) -> tuple[float, float]:
     """The slopes that a score test (Rao 1948) does not reject, from the least to the largest.
 
     As Wilson's interval of a share does, it takes the variance at the slope in question, not at the
@@ -61,53 +63,53 @@ def slope_bounds(rows: Rows, level: float = 0.95) -> tuple[float, float]:
     from scipy.optimize import brentq
     from scipy.stats import norm
 
-    x = _checked(rows)
-    agree = _agree(x, rows)
+    x = _checked_log_odds(rows)
+    agree = _common_direction(x, rows)
     most = float(norm.ppf(0.5 + level / 2)) ** 2 * (
         _largest_scatter(x, rows) if agree else _scatter(x, rows, _solve(x, rows))
     )
     farthest = min(LARGEST, UNDERFLOW / float(x.max()))
 
-    def rejected(slope: float) -> float:
-        residual, information = _at(slope, x, rows)
+    def rejection_margin(slope: float) -> float:
+        residual, information = _score_and_information(slope, x, rows)
         return float(residual.sum()) ** 2 - most * information
 
-    def end(start: float, stop: float) -> float:
-        if rejected(start) > 0:  # what fits best lies beyond ±LARGEST
+    def find_bound(start: float, stop: float) -> float:
+        if rejection_margin(start) > 0:  # what fits best lies beyond ±LARGEST
             return float(np.copysign(LARGEST, start))
         return (
-            float(brentq(rejected, start, stop))
-            if rejected(stop) > 0
+            float(brentq(rejection_margin, start, stop))
+            if rejection_margin(stop) > 0
             else float(np.copysign(LARGEST, stop))
         )
 
     middle = agree * farthest or float(np.clip(_solve(x, rows), -farthest, farthest))
-    return end(middle, -farthest), end(middle, farthest)
+    return find_bound(middle, -farthest), find_bound(middle, farthest)
 
 
-def wald_error(rows: Rows) -> tuple[float, float]:
+def wald_error(rows: FoldedRows) -> tuple[float, float]:
     """The slope and its standard error, cluster-robust over the groups (Liang and Zeger 1986): for
     tests on many rows. Raises NotEnoughData.
     """
-    slope = slope_of(rows)
-    x = _checked(rows)
-    residual, information = _at(slope, x, rows)
-    return slope, float(np.sqrt(_between(residual, rows))) / max(information, 1e-12)
+    slope = fit_slope(rows)
+    x = _checked_log_odds(rows)
+    residual, information = _score_and_information(slope, x, rows)
+    return slope, float(np.sqrt(_between_group_variance(residual, rows))) / max(information, 1e-12)
 
 
-def score_z(rows: Rows, slope: float = 1.0) -> float:
+def score_z(rows: FoldedRows, slope: float = 1.0) -> float:
     """Score statistic of `slope` where every vote went one way, normal under it and below 0 if less
     would fit. Raises NotEnoughData.
     """
-    x = _checked(rows)
-    residual, information = _at(slope, x, rows)
+    x = _checked_log_odds(rows)
+    residual, information = _score_and_information(slope, x, rows)
     return float(residual.sum() / np.sqrt(max(information * _largest_scatter(x, rows), 1e-300)))
 
 
-def slope_of(rows: Rows) -> float:
+def fit_slope(rows: FoldedRows) -> float:
     """That slope alone. Raises NotEnoughData as `calibration_slope`."""
-    x = _checked(rows)
-    agree = _agree(x, rows)
+    x = _checked_log_odds(rows)
+    agree = _common_direction(x, rows)
     if agree:
         raise NotEnoughData(
             f"No slope of calibration: every vote went {'with' if agree > 0 else 'against'} the "
@@ -116,12 +118,12 @@ def slope_of(rows: Rows) -> float:
     return _solve(x, rows)
 
 
-def all_agree(rows: Rows) -> bool:
+def all_agree(rows: FoldedRows) -> bool:
     """Did every vote on a stated preference go with the model, or every one against it?"""
-    return _agree(log_odds(rows), rows) != 0
+    return _common_direction(log_odds(rows), rows) != 0
 
 
-def log_odds(rows: Rows) -> Floats:
+def log_odds(rows: FoldedRows) -> Floats:
     """Of the stated confidence, (n,), 0 and up."""
     return np.asarray(
         np.minimum(
@@ -130,7 +132,7 @@ def log_odds(rows: Rows) -> Floats:
     )
 
 
-def _checked(rows: Rows) -> Floats:
+def _checked_log_odds(rows: FoldedRows) -> Floats:
     x = log_odds(rows)
     if float(rows.weight @ x**2) <= 0 or rows.group.max() < 1:
         raise NotEnoughData(
@@ -140,13 +142,13 @@ def _checked(rows: Rows) -> Floats:
     return x
 
 
-def _agree(x: Floats, rows: Rows) -> int:
+def _common_direction(x: Floats, rows: FoldedRows) -> int:
     """1 where all rows that lean were right, -1 where all were wrong, else 0."""
     right = rows.right[(x > 0) & (rows.weight > 0)]
     return int((right == 1).all()) - int((right == 0).all()) if len(right) else 0
 
 
-def _at(slope: float, x: Floats, rows: Rows) -> tuple[Floats, float]:
+def _score_and_information(slope: float, x: Floats, rows: FoldedRows) -> tuple[Floats, float]:
     """Each row's part of the score, (n,), and the information, to the last digit where
     probabilities are near 0 and 1.
     """
@@ -158,23 +160,23 @@ def _at(slope: float, x: Floats, rows: Rows) -> tuple[Floats, float]:
     )
 
 
-def _between(residual: Floats, rows: Rows) -> float:
+def _between_group_variance(residual: Floats, rows: FoldedRows) -> float:
     by_group = group_sums(residual[:, None], rows.group)[:, 0]
     return float(by_group @ by_group) * len(by_group) / (len(by_group) - 1)
 
 
-def _scatter(x: Floats, rows: Rows, slope: float) -> float:
-    residual, information = _at(slope, x, rows)
-    return max(1.0, _between(residual, rows) / max(information, 1e-300))
+def _scatter(x: Floats, rows: FoldedRows, slope: float) -> float:
+    residual, information = _score_and_information(slope, x, rows)
+    return max(1.0, _between_group_variance(residual, rows) / max(information, 1e-300))
 
 
-def _largest_scatter(x: Floats, rows: Rows) -> float:
+def _largest_scatter(x: Floats, rows: FoldedRows) -> float:
     """What it would be if all votes of a group went together."""
     together = group_sums((rows.weight * x)[:, None], rows.group)[:, 0]
     return max(1.0, float(together @ together / (rows.weight @ x**2)))
 
 
-def _solve(x: Floats, rows: Rows) -> float:
+def _solve(x: Floats, rows: FoldedRows) -> float:
     """Newton's method on one convex dimension, kept within ±LARGEST."""
     slope = 1.0
     for _ in range(100):

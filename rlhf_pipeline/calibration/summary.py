@@ -16,7 +16,7 @@ noise of the bins' accuracies, the same in both.
 
 Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap
 would claim certainty. There it is a parametric one (Davison and Hinkley 1997, section 2.2): as many
-votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smoothed`. Where all
+votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smooth_share`. Where all
 groups have the same share right (all, or three of four in each), accuracy has Wilson's interval,
 and Brier and log loss at least what they would be at its ends.
 """
@@ -31,16 +31,16 @@ import numpy as np
 from rlhf_pipeline.calibration.metrics import (
     N_BINS,
     Floats,
+    FoldedRows,
     Groups,
     Ints,
-    Rows,
     ece,
-    equal_mass,
-    equal_width,
+    equal_mass_bins,
+    equal_width_bins,
     log_losses,
-    share_of_noise_off,
-    smoothed,
-    squares,
+    smooth_share,
+    squared_errors,
+    subtract_noise,
     variance_of_share,
 )
 from rlhf_pipeline.calibration.slope import slope_interval
@@ -48,8 +48,8 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.votes.intervals import (
     BootstrapParams,
-    all_alike,
-    percentiles,
+    has_no_scatter,
+    percentile_interval,
     resampled_totals,
     wilson_bounds,
 )
@@ -79,28 +79,30 @@ def calibration_metrics(
     probability, NotEnoughData without rows.
     """
     params = params or BootstrapParams()
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
     count, n_groups = len(rows.right) if n is None else n, int(rows.group.max()) + 1
-    wide, mass = equal_width(rows), equal_mass(rows)
+    wide, mass = equal_width_bins(rows), equal_mass_bins(rows)
     blocks = _blocks(rows, wide, mass)
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
     drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
     again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
-    supposed, by_chance = _unsettle(seen, again, rows, wide, mass, params)
+    supposed, by_chance = _perturb_uniform_bins(seen, again, rows, wide, mass, params)
 
     def interval(value: float, resampled: Floats) -> Interval:
-        return percentiles(value, resampled, count, params, n_groups)
+        return percentile_interval(value, resampled, count, params, n_groups)
 
-    def of(measure: Callable[[Totals], Floats]) -> Interval:
+    def interval_of(measure: Callable[[Totals], Floats]) -> Interval:
         return interval(float(measure(seen)[0]), measure(again))
 
-    means = {name: of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")}
+    means = {
+        name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
+    }
     # drawn again, all alike stay all alike: that is no certainty
-    if all_alike(_mean(again, "right")):
-        means = _at_wilsons_ends(means, rows, n_groups, params.level)
+    if has_no_scatter(_mean(again, "right")):
+        means = _widen_to_wilson(means, rows, n_groups, params.level)
     brier = means["brier"]
-    reliability, resolution = of(_reliability), of(_resolution)
+    reliability, resolution = interval_of(_reliability), interval_of(_resolution)
     return CalibrationMetrics(
         n=count,
         accuracy=means["right"],
@@ -108,7 +110,7 @@ def calibration_metrics(
         ece_equal_mass=interval(ece(rows, mass), _gap_sum(again, "gap")),
         brier=brier,
         log_loss=means["log_loss"],
-        ece_debiased=_debiased(seen, supposed, again, by_chance, params.level, interval),
+        ece_debiased=_debiased_interval(seen, supposed, again, by_chance, params.level, interval),
         slope=_slope(rows, params.level, count),
         brier_parts=BrierParts(
             reliability=reliability,
@@ -132,12 +134,12 @@ def reliability_table(
     bins are left out.
     """
     params = params or BootstrapParams()
-    rows = Rows.of(p, outcomes, weights=weights, groups=groups)
-    bins = equal_width(rows, n_bins)
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
+    bins = equal_width_bins(rows, n_bins)
     table = []
     for k in np.unique(bins):
         inside = bins == k
-        part = Rows(
+        part = FoldedRows(
             rows.confidence[inside], rows.right[inside], rows.weight[inside], rows.group[inside]
         )
         confidence, accuracy = part.mean
@@ -156,7 +158,7 @@ def reliability_table(
     return tuple(table)
 
 
-def _slope(rows: Rows, level: float, n: int) -> Interval | None:
+def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
     try:
         return slope_interval(rows, level).model_copy(update={"n": n})
     except NotEnoughData:
@@ -164,7 +166,7 @@ def _slope(rows: Rows, level: float, n: int) -> Interval | None:
 
 
 @dataclass(frozen=True)
-class _Agreeing:
+class _UniformBin:
     """A bin whose rows were all right (`share` 1) or all wrong (0), its mean confidence and its
     number of groups.
     """
@@ -176,22 +178,24 @@ class _Agreeing:
 
     @property
     def rate(self) -> float:
-        return float(smoothed(self.share, self.n_groups))
+        return float(smooth_share(self.share, self.n_groups))
 
 
-def _agreeing(rows: Rows, bins: Ints) -> Iterator[_Agreeing]:
+def _uniform_bins(rows: FoldedRows, bins: Ints) -> Iterator[_UniformBin]:
     for k in np.unique(bins):
         inside = (bins == k) & (rows.weight > 0)
         right = rows.right[inside]
         if len(right) and right[0] in (0.0, 1.0) and (right == right[0]).all():
             confidence = float(np.average(rows.confidence[inside], weights=rows.weight[inside]))
-            yield _Agreeing(int(k), float(right[0]), confidence, len(np.unique(rows.group[inside])))
+            yield _UniformBin(
+                int(k), float(right[0]), confidence, len(np.unique(rows.group[inside]))
+            )
 
 
-def _unsettle(
+def _perturb_uniform_bins(
     seen: Totals,
     again: dict[str, Floats],
-    rows: Rows,
+    rows: FoldedRows,
     wide: Ints,
     mass: Ints,
     params: BootstrapParams,
@@ -207,13 +211,13 @@ def _unsettle(
         {"mass": seen["mass"], "gap": seen["gap"].copy()},
         np.full(again["gap"].shape, np.nan),
     )
-    for found in _agreeing(rows, wide):
+    for found in _uniform_bins(rows, wide):
         again["gap_wide"][:, found.bin] += (
-            _error(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]
+            _draw_errors(found, params.n_resamples, rng) * again["mass_wide"][:, found.bin]
         )
-    for found in _agreeing(rows, mass):
+    for found in _uniform_bins(rows, mass):
         supposed["gap"][:, found.bin] += (found.rate - found.share) * seen["bin_mass"][:, found.bin]
-        error = _error(found, params.n_resamples, rng) * again["bin_mass"][:, found.bin]
+        error = _draw_errors(found, params.n_resamples, rng) * again["bin_mass"][:, found.bin]
         again["gap"][:, found.bin] += error
         again["bin_right"][:, found.bin] += error
         by_chance[:, found.bin] = (
@@ -223,14 +227,14 @@ def _unsettle(
     return supposed, by_chance
 
 
-def _error(found: _Agreeing, n_resamples: int, rng: np.random.Generator) -> Floats:
+def _draw_errors(found: _UniformBin, n_resamples: int, rng: np.random.Generator) -> Floats:
     return np.asarray(
         rng.binomial(found.n_groups, found.rate, n_resamples) / found.n_groups - found.share
     )
 
 
-def _at_wilsons_ends(
-    means: Mapping[str, Interval], rows: Rows, n_groups: int, level: float
+def _widen_to_wilson(
+    means: Mapping[str, Interval], rows: FoldedRows, n_groups: int, level: float
 ) -> dict[str, Interval]:
     """Accuracy, Brier and log loss of groups with one share right: each is linear in the accuracy,
     if whoever is right were drawn anew.
@@ -241,30 +245,30 @@ def _at_wilsons_ends(
         replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0)
     )
     slopes = {"right": 1.0} | {
-        name: _weighted(right, measure) - _weighted(wrong, measure)
-        for name, measure in (("brier", squares), ("log_loss", log_losses))
+        name: _weighted_mean(right, measure) - _weighted_mean(wrong, measure)
+        for name, measure in (("brier", squared_errors), ("log_loss", log_losses))
     }
 
-    def with_ends(name: str, interval: Interval) -> Interval:
+    def widen(name: str, interval: Interval) -> Interval:
         there = [interval.value + (end - accuracy) * slopes[name] for end in ends]
         return interval.model_copy(
             update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)}
         )
 
-    return {name: with_ends(name, interval) for name, interval in means.items()}
+    return {name: widen(name, interval) for name, interval in means.items()}
 
 
-def _weighted(rows: Rows, measure: Callable[[Rows], Floats]) -> float:
+def _weighted_mean(rows: FoldedRows, measure: Callable[[FoldedRows], Floats]) -> float:
     return float(np.average(measure(rows), weights=rows.weight))
 
 
-def _blocks(rows: Rows, wide: Ints, mass: Ints) -> dict[str, Floats]:
+def _blocks(rows: FoldedRows, wide: Ints, mass: Ints) -> dict[str, Floats]:
     """What each row adds to each total, (n, k) by name: every measure is a function of totals."""
     gap = rows.weight * (rows.right - rows.confidence)
     one = {
         "mass": rows.weight,
         "right": rows.weight * rows.right,
-        "brier": rows.weight * squares(rows),
+        "brier": rows.weight * squared_errors(rows),
         "log_loss": rows.weight * log_losses(rows),
     }
     blocks = {name: values[:, None] for name, values in one.items()}
@@ -316,7 +320,7 @@ def _resolution(totals: Totals) -> Floats:
     return np.asarray((share * (accuracy - 0.5) ** 2).sum(axis=1))
 
 
-def _debiased(
+def _debiased_interval(
     seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
 ) -> Interval:
     """The basic bootstrap interval: resamples scatter around the plain ECE of what they are of
@@ -324,15 +328,17 @@ def _debiased(
 
     It starts at 0 where noise alone could have made that plain ECE: no bootstrap of a size knows
     how near to 0 the truth may lie. `by_chance` is the noise of bins whose rows agree, see
-    `_unsettle`.
+    `_perturb_uniform_bins`.
     """
 
-    def off(totals: Totals) -> Floats:
+    def debiased_ece(totals: Totals) -> Floats:
         gap, share, _, variance = _per_bin(totals)
-        return share_of_noise_off(gap, share, variance)
+        return subtract_noise(gap, share, variance)
 
-    value, plain = float(off(seen)[0]), float(_gap_sum(seen, "gap")[0])
-    resampled = np.clip(value - (off(again) - float(_gap_sum(supposed, "gap")[0])), 0.0, 1.0)
+    value, plain = float(debiased_ece(seen)[0]), float(_gap_sum(seen, "gap")[0])
+    resampled = np.clip(
+        value - (debiased_ece(again) - float(_gap_sum(supposed, "gap")[0])), 0.0, 1.0
+    )
     shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
     noise = np.abs(
         np.where(np.isnan(by_chance), shown, by_chance * seen["bin_mass"] / seen["mass"])

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from rlhf_pipeline.calibration.base import Floats, checked_rows
+from rlhf_pipeline.calibration.base import Floats, check_rows
 from rlhf_pipeline.reward_model.base import preference_probability
 
 BOUNDS = (0.01, 100.0)  # beyond these a margin is a certainty or a coin
@@ -25,7 +25,7 @@ class TemperatureScaling:
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize_scalar
 
-        m, y, w = checked_rows(margins, outcomes, weights)
+        m, y, w = check_rows(margins, outcomes, weights)
 
         def loss(log_temperature: float) -> float:
             logits = m * np.exp(-log_temperature)

@@ -9,14 +9,14 @@ window and the calibration log, which the command writes as its file.
 import pandas as pd
 
 from rlhf_pipeline.calibration.base import Calibrator
-from rlhf_pipeline.calibration.by_group import ceilings_by_group, groups_of
+from rlhf_pipeline.calibration.group_calibration import ceilings_by_group, group_comparisons
 from rlhf_pipeline.calibration.plots import reliability_by_group, reliability_diagram
 from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.reward_model import RewardModel
-from rlhf_pipeline.votes import NO_CHANGES, TasteChanges, shown_ceiling
-from rlhf_pipeline.votes.test_split import Recorder, to_log
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges, noise_ceiling_or_repeats
+from rlhf_pipeline.votes.test_split import Recorder, log_opening
 
 
 def calibrate_version(
@@ -30,8 +30,8 @@ def calibrate_version(
     passes: pd.DataFrame | None = None,
     weight_before_change: float | None = None,
     taste_changes: TasteChanges = NO_CHANGES,
-    record: Recorder = to_log,
-    progress: Progress = silent,
+    record: Recorder = log_opening,
+    progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
     """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise ceilings
     of all VOTES and of each group's.
@@ -46,7 +46,7 @@ def calibrate_version(
         if weight_before_change is None
         else weight_before_change
     )
-    groups = groups_of(comparisons)
+    groups = group_comparisons(comparisons)
     return calibrate(
         pairs,
         reward_model,
@@ -55,7 +55,7 @@ def calibrate_version(
         else params.model_copy(update={"weight_before_change": float(found)}),
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
-        noise_ceiling=shown_ceiling(votes, passes=passes),
+        noise_ceiling=noise_ceiling_or_repeats(votes, passes=passes),
         groups=groups,
         group_ceilings=ceilings_by_group(votes, groups, passes=passes),
         taste_changes=taste_changes,
@@ -64,7 +64,7 @@ def calibrate_version(
     )
 
 
-def calibration_pictures(report: CalibrationReport) -> dict[str, bytes]:
+def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
     """PNG by name: the reliability diagram, and small multiples of the groups where there are
     any.
     """

@@ -31,10 +31,10 @@ from rlhf_pipeline.cli import (
     votes,
 )
 from rlhf_pipeline.cli.home_gate import gate
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.memory import memory_named
+from rlhf_pipeline.memory_errors import translate_memory_errors
 
 app = typer.Typer(
     help="The RLHF loop: prompts, completions, votes, reward model, calibration, drift, "
@@ -77,7 +77,7 @@ def main() -> None:
     share_cores()
     collect_garbage_rarely()
     try:
-        with memory_named("This command"):
+        with translate_memory_errors("This command"):
             app()
     except PipelineError as error:
         echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)

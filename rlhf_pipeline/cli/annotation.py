@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo, show
+from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import AnnotationRules
 
@@ -39,7 +39,7 @@ def set_guidelines(
         ) from cause
     if not text.strip():
         raise ConfigurationError(f"{file} is empty. Write what annotators are asked to do.")
-    workspace = _ready()
+    workspace = _open_workspace()
     newest = workspace.store.guidelines.latest()
     if newest is not None and newest.text == text:
         echo(f"version {newest.version} says so already")
@@ -55,7 +55,7 @@ def show_guidelines(
     version: Annotated[int | None, typer.Option(min=1, help="Default: the newest.")] = None,
 ) -> None:
     """Print a version."""
-    store = _ready().store
+    store = _open_workspace().store
     found = store.guidelines.latest() if version is None else store.guidelines.get(version)
     if found is None:
         raise NotFound("There are no guidelines yet. Write some: rlhf guidelines set FILE.")
@@ -70,9 +70,13 @@ def rules_group() -> None:
 @rules.command("show")
 def show_rules() -> None:
     """The rules that hold now, with what each means."""
-    version, held = _ready().store.rules.latest()
+    version, held = _open_workspace().store.rules.latest()
     rows = [
-        {"rule": name, "value": _shown(getattr(held, name)), "meaning": field.description or ""}
+        {
+            "rule": name,
+            "value": _format_value(getattr(held, name)),
+            "meaning": field.description or "",
+        }
         for name, field in AnnotationRules.model_fields.items()
     ]
     show(rows, title=f"rules, version {version}" if version else "rules, as they come", empty="")
@@ -92,12 +96,12 @@ def set_rules(
     """Change some rules; a change holds for cards dealt from then on. An empty value is none:
     max_votes_per_day= lifts the cap.
     """
-    store = _ready().store
+    store = _open_workspace().store
     version, held = store.rules.latest()
     # The first rules a project sets get a seed nobody knows, as the web app gives them: it places
     # the hidden cards.
     drawn = {"seed": secrets.randbits(48)} if version == 0 else {}
-    wanted = held.model_dump() | drawn | dict(_change(text) for text in changes)
+    wanted = held.model_dump() | drawn | dict(_parse_change(text) for text in changes)
     try:
         new = AnnotationRules.model_validate(wanted)
     except ValidationError as cause:
@@ -112,14 +116,14 @@ def set_rules(
         echo(f"version {version} says so already")
         return
     said = ", ".join(
-        f"{n} {_shown(getattr(held, n))} -> {_shown(v)}"
+        f"{n} {_format_value(getattr(held, n))} -> {_format_value(v)}"
         for n, v in new
         if v != getattr(held, n) and not (n == "seed" and drawn)
     )
     echo(f"rules are at version {store.rules.put(new, after=version, actor='rlhf rules')}: {said}")
 
 
-def _change(text: str) -> tuple[str, Any]:
+def _parse_change(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or name not in AnnotationRules.model_fields:
         raise ConfigurationError(
@@ -136,11 +140,11 @@ def _change(text: str) -> tuple[str, Any]:
         ) from cause
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else "none" if value is None else str(value)
 
 
-def _ready() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
     return workspace

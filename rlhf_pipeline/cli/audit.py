@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo
-from rlhf_pipeline.files import writing_whole
+from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import anchors
 
@@ -33,7 +33,7 @@ def verify() -> None:
     """Walk the whole chain, set every vote beside its link and every anchor beside the chain; name
     the first row that is not what it was.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     settings = workspace.settings
     dropped = anchors.read_anchors(
         settings.home / anchors.FILE, settings.organization, settings.project
@@ -54,10 +54,10 @@ def export(
     ] = None,
 ) -> None:
     """Write the chain as JSON lines, oldest first: enough to verify it elsewhere."""
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     path = out or workspace.settings.exports / "audit.jsonl"
     n = 0
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         while links := workspace.store.audit.after(n, limit=LINKS_AT_ONCE):
             file.write(
                 "".join(
@@ -74,9 +74,9 @@ def anchor() -> None:
     """Write down where the chain stands today, in <RLHF_HOME>/audit_anchors.jsonl. `rlhf serve` and
     housekeeping do so daily.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     path = workspace.settings.home / anchors.FILE
-    dropped = drop(workspace)
+    dropped = add_todays_anchor(workspace)
     if dropped is None:
         echo(f"nothing to do: the chain is empty, or {path} has today's anchor")
     else:
@@ -86,10 +86,10 @@ def anchor() -> None:
         )
 
 
-def drop(workspace: Workspace) -> anchors.Anchor | None:
+def add_todays_anchor(workspace: Workspace) -> anchors.Anchor | None:
     """Today's anchor, if there is none yet."""
     settings = workspace.settings
-    return anchors.drop_anchor(
+    return anchors.add_daily_anchor(
         settings.home / anchors.FILE,
         workspace.store.audit,
         settings.organization,

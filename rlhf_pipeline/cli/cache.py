@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo, show
+from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ConfigurationError
 
 app = typer.Typer(help="Completions that need not be made again.", no_args_is_help=True)
@@ -23,7 +23,7 @@ def group() -> None:
 @app.command("stats")
 def stats() -> None:
     """How much is kept, and what providers were paid, by asset, provider and model."""
-    store = _ready().store
+    store = _open_workspace().store
     held = store.completions_cache.stats()
     since = (
         f", {held.oldest:%Y-%m-%d} to {held.newest:%Y-%m-%d}" if held.oldest and held.newest else ""
@@ -32,7 +32,7 @@ def stats() -> None:
         f"{held.n_entries:,} completions kept, {held.n_characters / MILLION:,.1f} million "
         f"characters{since}; {held.n_used_again:,} were asked for again"
     )
-    for run in store.generation.parked():
+    for run in store.generation.paused_runs():
         n_open = run.states.get("open", 0) + run.states.get("leased", 0)
         echo(
             f"parked until {run.parked_until:%Y-%m-%d %H:%M} UTC: {n_open:,} of {run.n_items:,} of "
@@ -51,7 +51,9 @@ def stats() -> None:
             if spent.n_unknown
             else "0",
         }
-        for (asset, provider, model), spent in store.generation.totals("asset", "provider", "model")
+        for (asset, provider, model), spent in store.generation.sum_spending(
+            "asset", "provider", "model"
+        )
     ]
     show(
         rows,
@@ -78,7 +80,7 @@ def prune(
     """
     if unused_days is None and keep_mb is None:
         raise ConfigurationError("Say what may go: --unused-days 90, or --keep-mb 500.")
-    workspace = _ready()
+    workspace = _open_workspace()
     since = (
         None
         if unused_days is None
@@ -90,7 +92,7 @@ def prune(
     echo(f"{n:,} completions taken out, {size / MILLION:,.1f} million characters")
 
 
-def _ready() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
     return workspace

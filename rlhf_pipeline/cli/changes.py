@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo, show, show_json
+from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.records import TasteChange
 from rlhf_pipeline.store import Store
 
@@ -27,12 +27,12 @@ def list_changes(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Every change, by whom and why it was recorded or retracted."""
-    changes = _store().taste_changes.all()
+    changes = _open_store().taste_changes.all()
     if as_json:
         show_json([change.model_dump(mode="json") for change in changes])
         return
     show(
-        [_row(change) for change in changes],
+        [_build_row(change) for change in changes],
         title=f"{len(changes)} changes of taste",
         empty="No change of taste is recorded: every vote counts alike.",
     )
@@ -49,9 +49,9 @@ def add_change(
     """Record a change of taste that no detector reported, such as new guidelines."""
     if not cause.strip():
         raise typer.BadParameter("say what changed", param_hint="--cause")
-    added = _store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
+    added = _open_store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
     echo(
-        f"change {added.change_id}: votes before {change_seq:,} count less in {_scope(added)} from "
+        f"change {added.change_id}: votes before {change_seq:,} count less in {_format_scope(added)} from "
         "the next fit on"
     )
 
@@ -64,14 +64,14 @@ def retract_change(
     """Mark a change as a false alarm: from the next fit on it is ignored."""
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
-    retracted = _store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
+    retracted = _open_store().taste_changes.retract(change_id, reason=reason, actor=ACTOR)
     echo(
         f"change {change_id} is retracted: votes before {retracted.change_seq:,} count in full "
         "again from the next fit on"
     )
 
 
-def _row(change: TasteChange) -> dict[str, str]:
+def _build_row(change: TasteChange) -> dict[str, str]:
     retracted = (
         change.retracted_at
         and f"{change.retracted_at:%Y-%m-%d %H:%M} by {change.retracted_by}: "
@@ -80,7 +80,7 @@ def _row(change: TasteChange) -> dict[str, str]:
     return {
         "change": str(change.change_id),
         "since vote": f"{change.change_seq:,}",
-        "scope": _scope(change),
+        "scope": _format_scope(change),
         "cause": change.cause,
         "decision": str(change.decision_id or "-"),
         "recorded": f"{change.recorded_at:%Y-%m-%d %H:%M} by {change.actor}",
@@ -88,12 +88,12 @@ def _row(change: TasteChange) -> dict[str, str]:
     }
 
 
-def _scope(change: TasteChange) -> str:
+def _format_scope(change: TasteChange) -> str:
     return "all categories" if change.category is None else f"category {change.category}"
 
 
-def _store() -> Store:
-    workspace = Workspace.here()
+def _open_store() -> Store:
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     workspace.store.migrate()
     return workspace.store

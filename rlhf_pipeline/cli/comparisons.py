@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo
-from rlhf_pipeline.cli.vote import voter
+from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.cli.vote import find_voter
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.web.offers import may_be_asked
 
@@ -63,18 +63,18 @@ def offer(
             "--overlap is how many people judge each, and --annotator names one. Leave one of them "
             "out."
         )
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
     of_day = None if day is None else day.date().isoformat()
     wanted = (
-        workspace.store.comparisons.offerable(day=of_day, unvoted_only=all_unvoted)
+        workspace.store.comparisons.find_offerable_ids(day=of_day, unvoted_only=all_unvoted)
         if ids is None
-        else _split(ids)
+        else _split_ids(ids)
     )
     if annotator is not None:
-        echo(_asked(workspace, annotator, wanted, priority=priority))
+        echo(_offer_to_person(workspace, annotator, wanted, priority=priority))
     else:
-        echo(offered(workspace, wanted, overlap=overlap, priority=priority))
+        echo(offer_to_people(workspace, wanted, overlap=overlap, priority=priority))
 
 
 @app.command("withdraw")
@@ -84,13 +84,13 @@ def withdraw(
     ],
 ) -> None:
     """Withdraw open slots; leased cards and judgements stay."""
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
-    n = workspace.store.assignments.withdraw(_split(ids), actor=ACTOR)
+    n = workspace.store.assignments.withdraw(_split_ids(ids), actor=ACTOR)
     echo(f"{n:,} judgements taken back")
 
 
-def offered(
+def offer_to_people(
     workspace: Workspace,
     comparison_ids: Sequence[str],
     *,
@@ -108,13 +108,13 @@ def offered(
     )
 
 
-def _asked(
+def _offer_to_person(
     workspace: Workspace, email: str, comparison_ids: Sequence[str], *, priority: int
 ) -> str:
     """Offer them to one person; in words, what is new. Raises ConfigurationError for whom no card
     is dealt.
     """
-    user = voter(workspace, email)
+    user = find_voter(workspace, email)
     if not may_be_asked(user):
         raise ConfigurationError(
             f"{user.email} is a program, and cards are dealt to people. Name a person."
@@ -127,7 +127,7 @@ def _asked(
     )
 
 
-def _split(ids: str) -> list[str]:
+def _split_ids(ids: str) -> list[str]:
     found = [part.strip() for part in ids.split(",") if part.strip()]
     if not found:
         raise ConfigurationError("--ids names no comparison. Write ids with commas between them.")

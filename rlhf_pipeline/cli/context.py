@@ -21,15 +21,15 @@ class Workspace:
     settings: Settings
 
     @classmethod
-    def here(cls, *, initialising: bool = False) -> "Workspace":
+    def from_environment(cls, *, initialising: bool = False) -> "Workspace":
         """Every command that works on the home begins here. Raises ConfigurationError for a home
         that is not whole.
         """
-        return cls.of(Settings.read(initialising=initialising))
+        return cls.from_settings(Settings.read(initialising=initialising))
 
     @classmethod
-    def of(cls, settings: Settings) -> "Workspace":
-        """`here` for a command that changes settings first."""
+    def from_settings(cls, settings: Settings) -> "Workspace":
+        """`from_environment` for a command that changes settings first."""
         homes.refuse_broken(settings)
         return cls(settings)
 
@@ -40,7 +40,7 @@ class Workspace:
         """
         s = self.settings
         store = Store.open(s.store_url, organization=s.organization, project=s.project)
-        facts = HomeFacts.of(s.home)
+        facts = HomeFacts.load(s.home)
         if (
             s.database_url is None
             and store.database.path is not None
@@ -55,7 +55,7 @@ class Workspace:
                 s.project,
                 facts.home_id if facts else None,
             )
-            databases.refuse_others(databases.mark(store.database))
+            databases.refuse_others(databases.read_mark(store.database))
         return store
 
     @cached_property
@@ -89,7 +89,7 @@ def refuse_another_projects_rows(store: Store, settings: Settings) -> None:
         return
     store.close()
     organization, project = known[0]
-    if HomeFacts.of(settings.home) is not None:
+    if HomeFacts.load(settings.home) is not None:
         raise ConfigurationError(
             f"{settings.home} holds the rows of {organization}/{project}, but its {HOME_FACTS} "
             f"names {mine[0]}/{mine[1]}: it or store.db is another home's. Put back the right one "

@@ -14,12 +14,12 @@ from pydantic import SecretStr
 from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise, prepare
-from rlhf_pipeline.cli.showing import echo
-from rlhf_pipeline.config import HomeFacts, Settings, on_server
+from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.config import HomeFacts, Settings, build_database_url
 from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import AnnotatorKind
-from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.store.server import ServerDatabases
 
 
@@ -42,7 +42,7 @@ def demo(
     if clean:
         delete(Workspace(Settings.read(initialising=True)))  # which may be broken
         return
-    workspace = Workspace.here(initialising=True)
+    workspace = Workspace.from_environment(initialising=True)
     claim(workspace)
     initialise(workspace)
     workspace.store.close()
@@ -60,7 +60,7 @@ def claim(workspace: Workspace) -> None:
     """
     prepare(workspace)
     settings, store = workspace.settings, workspace.store
-    others = _others(store)
+    others = _other_annotator_kinds(store)
     if others:
         raise ConfigurationError(
             f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; "
@@ -77,7 +77,7 @@ def claim(workspace: Workspace) -> None:
                 "folder "
                 "or move this one away."
             )
-        write_whole(settings.demo_state, b"{}")
+        write_atomically(settings.demo_state, b"{}")
 
 
 def delete(workspace: Workspace) -> None:
@@ -89,7 +89,7 @@ def delete(workspace: Workspace) -> None:
     """
     settings = workspace.settings
     homes.refuse_foreign(settings.home)
-    facts = HomeFacts.of(settings.home)
+    facts = HomeFacts.load(settings.home)
     server = facts.server_url if facts else None
     store = settings.home / "store.db"
     if not settings.demo_state.exists() or (server is None and not store.exists()):
@@ -99,9 +99,9 @@ def delete(workspace: Workspace) -> None:
             "it yourself."
         )
     if store.exists():
-        _refuse_a_file_with_others_work(settings.home, f"sqlite:///{store}")
+        _refuse_irreplaceable_file(settings.home, f"sqlite:///{store}")
     if facts is not None and server is not None:
-        _drop(settings, facts, server)
+        _drop_databases(settings, facts, server)
     shutil.rmtree(settings.home.resolve())
     if settings.home.is_symlink():
         settings.home.unlink()
@@ -115,9 +115,9 @@ def delete(workspace: Workspace) -> None:
     )
 
 
-def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
+def _refuse_irreplaceable_file(home: Path, url: str) -> None:
     try:
-        found = _others_work(url)
+        found = _find_irreplaceable(url)
     except StoreError as cause:
         raise ConfigurationError(
             f"{home} cannot be asked whether it holds votes of people: nothing deleted. {cause} Or "
@@ -130,9 +130,9 @@ def _refuse_a_file_with_others_work(home: Path, url: str) -> None:
         )
 
 
-def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
+def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
     prefix = facts.database_prefix or settings.database_prefix
-    found = _others_work(on_server(server, f"{prefix}_store"))
+    found = _find_irreplaceable(build_database_url(server, f"{prefix}_store"))
     if found:
         raise ConfigurationError(
             f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
@@ -150,11 +150,11 @@ def _drop(settings: Settings, facts: HomeFacts, server: SecretStr) -> None:
     )
 
 
-def _others_work(url: str) -> list[str]:
+def _find_irreplaceable(url: str) -> list[str]:
     """What a store holds that no further demo can make: votes of anybody but simulated annotators,
     and imports; of whatever project.
     """
-    if not copying.has_tables(url):
+    if not database_copy.has_tables(url):
         return []
     kinds: set[AnnotatorKind] = set()
     n_imported = 0
@@ -162,13 +162,13 @@ def _others_work(url: str) -> list[str]:
         projects = anybody.projects()
     for organization, project in projects:
         with Store.open(url, organization=organization, project=project) as store:
-            kinds |= set(_others(store))
+            kinds |= set(_other_annotator_kinds(store))
             n_imported += store.comparisons.n_imported()
     return [f"{kind} votes" for kind in sorted(kinds)] + [
         f"{n_imported:,} imported comparisons"
     ] * (n_imported > 0)
 
 
-def _others(store: Store) -> list[AnnotatorKind]:
+def _other_annotator_kinds(store: Store) -> list[AnnotatorKind]:
     """Who voted beside simulated annotators."""
     return sorted(store.votes.annotator_kinds() - {AnnotatorKind.SIMULATED})

@@ -13,10 +13,10 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.cli.serve import free_port
+from rlhf_pipeline.cli.serve import find_free_port
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.registry import web_interface
-from rlhf_pipeline.supervisor import Plan, Server, become
+from rlhf_pipeline.registry import web_server_command
+from rlhf_pipeline.supervisor import ServerCommand, SupervisorPlan, exec_supervisor
 
 HOST = "127.0.0.1"
 LOCATION = "rlhf_pipeline"  # as in workspace.yaml
@@ -34,19 +34,19 @@ def dev(
     """Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print
     their addresses.
     """
-    workspace = Workspace.here(initialising=True)
+    workspace = Workspace.from_environment(initialising=True)
     for port, option in (
         (web_port, "--web-port"),
         (dagster_port, "--dagster-port"),
         (mlflow_port, "--mlflow-port"),
     ):
-        if free_port(HOST, port) is None:
+        if find_free_port(HOST, port) is None:
             raise ConfigurationError(
                 f"Port {port} on {HOST} is taken. Choose another with {option}."
             )
     initialise(workspace)
     artifacts = workspace.settings.home / "mlflow" / "artifacts"
-    mlflow, mlflow_environ = web_interface(
+    mlflow, mlflow_environ = web_server_command(
         workspace.settings.tracking_uri, artifacts, host=HOST, port=mlflow_port
     )
     web = [
@@ -65,8 +65,12 @@ def dev(
         f"{mlflow_port}/health",
     )
     shown = (("People   ", web_port), ("Dagster  ", dagster_port), ("MLflow   ", mlflow_port))
-    plan = Plan(
-        servers=[Server(web), Server(mlflow), *_dagster(Path(scratch), dagster_port)],
+    plan = SupervisorPlan(
+        servers=[
+            ServerCommand(web),
+            ServerCommand(mlflow),
+            *_dagster_servers(Path(scratch), dagster_port),
+        ],
         folder=str(workspace.settings.home),
         urls=[f"http://{HOST}:{where}" for where in answering],
         ready="\n"
@@ -74,10 +78,10 @@ def dev(
         + "\n  Ctrl-C ends all of them.\n",
         scratch=scratch,
     )
-    become(plan, _environ(workspace, mlflow_port) | mlflow_environ)
+    exec_supervisor(plan, _environ(workspace, mlflow_port) | mlflow_environ)
 
 
-def _dagster(scratch: Path, port: int) -> list[Server]:
+def _dagster_servers(scratch: Path, port: int) -> list[ServerCommand]:
     """Dagster's code server, and web server and daemon that both use it: what `dagster dev` starts,
     without its launcher.
 
@@ -100,7 +104,7 @@ def _dagster(scratch: Path, port: int) -> list[Server]:
     ]
     webserver = ["-h", HOST, "-p", str(port), "--live-data-poll-rate", "2000", "-w", str(workspace)]
     return [
-        Server(
+        ServerCommand(
             [
                 str(binaries / "dagster"),
                 *code,
@@ -112,8 +116,10 @@ def _dagster(scratch: Path, port: int) -> list[Server]:
                 "warning",
             ]
         ),
-        Server([str(binaries / "dagster-webserver"), *webserver], after=socket),
-        Server([str(binaries / "dagster-daemon"), "run", "-w", str(workspace)], after=socket),
+        ServerCommand([str(binaries / "dagster-webserver"), *webserver], after=socket),
+        ServerCommand(
+            [str(binaries / "dagster-daemon"), "run", "-w", str(workspace)], after=socket
+        ),
     ]
 
 

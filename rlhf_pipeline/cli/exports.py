@@ -14,13 +14,13 @@ import typer
 from rlhf_pipeline import calibration
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.datasets.formats import format_for
 from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.training_data import training_rows
 
@@ -61,7 +61,7 @@ def comparisons(format: Form = None, out: Out = None) -> None:
     """All comparisons, made here or imported, in the preference format; as Argilla's records
     together with their votes.
     """
-    workspace = _workspace()
+    workspace = _open_workspace()
     if format_for(out, format).name == "argilla":
         _write_records(workspace, out)
         return
@@ -77,7 +77,7 @@ def votes(format: Form = None, out: Out = None, superseded: Superseded = False) 
     """All votes in the order they were cast, repeat passes and skips too, in the preference
     format.
     """
-    write_votes(_workspace(), out, format, superseded=superseded)
+    write_votes(_open_workspace(), out, format, superseded=superseded)
 
 
 @app.command("tuples")
@@ -85,8 +85,8 @@ def tuples(format: Form = None, out: Out = None) -> None:
     """(prompt, a, b, preferred) of every vote that counts for training, ties too, in the preference
     format.
     """
-    workspace = _workspace()
-    _write_rows("tuples", _tuples(workspace), "tuple", workspace, format, out)
+    workspace = _open_workspace()
+    _write_rows("tuples", _read_tuples(workspace), "tuple", workspace, format, out)
 
 
 @app.command("training-data")
@@ -94,30 +94,30 @@ def training_data(out: Out = None) -> None:
     """Preference pairs as the reward model is trained on them:
     vote_predictor_training_data.jsonl.
     """
-    workspace = _workspace()
-    rows = training_rows(_all_days(workspace.files, "preference_pairs"))
+    workspace = _open_workspace()
+    rows = training_rows(_read_all_days(workspace.files, "preference_pairs"))
     _write_lines(rows, out or workspace.settings.exports / "vote_predictor_training_data.jsonl")
 
 
 @app.command("reflection-log")
 def reflection_log(out: Out = None) -> None:
     """Every prediction beside its vote: meta_reflection_log.jsonl."""
-    workspace = _workspace()
-    rows = reflection_rows(_all_days(workspace.files, "reflection_log"))
+    workspace = _open_workspace()
+    rows = reflection_rows(_read_all_days(workspace.files, "reflection_log"))
     _write_lines(rows, out or workspace.settings.exports / "meta_reflection_log.jsonl")
 
 
 @app.command("calibration-log")
 def calibration_log(out: Out = None) -> None:
     """Every calibration, oldest first, imported reports among them: calibration_log.json."""
-    workspace = _workspace()
+    workspace = _open_workspace()
     log = calibration.calibration_log(workspace.store.calibrations.whole_log())
     path = out or workspace.settings.exports / "calibration_log.json"
     if not log:
         raise NotEnoughData(
             "No reward model has been calibrated yet. Run the `learning` job, or `make demo`."
         )
-    write_whole(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
     echo(f"{len(log)} calibrations in {path}")
 
 
@@ -129,17 +129,17 @@ def drift_report(
     out: Out = None,
 ) -> None:
     """A day's drift report as one HTML file that opens offline: drift_report_<day>.html."""
-    workspace = _workspace()
-    wanted = _checked_day(day) if day else next(reversed(workspace.files.report_days()), None)
+    workspace = _open_workspace()
+    wanted = _parse_day(day) if day else next(reversed(workspace.files.report_days()), None)
     page = workspace.files.read_report(wanted) if wanted else None
     if wanted is None or page is None:
-        raise NotEnoughData(_no_report(workspace.files, wanted))
+        raise NotEnoughData(_explain_missing_report(workspace.files, wanted))
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
-    write_whole(path, page)
+    write_atomically(path, page)
     echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
 
 
-def _checked_day(day: str) -> str:
+def _parse_day(day: str) -> str:
     try:
         return date.fromisoformat(day).isoformat()
     except ValueError:
@@ -148,7 +148,7 @@ def _checked_day(day: str) -> str:
         ) from None
 
 
-def _no_report(files: Artefacts, day: str | None) -> str:
+def _explain_missing_report(files: Artefacts, day: str | None) -> str:
     """Why there is no page, and what makes one."""
     made = files.report_days()
     if day is None or not made:
@@ -176,15 +176,15 @@ def write_votes(
     _write_rows("votes", rows, "vote", workspace, format, out)
 
 
-def _workspace() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     # a home that only ever saw an import has facts and no Dagster
-    if HomeFacts.of(workspace.settings.home) is None:
+    if HomeFacts.load(workspace.settings.home) is None:
         workspace.require_initialised()
     return workspace
 
 
-def _tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
+def _read_tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
     for batch in workspace.store.votes.stream():
         judged = workspace.store.comparisons.with_ids(batch["comparison_id"].tolist())
         yield tuple_rows(batch, judged, workspace.settings.project)
@@ -196,10 +196,10 @@ def _write_records(workspace: Workspace, out: Path | None) -> None:
 
     def batches() -> Iterator[pd.DataFrame]:
         for batch in store.comparisons.stream():
-            votes = store.votes.cast_on(batch["comparison_id"].tolist())
+            votes = store.votes.as_cast_for_comparisons(batch["comparison_id"].tolist())
             yield record_rows(comparison_rows(batch, workspace.settings.project), votes)
 
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         n = form.write(batches(), RECORD_ROWS, file)
     echo(f"{n:,} records in {path}", err=not path.is_file())
 
@@ -219,12 +219,12 @@ def _write_rows(
             "export comparisons --format argilla`."
         )
     path = out or workspace.settings.exports / f"{noun}{form.suffix}"
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         n = form.write(rows, KINDS[kind], file)
     echo(f"{n:,} {noun} in {path}", err=not path.is_file())  # not into what is piped onwards
 
 
-def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:
+def _read_all_days(files: Artefacts, stage: str) -> pd.DataFrame:
     days = files.days(stage)
     if not days:
         raise NotEnoughData(
@@ -234,12 +234,12 @@ def _all_days(files: Artefacts, stage: str) -> pd.DataFrame:
 
 
 def _export_days(stage: str, name: str, out: Path | None) -> None:
-    workspace = _workspace()
-    frame = _all_days(workspace.files, stage)
-    _write_lines(records(frame), out or workspace.settings.exports / name)
+    workspace = _open_workspace()
+    frame = _read_all_days(workspace.files, stage)
+    _write_lines(build_records(frame), out or workspace.settings.exports / name)
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as JSON objects: missing values as null, times as ISO 8601 UTC, fractions with 15
     digits.
     """
@@ -250,5 +250,5 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _write_lines(rows: Iterable[dict[str, Any]], path: Path) -> None:
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
     echo(f"{len(lines)} rows in {path}")

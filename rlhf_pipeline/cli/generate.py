@@ -15,14 +15,14 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import bar, echo, show
+from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.tables import echo, progress_bar, show
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation
 from rlhf_pipeline.completions import generate as complete
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.datasets.formats.csv import protected
+from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.prompts import PromptParams, Report
 from rlhf_pipeline.prompts.base import to_frame
 from rlhf_pipeline.prompts.dataset import read_drafts
@@ -116,8 +116,8 @@ def generate(
     A provider's key is read from RLHF_API_KEY or rlhf.yaml; no flag takes one, where it would stay
     in the shell's history.
     """
-    settings = _settings(backend, model, base_url)
-    params = parameters(
+    settings = _read_settings(backend, model, base_url)
+    params = parse_parameters(
         GenerateParams,
         changes,
         k=k,
@@ -132,12 +132,12 @@ def generate(
         completion_price=completion_price,
         stream=stream or None,
     )
-    prompts = _prompts(file)
-    workspace = Workspace.of(settings)
+    prompts = _read_prompts(file)
+    workspace = Workspace.from_settings(settings)
     workspace.store.migrate()
     asked = workspace.champions.backend(settings, timeout_s=params.timeout_s)
     try:
-        with bar("completions") as progress:
+        with progress_bar("completions") as progress:
             made = complete(
                 prompts,
                 [asked],
@@ -146,7 +146,7 @@ def generate(
                 calls=params,
                 asset=ASSET,
                 progress=progress,
-                on_text=_printer() if stream else None,
+                on_text=_make_printer() if stream else None,
             )
     except KeyboardInterrupt:
         echo(
@@ -157,26 +157,26 @@ def generate(
         raise typer.Exit(130) from None
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
-    n_calls = _write_log(workspace.store.generation.calls(made.run_id), folder / LOG)
+    n_calls = _write_log(workspace.store.generation.read_calls(made.run_id), folder / LOG)
     # who closed a pipe knows
-    if made.unheard is not None and not isinstance(made.unheard, BrokenPipeError):
-        why = f"{type(made.unheard).__name__}: {made.unheard}"
+    if made.callback_error is not None and not isinstance(made.callback_error, BrokenPipeError):
+        why = f"{type(made.callback_error).__name__}: {made.callback_error}"
         echo(
             f"Not every text was shown ({why}); all of them are in {folder}.",
             fg=typer.colors.YELLOW,
             err=True,
         )
-    _tell(made, folder, n_calls)
+    _print_summary(made, folder, n_calls)
 
 
-def _settings(backend: str | None, model: str | None, base_url: str | None) -> Settings:
+def _read_settings(backend: str | None, model: str | None, base_url: str | None) -> Settings:
     given = {"completion_backend": backend, "api_model": model, "base_url": base_url}
     return Settings.read().model_copy(
         update={name: value for name, value in given.items() if value is not None}
     )
 
 
-def _prompts(path: Path) -> pd.DataFrame:
+def _read_prompts(path: Path) -> pd.DataFrame:
     """PROMPTS of a file, in its order. What is no prompt is told of and left out; raises
     PromptError where none is left.
     """
@@ -195,7 +195,7 @@ def _prompts(path: Path) -> pd.DataFrame:
     return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
 
 
-def _printer() -> Any:
+def _make_printer() -> Any:
     """Prints pieces of streams as they come: one prompt's after its number, where several run side
     by side.
     """
@@ -203,7 +203,7 @@ def _printer() -> Any:
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter
     lock, last = threading.Lock(), [-1]
 
-    def heard(item_no: int, piece: str | None) -> None:
+    def print_piece(item_no: int, piece: str | None) -> None:
         with lock:
             if piece is None:
                 echo(f"\n[{item_no}] broke off, and is asked for again", nl=False)
@@ -214,7 +214,7 @@ def _printer() -> Any:
                 last[0] = item_no
             echo(piece, nl=False)
 
-    return heard
+    return print_piece
 
 
 def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
@@ -228,7 +228,7 @@ def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
         for row in made.frame.to_dict("records")
     ]
     ordered = [{name: row[name] for name in RESULT} for row in rows]
-    write_whole(
+    write_atomically(
         folder / "completions.json",
         (json.dumps(ordered, ensure_ascii=False, indent=1) + "\n").encode(),
     )
@@ -238,16 +238,16 @@ def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
     # A cell that a spreadsheet would take for a formula is marked, as in every CSV file of this
     # package.
     writer.writerows(
-        [protected(v) if v is None or isinstance(v, str) else v for v in row.values()]
+        [protect_cell(v) if v is None or isinstance(v, str) else v for v in row.values()]
         for row in ordered
     )
-    write_whole(folder / "completions.csv", text.getvalue().encode())
+    write_atomically(folder / "completions.csv", text.getvalue().encode())
 
 
 def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
     """One JSON object for each call that was made, also those of earlier tries; how many."""
     n = 0
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         for call in calls:
             plain = {**call, "params": json.loads(call["params"]), "cost": call["cost"] / 1e9}
             file.write((json.dumps(plain, ensure_ascii=False, default=str) + "\n").encode())
@@ -255,7 +255,7 @@ def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
     return n
 
 
-def _tell(made: Generation, folder: Path, n_calls: int) -> None:
+def _print_summary(made: Generation, folder: Path, n_calls: int) -> None:
     n_failed = sum(made.kinds.values())
     echo(
         f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} "

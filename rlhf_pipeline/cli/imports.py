@@ -19,25 +19,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rlhf_pipeline.calibration.log import read_entries
-from rlhf_pipeline.cli.comparisons import offered
+from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import import_lock, replay_pending
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.datasets.argilla import RecordedComparisons, RecordedVotes, is_argilla
-from rlhf_pipeline.datasets.cells import Clock
+from rlhf_pipeline.datasets.argilla import ArgillaComparisons, ArgillaVotes, is_argilla
+from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
-from rlhf_pipeline.datasets.mapping import Mapping
-from rlhf_pipeline.datasets.outcome import ImportCounts
+from rlhf_pipeline.datasets.import_counts import ImportCounts
+from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.prompts import PromptImport
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.reading import RowFile, open_rows
 from rlhf_pipeline.datasets.rejects import Rejects
+from rlhf_pipeline.datasets.row_files import RowFile, open_rows
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
@@ -100,24 +100,26 @@ def comparisons(
     """Prompts with two completions each. Identical and repeated pairs are kept, flagged, and left
     out of training.
     """
-    names = Mapping.read(mapping, map_ or ())
-    with opened("comparisons", file, project, names, delimiter) as intake:
+    names = ColumnMapping.read(mapping, map_ or ())
+    with open_import("comparisons", file, project, names, delimiter) as intake:
         store = intake.workspace.store
-        shelf = ComparisonImport(
+        comparisons = ComparisonImport(
             store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source
         )
-        with intake.keeping(shelf):
-            shelf.run(intake.rows, names, str(file), intake.progress)
-        if shelf.first_day is not None:
-            intake.reach_back_to(date.fromisoformat(shelf.first_day))
-        flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(shelf.flags.items()))
+        with intake.collect_counts(comparisons):
+            comparisons.run(intake.rows, names, str(file), intake.progress)
+        if comparisons.first_day is not None:
+            intake.extend_start_day(date.fromisoformat(comparisons.first_day))
+        flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
         if flagged:
             intake.notes.append(f"flagged and left out of training: {flagged}")
-        if shelf.divided:
-            intake.notes.append(shelf.divided)
+        if comparisons.divided_prompts:
+            intake.notes.append(comparisons.divided_prompts)
         if offer:
             intake.notes.append(
-                offered(intake.workspace, store.comparisons.offerable(unvoted_only=True))
+                offer_to_people(
+                    intake.workspace, store.comparisons.find_offerable_ids(unvoted_only=True)
+                )
             )
     intake.report()
 
@@ -155,15 +157,15 @@ def votes(
     """Votes on comparisons that were imported before, in order of time; a later vote of an
     annotator on the same one is a repeat pass.
     """
-    names = Mapping.read(mapping, map_ or ())
-    with opened("votes", file, project, names, delimiter) as intake:
-        clock = Clock(timezone, now=intake.now)
-        pseudonyms = None if keep_annotators else Pseudonyms.of(intake.workspace.settings.home)
-        take_votes(
+    names = ColumnMapping.read(mapping, map_ or ())
+    with open_import("votes", file, project, names, delimiter) as intake:
+        clock = MomentParser(timezone, now=intake.now)
+        pseudonyms = None if keep_annotators else Pseudonyms.load(intake.workspace.settings.home)
+        import_votes(
             intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay
         )
     intake.report()
-    if not no_replay and intake.workspace.store.replays.pending():
+    if not no_replay and intake.workspace.store.replays.pending_days():
         raise typer.Exit(replay_pending(intake.workspace))
 
 
@@ -181,12 +183,12 @@ def prompts(
     """Prompts for the `dataset` source, cleaned and each once; a domain that is none of our
     categories is kept beside `instruction`.
     """
-    names = Mapping.read(mapping, map_ or ())
-    with opened("prompts", file, project, names, delimiter) as intake:
+    names = ColumnMapping.read(mapping, map_ or ())
+    with open_import("prompts", file, project, names, delimiter) as intake:
         target = intake.workspace.settings.home / "prompts" / PROMPTS_FILE
-        shelf = PromptImport(target, intake.rejects, domain)
-        with intake.keeping(shelf):
-            shelf.run(intake.rows, names, str(file), intake.progress)
+        prompts = PromptImport(target, intake.rejects, domain)
+        with intake.collect_counts(prompts):
+            prompts.run(intake.rows, names, str(file), intake.progress)
         intake.notes.append(f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}")
     intake.report()
 
@@ -213,13 +215,13 @@ def calibration_log(
             "calibration-log` writes it."
         ) from cause
     read = read_entries(text)
-    workspace = Workspace.of(_settings(project))
-    with _alone(workspace, file):
+    workspace = Workspace.from_settings(_read_settings(project))
+    with _hold_import_lock(workspace, file):
         prepare(workspace)
         told = {"sha256": _sha256(file), "n_bytes": file.stat().st_size}
         import_id = workspace.store.imports.start("calibration-log", str(file.resolve()), told)
         try:
-            done = workspace.store.calibrations.bring_in(read.reports, actor="import")
+            done = workspace.store.calibrations.import_reports(read.reports, actor="import")
         except BaseException as error:
             with contextlib.suppress(StoreError):
                 workspace.store.imports.fail(
@@ -245,7 +247,7 @@ def calibration_log(
 
 
 @dataclass
-class Intake:
+class ImportSession:
     """What every import has: its home, its file, its rejects, its row of provenance, and what it
     will say at its end.
     """
@@ -256,14 +258,14 @@ class Intake:
     rejects: Rejects
     now: datetime
     staging: Path
-    progress: "_Bar"
+    progress: "_ProgressBar"
     notes: list[str]
     import_id: int
     told: dict[str, Any]
     counts: ImportCounts = field(default_factory=ImportCounts)
 
     @contextlib.contextmanager
-    def keeping(self, work: ComparisonImport | VoteImport | PromptImport) -> Iterator[None]:
+    def collect_counts(self, work: ComparisonImport | VoteImport | PromptImport) -> Iterator[None]:
         """The counts of `work`, however it ends."""
         try:
             yield
@@ -272,10 +274,10 @@ class Intake:
         if work.unused:
             self.notes.append(f"columns left alone: {', '.join(work.unused)}")
 
-    def reach_back_to(self, first: date) -> None:
+    def extend_start_day(self, first: date) -> None:
         """Partitions begin no later than this day."""
         settings = self.workspace.settings
-        facts = HomeFacts.of(settings.home) or HomeFacts(
+        facts = HomeFacts.load(settings.home) or HomeFacts(
             organization=settings.organization, project=settings.project
         )
         earliest = min(filter(None, (facts.start_day, first)))
@@ -308,7 +310,7 @@ class Intake:
             )
 
 
-class _Bar:
+class _ProgressBar:
     """A bar per phase on the terminal's error stream; nothing where that is no terminal."""
 
     def __init__(self) -> None:
@@ -329,7 +331,7 @@ class _Bar:
             self._phases[phase] = self._bar.add_task(phase, total=total)
         self._bar.update(self._phases[phase], completed=done, total=total)
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> "_ProgressBar":
         self._bar.start()
         return self
 
@@ -337,11 +339,11 @@ class _Bar:
         self._bar.stop()
 
 
-def take_votes(
-    intake: Intake,
-    clock: Clock,
+def import_votes(
+    intake: ImportSession,
+    clock: MomentParser,
     pseudonyms: Pseudonyms | None,
-    names: Mapping,
+    names: ColumnMapping,
     *,
     are_undated: bool = False,
     are_replayed: bool = True,
@@ -362,36 +364,36 @@ def take_votes(
         pseudonyms,
         are_undated,
     )
-    with intake.keeping(votes):
+    with intake.collect_counts(votes):
         votes.read(intake.rows, names, str(intake.file), intake.progress)
         if votes.days:
-            intake.reach_back_to(date.fromisoformat(min(votes.days)))
-            store.imports.casting(intake.import_id, sorted(votes.days))
+            intake.extend_start_day(date.fromisoformat(min(votes.days)))
+            store.imports.mark_casting(intake.import_id, sorted(votes.days))
             if are_replayed:
-                store.replays.ask(sorted(votes.days))
+                store.replays.request(sorted(votes.days))
         votes.cast(store.votes, intake.progress)
-    intake.notes += _notes_on(votes, are_replayed=are_replayed)
+    intake.notes += _describe_votes(votes, are_replayed=are_replayed)
 
 
 @contextlib.contextmanager
-def opened(
-    kind: str, file: Path, project: str | None, names: Mapping, delimiter: str | None
-) -> Iterator[Intake]:
+def open_import(
+    kind: str, file: Path, project: str | None, names: ColumnMapping, delimiter: str | None
+) -> Iterator[ImportSession]:
     """Open file and home, alone in this home until the end; whatever happens stands in the table of
     imports.
     """
-    settings = _settings(project)
-    rows = _as_rows(kind, open_rows(file, delimiter=delimiter), names)
-    workspace = Workspace.of(settings)
+    settings = _read_settings(project)
+    rows = _unpack_rows(kind, open_rows(file, delimiter=delimiter), names)
+    workspace = Workspace.from_settings(settings)
     folder = settings.home / IMPORTS
-    with refusals_named(folder):
+    with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(workspace, file))
+        stack.enter_context(_hold_import_lock(workspace, file))
         prepare(workspace)
         for left_behind in folder.glob("staged-*"):  # by an import that was killed
             shutil.rmtree(left_behind, ignore_errors=True)
-        with refusals_named(folder):
+        with translate_write_errors(folder):
             staging = Path(
                 stack.enter_context(
                     tempfile.TemporaryDirectory(
@@ -405,9 +407,9 @@ def opened(
             **names.model_dump(mode="json"),
         }
         import_id = workspace.store.imports.start(kind, str(file.resolve()), told)
-        bar = stack.enter_context(_Bar())
+        bar = stack.enter_context(_ProgressBar())
         rejects = stack.enter_context(Rejects(file, folder))
-        intake = Intake(
+        intake = ImportSession(
             workspace, file, rows, rejects, datetime.now(UTC), staging, bar, [], import_id, told
         )
         try:
@@ -422,15 +424,15 @@ def opened(
         workspace.store.imports.finish(import_id, intake.record())
 
 
-def _as_rows(kind: str, rows: RowFile, names: Mapping) -> RowFile:
+def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
     """The rows of an Argilla export are records, of which comparisons and votes are each a part."""
     if kind == "prompts" or not is_argilla(rows):
         return rows
-    return RecordedComparisons(rows) if kind == "comparisons" else RecordedVotes(rows, names)
+    return ArgillaComparisons(rows) if kind == "comparisons" else ArgillaVotes(rows, names)
 
 
 @contextlib.contextmanager
-def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
+def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
     """Two imports at once would each count the other's rows. The lock goes with the process,
     however that ends.
     """
@@ -454,7 +456,7 @@ def _alone(workspace: Workspace, file: Path) -> Iterator[None]:
         lock.release()
 
 
-def _settings(project: str | None) -> Settings:
+def _read_settings(project: str | None) -> Settings:
     """The settings, for `project` if the home is new. Raises ConfigurationError where the home
     holds another one.
     """
@@ -475,22 +477,22 @@ def _settings(project: str | None) -> Settings:
         ) from cause
 
 
-def _notes_on(votes: VoteImport, *, are_replayed: bool) -> list[str]:
+def _describe_votes(votes: VoteImport, *, are_replayed: bool) -> list[str]:
     notes = []
     clock, days = votes.clock, sorted(votes.days)
     if clock.n_without_zone:
         other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
         notes.append(
-            f"{_counted(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} "
+            f"{_format_count(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} "
             "(--timezone names another)"
         )
     if votes.n_undated:
         notes.append(
-            f"{_counted(votes.n_undated, 'vote')} without a time: filed under the day of import, "
+            f"{_format_count(votes.n_undated, 'vote')} without a time: filed under the day of import, "
             "outside the drift streams"
         )
     if days:
-        span = f"{_counted(len(days), 'day')} from {days[0]} to {days[-1]}"
+        span = f"{_format_count(len(days), 'day')} from {days[0]} to {days[-1]}"
         notes.append(
             f"{span} to be replayed"
             if are_replayed
@@ -499,7 +501,7 @@ def _notes_on(votes: VoteImport, *, are_replayed: bool) -> list[str]:
     return notes
 
 
-def _counted(n: int, noun: str) -> str:
+def _format_count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 

@@ -13,11 +13,11 @@ from rich.progress import Progress
 
 from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace, checkout
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_whole
-from rlhf_pipeline.store import copying
+from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.store import database_copy
 from rlhf_pipeline.store.server import ServerDatabases
 
 STORAGE_ON_POSTGRES = f"""
@@ -44,7 +44,7 @@ def init(
     """
     workspace = Workspace(Settings.read(initialising=True))
     initialise(workspace, join=join)
-    record(workspace.settings, config=workspace.settings.config)
+    change_facts(workspace.settings, config=workspace.settings.config)
 
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:
@@ -59,7 +59,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
             settings.policy,
             progress=lambda done, total, note="": bar.update(task, completed=done, total=total),
         )
-    record(settings, has_models=True)
+    change_facts(settings, has_models=True)
     homes.keep_private(settings.home)
     echo(
         f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}"
@@ -76,9 +76,9 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     """
     settings = workspace.settings
     homes.refuse_broken(settings, initialising=True, joining=join)
-    facts = HomeFacts.of(settings.home)
+    facts = HomeFacts.load(settings.home)
     if settings.server_url is not None:
-        _refuse_to_leave_rows_behind(workspace, facts)
+        _refuse_abandoned_rows(workspace, facts)
         make_databases(settings, settings.server_url, join=join)
     elif join:
         raise ConfigurationError(
@@ -89,7 +89,7 @@ def prepare(workspace: Workspace, *, join: bool = False) -> None:
     workspace.store.migrate()
     if facts is None and settings.server_url is None and settings.database_url is None:
         facts = _derive_facts(workspace)
-    remember(settings, HomeFacts.of(settings.home) or facts)
+    write_new_facts(settings, HomeFacts.load(settings.home) or facts)
     _make_dagster_home(settings)  # last: a home with it and without facts has lost them
 
 
@@ -97,11 +97,11 @@ def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = Fa
     """The three databases on the server, where they are missing. The home knows its id before they
     bear it, whatever kills this.
     """
-    facts = HomeFacts.of(settings.home)
-    databases = databases_of(settings, server_url, facts.home_id if facts else None)
-    with databases.asked() as theirs:
+    facts = HomeFacts.load(settings.home)
+    databases = server_databases(settings, server_url, facts.home_id if facts else None)
+    with databases.lock_owner() as theirs:
         # Read again: whoever else makes this very home may have named it meanwhile.
-        facts = HomeFacts.of(settings.home) or HomeFacts(
+        facts = HomeFacts.load(settings.home) or HomeFacts(
             organization=settings.organization, project=settings.project
         )
         if join and theirs is None:
@@ -110,13 +110,15 @@ def make_databases(settings: Settings, server_url: SecretStr, *, join: bool = Fa
                 "there. Check RLHF_SERVER_URL and RLHF_DATABASE_PREFIX, or leave --join out: then "
                 "this home gets them."
             )
-        known = facts.model_copy(update={"home_id": theirs}) if join else facts.named()
+        known = facts.model_copy(update={"home_id": theirs}) if join else facts.with_id()
         if theirs in (None, known.home_id) and known != facts:
             known.write(settings.home)
-    make_marked(replace(databases, home_id=known.home_id))
+    make_missing_databases(replace(databases, home_id=known.home_id))
 
 
-def databases_of(settings: Settings, server_url: SecretStr, home_id: str | None) -> ServerDatabases:
+def server_databases(
+    settings: Settings, server_url: SecretStr, home_id: str | None
+) -> ServerDatabases:
     return ServerDatabases(
         server_url.get_secret_value(),
         settings.database_prefix,
@@ -126,18 +128,18 @@ def databases_of(settings: Settings, server_url: SecretStr, home_id: str | None)
     )
 
 
-def make_marked(databases: ServerDatabases) -> None:
+def make_missing_databases(databases: ServerDatabases) -> None:
     """Make what is missing of them, and say so."""
     made = databases.make()
     if made:
         echo(f"made the databases {', '.join(made)}")
 
 
-def remember(settings: Settings, facts: HomeFacts | None) -> None:
+def write_new_facts(settings: Settings, facts: HomeFacts | None) -> None:
     """Write what the home knows of itself, where that is new."""
     known = (
         facts or HomeFacts(organization=settings.organization, project=settings.project)
-    ).named()
+    ).with_id()
     on_server = {
         "server_url": settings.server_url,
         "database_prefix": settings.database_prefix,
@@ -151,9 +153,9 @@ def remember(settings: Settings, facts: HomeFacts | None) -> None:
         wanted.write(settings.home)
 
 
-def record(settings: Settings, **changed: Any) -> None:
+def change_facts(settings: Settings, **changed: Any) -> None:
     """Change facts that the home has written down already."""
-    facts = HomeFacts.of(settings.home)
+    facts = HomeFacts.load(settings.home)
     assert facts is not None  # `prepare` wrote them
     wanted = facts.model_copy(update=changed)
     if wanted != facts:
@@ -164,21 +166,23 @@ def _relocate_artifacts(workspace: Workspace) -> None:
     """MLflow's paths follow to this home, which takes the place of the one that they led to."""
     old, new = workspace.registry.find_moved_artifacts()
     if old != new:
-        copying.relocate(workspace.settings.tracking_uri, old, new)
+        database_copy.relocate(workspace.settings.tracking_uri, old, new)
 
 
 def _make_dagster_home(settings: Settings) -> None:
     home = settings.home
     template = (checkout() / "dagster_home" / "dagster.yaml").read_text(encoding="utf-8")
-    template = _with_value(template, "max_concurrent_runs", settings.max_concurrent_runs, times=1)
-    template = _with_value(template, "skipped", settings.keep_skipped_tick_days, times=2)
+    template = _replace_value(
+        template, "max_concurrent_runs", settings.max_concurrent_runs, times=1
+    )
+    template = _replace_value(template, "skipped", settings.keep_skipped_tick_days, times=2)
     for status in ("failure", "success"):
-        template = _with_value(template, status, settings.keep_tick_days, times=2)
+        template = _replace_value(template, status, settings.keep_tick_days, times=2)
     storage = "" if settings.dagster_storage is None else STORAGE_ON_POSTGRES
-    write_whole(home / "dagster" / "dagster.yaml", (template + storage).encode())
+    write_atomically(home / "dagster" / "dagster.yaml", (template + storage).encode())
 
 
-def _with_value(template: str, name: str, value: int, *, times: int) -> str:
+def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
     written, n = re.subn(rf"(?m)^( +{name}:) .*$", rf"\1 {value}", template)
     if n != times:
         raise ConfigurationError(
@@ -188,7 +192,7 @@ def _with_value(template: str, name: str, value: int, *, times: int) -> str:
     return written
 
 
-def _refuse_to_leave_rows_behind(workspace: Workspace, facts: HomeFacts | None) -> None:
+def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> None:
     """A server named for a home that was on SQLite until now would show an empty project."""
     settings = workspace.settings
     left = settings.model_copy(update={"server_url": None})

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from rlhf_pipeline.cli.showing import echo
-from rlhf_pipeline.completions.keys import new_sealing_key, seal
+from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.completions.keys import generate_sealing_key, seal
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 
 app = typer.Typer(help="Keys of providers, sealed in files.", no_args_is_help=True)
 
@@ -27,7 +27,7 @@ def new() -> None:
     """Print a new sealing key, for RLHF_SEALING_KEY. Keep it elsewhere than what it seals: in the
     environment, or in your secret store.
     """
-    echo(new_sealing_key().get_secret_value())
+    echo(generate_sealing_key().get_secret_value())
 
 
 @app.command("seal")
@@ -46,6 +46,6 @@ def seal_(
         if sys.stdin.isatty()
         else sys.stdin.read()
     )
-    write_whole(file, (seal(SecretStr(key), settings.sealing_key) + "\n").encode())
+    write_atomically(file, (seal(SecretStr(key), settings.sealing_key) + "\n").encode())
     file.chmod(0o600)
     echo(f"Sealed in {file}. Set RLHF_API_KEY_FILE to it.")

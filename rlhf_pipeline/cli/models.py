@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo, show
+from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.errors import ModelNotFound, ModelRefused
 from rlhf_pipeline.records import ModelVersion
-from rlhf_pipeline.registry import Kind, Registry, ceiling_beside, is_accuracy
+from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def group() -> None:
 @app.command("list")
 def list_models() -> None:
     """Every version with its aliases, parent and the metrics frozen at registration."""
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     rows = [
         {
@@ -61,7 +61,7 @@ def list_models() -> None:
             "parent": model.parent or "-",
             "registered": f"{model.created_at:%Y-%m-%d %H:%M}",
             "files": "kept" if model.removed_at is None else f"removed {model.removed_at:%Y-%m-%d}",
-            "metrics": metrics_line(_kind(workspace.registry, model.name), model.metrics),
+            "metrics": format_metrics(_find_kind(workspace.registry, model.name), model.metrics),
         }
         for model in workspace.registry.list_models()
     ]
@@ -92,7 +92,7 @@ def promote(
     """
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     kind, version = find_version(workspace.registry, model)
     refusal = workspace.champions.refusal(version.label)
@@ -113,24 +113,24 @@ def promote(
     )
 
 
-def metrics_line(kind: Kind, metrics: Mapping[str, float]) -> str:
+def format_metrics(kind: Kind, metrics: Mapping[str, float]) -> str:
     """The metrics of `SHOWN` that there are, in its order; beside an accuracy the noise ceiling of
     the same votes, or that it is unknown.
     """
     stood_for = {worse for better, worse in STANDS_FOR if better in metrics}
     told = [key for key in SHOWN[kind] if key in metrics and key not in stood_for]
-    ceilings = {ceiling_beside(key) for key in told if is_accuracy(key)}
+    ceilings = {ceiling_metric(key) for key in told if is_accuracy(key)}
     keys = [
         key
         for key in SHOWN[kind]
         if key in ceilings or (key in told and not key.startswith("noise_ceiling"))
     ]
     return ", ".join(
-        f"{key} {_short(metrics[key]) if key in metrics else 'unknown'}" for key in keys
+        f"{key} {_format_metric(metrics[key]) if key in metrics else 'unknown'}" for key in keys
     )
 
 
-def _short(value: float) -> str:
+def _format_metric(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # no powers of ten for counts
 
 
@@ -139,8 +139,8 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
     there is.
     """
     name, _, wanted = label.partition("@")
-    kind = _kind(registry, name)
-    known = registry.history(kind)
+    kind = _find_kind(registry, name)
+    known = registry.list_versions(kind)
     version = next((model for model in known if str(model.version) == wanted), None)
     if version is None and wanted and not wanted.isdecimal():
         version = registry.get(kind, wanted)
@@ -152,11 +152,11 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
     return kind, version
 
 
-def _kind(registry: Registry, name: str) -> Kind:
+def _find_kind(registry: Registry, name: str) -> Kind:
     for kind in SHOWN:
-        if registry.name(kind) == name:
+        if registry.model_name(kind) == name:
             return kind
     raise ModelNotFound(
         f"No model is called {name!r}. There are: "
-        f"{', '.join(registry.name(kind) for kind in SHOWN)}."
+        f"{', '.join(registry.model_name(kind) for kind in SHOWN)}."
     )

@@ -23,7 +23,7 @@ Changes = Annotated[
 ]
 
 
-def parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
+def parse_parameters(kind: type[P], changes: Sequence[str] | None, **given: Any) -> P:
     """`kind` with what was `given` (None is not) and what `--set` changes. Raises
     ConfigurationError naming field and cure.
     """

@@ -13,7 +13,7 @@ import typer
 from rlhf_pipeline.champions import Judge, PairPrediction, Question
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
-from rlhf_pipeline.cli.showing import bar, echo
+from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, ModelNotFound
 
@@ -51,12 +51,12 @@ def predict(
         raise ConfigurationError(
             "Say what to predict: either --interactive, or --input FILE.jsonl."
         )
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     path = out or TrainingFiles(workspace.settings.home).predictions
     # before a model is loaded for a file that cannot be read
     questions = [] if input is None else read_questions(input)
-    judge = judge_named(workspace, model)
+    judge = load_judge(workspace, model)
     n = (
         Dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout).run(path)
         if input is None
@@ -65,7 +65,7 @@ def predict(
     echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
 
 
-def judge_named(workspace: Workspace, label: str | None) -> Judge:
+def load_judge(workspace: Workspace, label: str | None) -> Judge:
     """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound,
     ConfigurationError.
     """
@@ -101,20 +101,20 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
 
 
 def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
-    with bar(f"predictions of {judge.label}") as progress:
+    with progress_bar(f"predictions of {judge.label}") as progress:
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             answers = judge.predict(
                 [Question(**{name: row[name] for name in FIELDS}) for row in some]
             )
             append_lines(
-                path, (line_of(row, answer) for row, answer in zip(some, answers, strict=True))
+                path, (build_line(row, answer) for row, answer in zip(some, answers, strict=True))
             )
             progress(start + len(some), len(rows))
     return len(rows)
 
 
-def line_of(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
+def build_line(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
     """What was asked, and the answer with model, calibrator and data it rests on."""
     found: dict[str, Any] = json.loads(answer.model_dump_json())
     return {**asked, **found}
@@ -134,14 +134,14 @@ class Dialogue:
             "line is a line break."
         )
         n = 0
-        while (question := self.question()) is not None:
+        while (question := self.read_question()) is not None:
             (answer,) = self.judge.predict([question])
-            append_lines(path, [line_of(question.model_dump(), answer)])
-            self.say(told(answer))
+            append_lines(path, [build_line(question.model_dump(), answer)])
+            self.say(describe_answer(answer))
             n += 1
         return n
 
-    def question(self) -> Question | None:
+    def read_question(self) -> Question | None:
         """None where nobody asks any more."""
         prompt = self.ask("prompt> ")
         if not prompt:
@@ -162,11 +162,11 @@ class Dialogue:
         echo(text, file=self.out)
 
 
-def told(answer: PairPrediction) -> str:
+def describe_answer(answer: PairPrediction) -> str:
     """
     >>> from datetime import UTC, datetime
     >>> rest = dict(data_hash=None, data_seq=None, features_hash="f", score_a=1.0, score_b=0.5, predicted_at=datetime(2026, 1, 1, tzinfo=UTC))
-    >>> told(PairPrediction(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62, p_calibrated=0.6, **rest))
+    >>> describe_answer(PairPrediction(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62, p_calibrated=0.6, **rest))
     'a is preferred with 60.0 % (raw 62.0 %), margin 0.500'
     """
     p, raw = answer.p_calibrated, answer.p_raw

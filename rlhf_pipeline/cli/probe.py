@@ -10,13 +10,13 @@ import typer
 
 from rlhf_pipeline.calibration import draw_ceiling
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import echo, interval, show, show_json
+from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.cli.votes import passes_so_far
+from rlhf_pipeline.cli.votes import read_passes_up_to
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.evaluation.probe import bin_of, bins_of, pairs_in
-from rlhf_pipeline.evaluation.probe import probe as probed
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, reliability_bins
+from rlhf_pipeline.evaluation.probe import probe_model as probed
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import reflect, reflection_rows
 from rlhf_pipeline.store import Store
@@ -58,12 +58,12 @@ def probe(
     """Stated confidence against the share that was right, with counts and intervals; writes the
     diagram and meta_reflection_log.jsonl.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
     files = TrainingFiles(workspace.settings.home)
-    reflections = all_reflections(workspace.store)
+    reflections = read_reflections(workspace.store)
     write_lines(files.reflection_log, reflection_rows(reflections))
-    label = _whose(reflections, model)
+    label = _select_model(reflections, model)
     mine = reflections[reflections["reward_model"] == label]
     if mine["is_error"].isna().all():
         n = mine["comparison_id"].nunique()
@@ -71,24 +71,26 @@ def probe(
             f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. "
             "Collect votes on them."
         )
-    votes = workspace.store.votes.on(mine["comparison_id"].unique().tolist())
+    votes = workspace.store.votes.for_comparisons(mine["comparison_id"].unique().tolist())
     if bin is not None:
-        _list_bin(mine, bin_of(bins_of(mine, votes), bin), workspace.store, as_json=as_json)
+        _list_bin(
+            mine, find_bin(reliability_bins(mine, votes), bin), workspace.store, as_json=as_json
+        )
         return
-    found = probed(mine, votes, passes=passes_so_far(workspace.store, votes))
+    found = probed(mine, votes, passes=read_passes_up_to(workspace.store, votes))
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
-    write_whole(
+    write_atomically(
         picture,
-        diagram(
+        render_diagram(
             found.bins, metrics, ceiling, title=f"{label} against {found.n_votes:,} later votes"
         ),
     )
     if as_json:
-        show_json(shown_as_json(label, metrics, ceiling, found.bins))
+        show_json(build_document(label, metrics, ceiling, found.bins))
         return
     show(
-        [_shown(one) for one in found.bins],
+        [_build_bin_row(one) for one in found.bins],
         title=f"{label} against {found.n_votes:,} votes cast after its predictions",
         empty="",
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of "
@@ -99,7 +101,7 @@ def probe(
     echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
 
 
-def shown_as_json(
+def build_document(
     label: str,
     metrics: CalibrationMetrics,
     ceiling: Interval | None,
@@ -117,7 +119,7 @@ def shown_as_json(
     }
 
 
-def all_reflections(store: Store) -> pd.DataFrame:
+def read_reflections(store: Store) -> pd.DataFrame:
     """REFLECTIONS of every prediction there is. Raises NotEnoughData before the first one."""
     predictions = store.predictions.for_days(store.predictions.days())
     if predictions.empty:
@@ -127,13 +129,15 @@ def all_reflections(store: Store) -> pd.DataFrame:
             "days."
         )
     parts = [
-        reflect(of_model, store.votes.on(of_model["comparison_id"].tolist()), strict=False)
+        reflect(
+            of_model, store.votes.for_comparisons(of_model["comparison_id"].tolist()), strict=False
+        )
         for _, of_model in predictions.groupby("reward_model", sort=True)
     ]
     return pd.concat(parts, ignore_index=True)
 
 
-def diagram(
+def render_diagram(
     bins: tuple[ReliabilityBin, ...],
     metrics: CalibrationMetrics,
     ceiling: Interval | None,
@@ -144,11 +148,11 @@ def diagram(
     from io import BytesIO
 
     png = BytesIO()
-    drawn(bins, metrics, ceiling, title=title).savefig(png, format="png", dpi=110)
+    draw_diagram(bins, metrics, ceiling, title=title).savefig(png, format="png", dpi=110)
     return png.getvalue()
 
 
-def drawn(
+def draw_diagram(
     bins: tuple[ReliabilityBin, ...],
     metrics: CalibrationMetrics,
     ceiling: Interval | None,
@@ -185,7 +189,7 @@ def drawn(
     return figure
 
 
-def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:
+def _select_model(reflections: pd.DataFrame, wanted: str | None) -> str:
     known = reflections.sort_values("predicted_at")["reward_model"]
     if wanted is None:
         return str(known.iloc[-1])
@@ -199,19 +203,19 @@ def _whose(reflections: pd.DataFrame, wanted: str | None) -> str:
     return wanted
 
 
-def _shown(found: ReliabilityBin) -> dict[str, str]:
+def _build_bin_row(found: ReliabilityBin) -> dict[str, str]:
     return {
         "confidence": f"{found.low:.2f}-{found.high:.2f}",
         "votes": f"{found.n:,}",
         "stated": f"{found.mean_confidence:.3f}",
-        "right": interval(found.accuracy, found.accuracy_low, found.accuracy_high),
+        "right": format_interval(found.accuracy, found.accuracy_low, found.accuracy_high),
         "": "#" * round(BARS * found.accuracy),
     }
 
 
 def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
     """The votes of a bin with what they are on, the wrong ones first."""
-    inside = pairs_in(mine, wanted)
+    inside = pairs_of_bin(mine, wanted)
     shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index(
         "comparison_id"
     )

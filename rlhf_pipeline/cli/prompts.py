@@ -14,12 +14,12 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import echo, show
-from rlhf_pipeline.completions import settings_calls
-from rlhf_pipeline.completions.texts import BackendTexts
+from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.tables import echo, show
+from rlhf_pipeline.completions import default_call_params
+from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.files import writing_whole
+from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.prompts import GENERATORS, PromptParams, Rejection, Report, generate
 from rlhf_pipeline.prompts.dataset import write_jsonl
 from rlhf_pipeline.reward_model import Encoder
@@ -88,9 +88,9 @@ def generate_prompts(
     """
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
-    params = parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
-    texts = _texts(settings) if written else None
-    with _told(rejects) as report, _failures_told(texts):
+    params = parse_parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
+    texts = _open_backend(settings) if written else None
+    with _open_report(rejects) as report, _report_failures(texts):
         frame = generate(
             params,
             day=(day or datetime.now(UTC)).date().isoformat(),
@@ -122,21 +122,21 @@ def sources() -> None:
     show(rows, title="prompt sources", empty="There is no source of prompts.")
 
 
-def _texts(settings: Settings) -> BackendTexts:
+def _open_backend(settings: Settings) -> BackendTextGenerator:
     """What the backend writes, through the work ledger, where it is counted."""
-    workspace = Workspace.of(settings)
+    workspace = Workspace.from_settings(settings)
     workspace.store.migrate()
     backend = workspace.champions.backend(settings)
-    return BackendTexts(
+    return BackendTextGenerator(
         backend,
         ledger=workspace.store.generation,
-        calls=settings_calls(settings),
+        calls=default_call_params(settings),
         asset="rlhf prompts",
     )
 
 
 @contextlib.contextmanager
-def _failures_told(texts: BackendTexts | None) -> Iterator[None]:
+def _report_failures(texts: BackendTextGenerator | None) -> Iterator[None]:
     """Why the backend wrote nothing, however the command ends: an empty text alone does not say
     it.
     """
@@ -148,12 +148,12 @@ def _failures_told(texts: BackendTexts | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(rejects: Path | None) -> Iterator[Report]:
+def _open_report(rejects: Path | None) -> Iterator[Report]:
     """A report whose rejections go to a file as they come, whole once the prompts are there."""
     if rejects is None:
         yield Report()
         return
-    with writing_whole(rejects) as file:
+    with open_atomically(rejects) as file:
 
         def write(rejection: Rejection) -> None:
             file.write(

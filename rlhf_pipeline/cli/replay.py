@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.children import bind_to_this_process
+from rlhf_pipeline.child_processes import bind_to_this_process
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import DatasetError
 
@@ -39,13 +39,13 @@ def replay(
     """Replay the imported days that wait, oldest first; after a kill or a failure a second call
     goes on from there.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     if unfinished:
-        take_unfinished(workspace)
+        accept_unfinished(workspace)
     if never_asked:
-        days = workspace.store.replays.never_asked()
-        workspace.store.replays.ask(days)
+        days = workspace.store.replays.unrequested_days()
+        workspace.store.replays.request(days)
         echo(
             f"asked for: {len(days)} days from {days[0]} to {days[-1]}"
             if days
@@ -54,14 +54,14 @@ def replay(
     sys.exit(replay_pending(workspace))
 
 
-def take_unfinished(workspace: Workspace) -> None:
+def accept_unfinished(workspace: Workspace) -> None:
     """The user's word that days of unfinished imports are to be replayed as they are. Raises
     DatasetError while an import runs.
     """
     lock = import_lock(workspace.settings)
     try:
         with lock:
-            taken = workspace.store.imports.take_as_is()
+            taken = workspace.store.imports.accept_unfinished()
     except Timeout as cause:
         raise DatasetError(
             f"An import into {workspace.settings.home} is running, so its days are not whole yet. "
@@ -88,7 +88,7 @@ def replay_pending(workspace: Workspace) -> int:
     Each day is said in a line. What is left after a kill stays asked for: the sensor or the next
     call goes on.
     """
-    if not workspace.store.replays.pending():
+    if not workspace.store.replays.pending_days():
         echo("No imported day waits for its replay.")
         return 0
     prepare(workspace)

@@ -15,34 +15,34 @@ from rlhf_pipeline.calibration import (
     calibrate_version,
     calibration_figures,
     calibration_log,
-    calibration_pictures,
+    draw_calibration,
 )
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
-from rlhf_pipeline.cli.parameters import Changes, parameters
+from rlhf_pipeline.cli.parameters import Changes, parse_parameters
 from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
-from rlhf_pipeline.cli.showing import bar, echo, show, show_json
+from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.cli.votes import passes_so_far, votes_so_far
+from rlhf_pipeline.cli.votes import read_passes_up_to, read_votes_up_to
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
-from rlhf_pipeline.evaluation.plots import loss_curve
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.evaluation.plots import draw_loss_curve
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CANDIDATE, opening_recorder, openings
+from rlhf_pipeline.registry import CANDIDATE, list_openings, opening_recorder
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     AcceptanceParams,
     Encoder,
     RewardModel,
     RewardModelParams,
-    encoder_told,
+    encoder_params,
     fit_reward_model,
 )
 from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
-from rlhf_pipeline.votes import TasteChanges, judged_ids, shown_ceiling
+from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, noise_ceiling_or_repeats
 
 app = typer.Typer(
     help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True
@@ -111,29 +111,32 @@ def train(
     """Fit on the train split, register as candidate with its lineage. `rlhf reward calibrate`
     decides whether it becomes champion.
     """
-    workspace = _workspace()
+    workspace = _open_workspace()
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
     pairs = read_pairs(data or files.training_data)
-    said, seq = _votes_of(workspace, pairs)
-    start, parent = _start(workspace, retrain=retrain, checkpoint=checkpoint)
+    said, seq = _read_votes_behind(workspace, pairs)
+    start, parent = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
     encoder = workspace.champions.encoder(start)
-    params, model = _unfitted(kind, label, changes, folder, encoder)
+    params, model = _build_model(kind, label, changes, folder, encoder)
     taste = TasteChanges.from_log(
         workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
     )
     since = said[said["seq"] >= taste.latest_seq] if taste else None
-    with bar(f"reward model ({kind})") as progress:
+    with progress_bar(f"reward model ({kind})") as progress:
         fitted = fit_reward_model(
             pairs,
             params,
             encoder=encoder,
             model=model,
-            ceiling=shown_ceiling(said, passes=passes_so_far(workspace.store, said, seq)),
+            ceiling=noise_ceiling_or_repeats(
+                said, passes=read_passes_up_to(workspace.store, said, seq)
+            ),
             ceiling_since_change=None
             if since is None
-            else shown_ceiling(
-                since, passes=passes_so_far(workspace.store, since, seq, since_seq=taste.latest_seq)
+            else noise_ceiling_or_repeats(
+                since,
+                passes=read_passes_up_to(workspace.store, since, seq, since_seq=taste.latest_seq),
             ),
             warm_start=start,
             taste_changes=taste,
@@ -151,8 +154,8 @@ def train(
             folder,
             run=run,
             metrics=metrics,
-            params=_told(params, model)
-            | encoder_told(fitted.model)
+            params=_fit_parameters(params, model)
+            | encoder_params(fitted.model)
             | {"kind": kind, "weight_before_change": report.weight_before_change}
             | ({"taste_changes": taste.to_json()} if taste else {}),
             parent=parent,
@@ -162,12 +165,12 @@ def train(
         run.log_metrics(metrics)
         run.log_text(report.model_dump_json(indent=1), "report.json")
         run.log_figure(
-            loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"),
+            draw_loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"),
             "loss_curve.png",
         )
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
-    echo(f"{version.label} from {parent or 'nothing'} on {report.read}, in {folder}")
-    echo(_said(report))
+    echo(f"{version.label} from {parent or 'nothing'} on {report.summary}, in {folder}")
+    echo(_describe_report(report))
     if report.weight_reason:
         echo(
             f"pairs from before the change count {report.weight_before_change:g}: "
@@ -206,25 +209,25 @@ def calibrate_model(
     """Choose a calibrator on the calib split, or none, measure it on the test split, and append to
     calibration_log.json.
     """
-    workspace = _workspace()
+    workspace = _open_workspace()
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
-    params = parameters(CalibrateParams, changes)
-    pairs, version = read_pairs(data or files.training_data), _version(workspace, model)
-    said, seq = _votes_of(workspace, pairs)
+    params = parse_parameters(CalibrateParams, changes)
+    pairs, version = read_pairs(data or files.training_data), _find_reward_model(workspace, model)
+    said, seq = _read_votes_behind(workspace, pairs)
     taste = TasteChanges.from_log(
         workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
     )
     judge = champions.judge(version)
     assert judge is not None  # a version was given
-    with bar(f"calibration of {version.label}") as progress:
+    with progress_bar(f"calibration of {version.label}") as progress:
         calibrator, report = calibrate_version(
             version,
             judge.reward_model,
             pairs,
             said,
-            workspace.store.comparisons.with_ids(judged_ids(said)),
+            workspace.store.comparisons.with_ids(judged_comparison_ids(said)),
             params,
-            passes=passes_so_far(workspace.store, said, seq),
+            passes=read_passes_up_to(workspace.store, said, seq),
             # Only where it was asked for: what it is by default was never weighed.
             weight_before_change=params.weight_before_change
             if "weight_before_change" in params.model_fields_set
@@ -234,7 +237,7 @@ def calibrate_model(
             progress=progress,
         )
         calib = pairs[pairs["split"] == "calib"]
-        settled = champions.settle(
+        settled = champions.record_calibration(
             version,
             judge.reward_model,
             calibrator,
@@ -267,10 +270,10 @@ def calibrate_model(
             | {"is_champion": float(settled.was_champion or settled.takes_over)}
         )
         run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
-        for name, png in calibration_pictures(report).items():
+        for name, png in draw_calibration(report).items():
             run.log_figure(png, f"{name}.png")
     log = calibration_log(workspace.store.calibrations.whole_log())
-    write_whole(
+    write_atomically(
         files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode()
     )
     ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
@@ -290,9 +293,9 @@ def calibrate_model(
     serves = settled.takes_over or settled.was_champion
     force = "" if report.refusal is None else "--force "
     echo(
-        settled.told
+        settled.summary
         if serves
-        else f'{settled.told}; by hand: rlhf models promote {version.label} {force}--reason "…"'
+        else f'{settled.summary}; by hand: rlhf models promote {version.label} {force}--reason "…"'
     )
 
 
@@ -303,8 +306,8 @@ def show_openings(
     """Every look at the test split: when, for which model, why, with which code and at how many
     pairs.
     """
-    workspace = _workspace()
-    found = openings(workspace.registry)
+    workspace = _open_workspace()
+    found = list_openings(workspace.registry)
     if as_json:
         show_json(found)
         return
@@ -314,7 +317,7 @@ def show_openings(
             "for": str(row.model)[:40],
             "why": str(row.purpose),
             "pairs": f"{row.n_pairs:,}",
-            "code": "-" if pd.isna(row.commit) else _short(str(row.commit)),
+            "code": "-" if pd.isna(row.commit) else _format_commit(str(row.commit)),
         }
         for row in found.itertuples()
     ]
@@ -325,7 +328,7 @@ def show_openings(
     )
 
 
-def _unfitted(
+def _build_model(
     kind: str, label: str | None, changes: list[str] | None, folder: Path, encoder: Encoder
 ) -> tuple[RewardModelParams, RewardModel | None]:
     """Parameters of the fit and, for a kind that has its own, the model with them. Raises
@@ -341,10 +344,10 @@ def _unfitted(
                 f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}."
             )
     if kind == "embedding":
-        return parameters(RewardModelParams, changes, label=label), None
+        return parse_parameters(RewardModelParams, changes, label=label), None
     shared = [change for change in changes or () if change.partition("=")[0] in OF_LOOP]
     own = [change for change in changes or () if change not in shared]
-    params = parameters(RewardModelParams, shared, label=label)
+    params = parse_parameters(RewardModelParams, shared, label=label)
     if kind != "transformer":
         if own:
             raise ConfigurationError(
@@ -352,25 +355,25 @@ def _unfitted(
                 "here. Leave them out."
             )
         return params, REWARD_MODELS[kind]()
-    wanted = parameters(TransformerParams, own, label=label)
+    wanted = parse_parameters(TransformerParams, own, label=label)
     return params, TransformerRewardModel(
         wanted, encoder, checkpoints=folder.with_name(f"{folder.name}.training")
     )
 
 
-def _told(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any]:
+def _fit_parameters(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any]:
     """What it was fitted with: of a kind with parameters of its own those, and what is of the
     loop.
     """
     if model is None:
-        return params.told()
+        return params.to_report()
     own: Any = getattr(model, "params", None)
     return params.model_dump(mode="json", include=OF_LOOP) | (
         {} if own is None else own.model_dump(mode="json")
     )
 
 
-def _start(
+def _load_start(
     workspace: Workspace, *, retrain: bool, checkpoint: Path | None
 ) -> tuple[RewardModel | None, str | None]:
     """What a fit starts from, and the label of its parent: that of the version whose files these
@@ -379,7 +382,7 @@ def _start(
     if checkpoint is not None:
         same = [
             v
-            for v in workspace.registry.history("reward_model")
+            for v in workspace.registry.list_versions("reward_model")
             if v.content_hash == folder_hash(checkpoint)
         ]
         try:
@@ -400,20 +403,20 @@ def _start(
         raise ModelNotFound(
             "There is no champion to retrain yet. Train the first reward model without --retrain."
         )
-    if champion.lost is not None:
-        raise champion.lost
+    if champion.load_error is not None:
+        raise champion.load_error
     return champion.reward_model, champion.label
 
 
-def _votes_of(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def _read_votes_behind(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """Those that were there when these pairs were made, for the ceiling to set beside what is
     measured on them, and the last one's seq.
     """
     seq = int(pairs["max_seq"].max())
-    return votes_so_far(workspace.store, seq), seq
+    return read_votes_up_to(workspace.store, seq), seq
 
 
-def _said(report: RewardModelReport) -> str:
+def _describe_report(report: RewardModelReport) -> str:
     test = report.test
     if test is None:
         return "no test pairs yet: nothing says how good it is"
@@ -429,7 +432,7 @@ def _said(report: RewardModelReport) -> str:
     )
 
 
-def _version(workspace: Workspace, label: str | None) -> ModelVersion:
+def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
     if label is not None:
         kind, version = find_version(workspace.registry, label)
         if kind != "reward_model":
@@ -447,12 +450,12 @@ def _version(workspace: Workspace, label: str | None) -> ModelVersion:
     return found
 
 
-def _short(commit: str) -> str:
+def _format_commit(commit: str) -> str:
     return commit[:12] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
-def _workspace() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     workspace.store.migrate()
     return workspace

@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.showing import show
+from rlhf_pipeline.cli.tables import show
 
 
 def runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20,
 ) -> None:
     """The latest materialisations with their numbers and the Dagster run each belongs to."""
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     rows = [
         {
@@ -23,7 +23,7 @@ def runs(
             "numbers": ", ".join(f"{k} {v:.4g}" for k, v in list(run.metrics.items())[:3]),
             "Dagster run": run.tags.get("dagster.run_id", "-")[:8],
         }
-        for run in workspace.registry.runs(limit)
+        for run in workspace.registry.latest_runs(limit)
     ]
     empty = f"Nothing ran yet in {workspace.settings.home}. `make demo` runs the loop."
     show(rows, title=f"runs of {workspace.settings.project}", empty=empty)

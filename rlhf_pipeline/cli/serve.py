@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline import web
-from rlhf_pipeline.cli.audit import drop
+from rlhf_pipeline.cli.audit import add_todays_anchor
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.listening import announced
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
+from rlhf_pipeline.cli.web_servers import announce
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 
 ANCHORS_EVERY_S = 600.0  # looks whether it is another day: there is one anchor a day
@@ -32,37 +32,37 @@ def serve(
     """Start the web app and its API; the first start makes an admin and prints a link that logs its
     first visitor in, once.
     """
-    found = free_port(host, port)
+    found = find_free_port(host, port)
     if found is None:
         raise ConfigurationError(
             f"Port {port} on {host} is taken, or not to be had. Choose another with --port."
         )
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     prepare(workspace)
     settings = workspace.settings
     if "web_url" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"web_url": _address(host, found)})
+        settings = settings.model_copy(update={"web_url": _local_url(host, found)})
     echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
-    link = web.first_admin(workspace.store, settings)
+    link = web.create_first_admin(workspace.store, settings)
     if link is not None:
         echo(f"log in as the first admin, once, within 24 hours: {link}")
     ended = threading.Event()
     anchoring = threading.Thread(
-        target=_drop_anchors, args=(workspace, ended), name="anchors", daemon=True
+        target=_add_daily_anchors, args=(workspace, ended), name="anchors", daemon=True
     )
     anchoring.start()
     # A service manager's stop is a Ctrl-C: the server ends in order either way, and so must what
     # stands beside it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with announced(settings.home, settings.web_url):
+        with announce(settings.home, settings.web_url):
             web.serve(settings, workspace.store, host=host, port=found)
     finally:
         ended.set()
         anchoring.join(10)
 
 
-def free_port(host: str, port: int) -> int | None:
+def find_free_port(host: str, port: int) -> int | None:
     """`port`, or any where it is 0; None where it is taken, or the host not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -74,23 +74,23 @@ def free_port(host: str, port: int) -> int | None:
         return int(probe.getsockname()[1])
 
 
-def _address(host: str, port: int) -> str:
+def _local_url(host: str, port: int) -> str:
     """Where whoever sits at this machine reaches a server that listens there.
 
-    >>> _address("0.0.0.0", 8080), _address("::", 8080)
+    >>> _local_url("0.0.0.0", 8080), _local_url("::", 8080)
     ('http://127.0.0.1:8080', 'http://[::1]:8080')
     """
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-def _drop_anchors(workspace: Workspace, ended: threading.Event) -> None:
+def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
     """One a day, as long as the server runs; what keeps one from being written is said, and keeps
     nobody from voting.
     """
     while True:
         try:
-            drop(workspace)
+            add_todays_anchor(workspace)
         except (PipelineError, OSError) as cause:
             echo(f"no anchor of the audit chain today: {cause}", err=True)
         if ended.wait(ANCHORS_EVERY_S):

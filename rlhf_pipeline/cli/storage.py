@@ -17,16 +17,25 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from rlhf_pipeline import backups, homes, protocols
-from rlhf_pipeline.cli import retained, storage_check
+from rlhf_pipeline.cli import retention_table, storage_check
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.dagster_side import ask_dagster, dagster_state, has_damaged_files
-from rlhf_pipeline.cli.init import STORAGE_ON_POSTGRES, databases_of, make_marked, prepare
-from rlhf_pipeline.cli.showing import echo, plain
-from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, on_server
+from rlhf_pipeline.cli.dagster_process import (
+    has_damaged_files,
+    read_dagster_state,
+    run_dagster_task,
+)
+from rlhf_pipeline.cli.init import (
+    STORAGE_ON_POSTGRES,
+    make_missing_databases,
+    prepare,
+    server_databases,
+)
+from rlhf_pipeline.cli.tables import echo, plain_text
+from rlhf_pipeline.config import DAGSTER_URL, HOME_FACTS, HomeFacts, Settings, build_database_url
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.registry import make_tables
-from rlhf_pipeline.retention import Item
-from rlhf_pipeline.store import Heartbeat, Store, copying, dumping
+from rlhf_pipeline.retention import DeletableItem
+from rlhf_pipeline.store import Heartbeat, Store, database_copy, database_dump
 
 app = typer.Typer(
     help="Databases and files of the home: check, clean up, back up, restore, move to Postgres.",
@@ -45,13 +54,15 @@ def check() -> None:
     with suppress(StoreError):  # a damaged database: the findings name it
         homes.refuse_broken(settings)
     Workspace(settings).require_initialised()
-    with _bar("check") as progress:
-        found = list(storage_check.findings(settings, progress))
-    table = Table("what", "found", "", title=plain(f"storage of {settings.home}", "table.title"))
+    with _progress_bar("check") as progress:
+        found = list(storage_check.find_faults(settings, progress))
+    table = Table(
+        "what", "found", "", title=plain_text(f"storage of {settings.home}", "table.title")
+    )
     for finding in found:
         table.add_row(
-            plain(finding.what),
-            plain(finding.found),
+            plain_text(finding.what),
+            plain_text(finding.found),
             "[green]sound[/]" if finding.is_sound else "[red]trouble[/]",
         )
     console().print(table)
@@ -62,14 +73,14 @@ def check() -> None:
 @app.command("backup")
 def backup(folder: Backup) -> None:
     """Copy all that cannot be made again into a new FOLDER, while the project is in use."""
-    workspace = _workspace()
+    workspace = _open_workspace()
     settings = workspace.settings
-    facts = HomeFacts.of(settings.home) or HomeFacts(
+    facts = HomeFacts.load(settings.home) or HomeFacts(
         organization=settings.organization, project=settings.project
     )
-    with _bar("backup") as progress:
+    with _progress_bar("backup") as progress:
         manifest = backups.back_up(
-            settings.home, facts, _urls(settings), folder.absolute(), progress=progress
+            settings.home, facts, _database_urls(settings), folder.absolute(), progress=progress
         )
     echo(f"{folder}: {backups.summary(manifest)}")
     if settings.frames_url is not None:
@@ -88,7 +99,7 @@ def restore(
 ) -> None:
     """Put a backup into RLHF_HOME: verified first, refused where there is data already."""
     folder, settings = folder.absolute(), Settings.read(restoring=True)
-    manifest = backups.Manifest.of(folder)
+    manifest = backups.Manifest.load(folder)
     if (
         "project" in settings.model_fields_set
         and settings.project != manifest.project
@@ -105,16 +116,21 @@ def restore(
         update={"organization": manifest.organization, "project": manifest.project}
     )
     workspace = Workspace(settings)
-    home_id = _home_id(folder, settings)
+    home_id = _find_home_id(folder, settings)
     if settings.server_url is not None:
-        make_marked(databases_of(settings, settings.server_url, home_id))
+        make_missing_databases(server_databases(settings, settings.server_url, home_id))
     makers = {"mlflow": make_tables, "dagster": lambda url: _make_dagster_tables(settings)}
-    with _bar("restore") as progress:
+    with _progress_bar("restore") as progress:
         backups.restore(
-            folder, settings.home, _urls(settings), makers, replace=replace, progress=progress
+            folder,
+            settings.home,
+            _database_urls(settings),
+            makers,
+            replace=replace,
+            progress=progress,
         )
     prefix = settings.database_prefix if settings.server_url else None
-    backups.put_facts(
+    backups.write_facts(
         folder,
         settings.home,
         home_id=home_id,
@@ -145,14 +161,16 @@ def retain(
     """Delete what the settings `keep_…` no longer keep: old runs, ticks, reports, caches, files of
     model versions that never served.
     """
-    settings = _workspace().settings
-    with _bar("retain") as progress:
-        facts = ask_dagster(
+    settings = _open_workspace().settings
+    with _progress_bar("retain") as progress:
+        facts = run_dagster_task(
             "list-retained" if dry_run else "retain",
             settings.variables | settings.dagster_environ,
             progress,
         )
-    retained.show([Item(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run)
+    retention_table.show_items(
+        [DeletableItem(**fact["item"]) for fact in facts if "item" in fact], dry_run=dry_run
+    )
 
 
 @app.command("migrate")
@@ -168,9 +186,9 @@ def migrate(
     """Move store, MLflow and Dagster's history from SQLite to a Postgres server, compare, and use
     the server from then on.
     """
-    workspace = _workspace()
+    workspace = _open_workspace()
     settings = workspace.settings
-    facts = HomeFacts.of(settings.home) or HomeFacts(
+    facts = HomeFacts.load(settings.home) or HomeFacts(
         organization=settings.organization, project=settings.project
     )
     server = SecretStr(to) if to is not None else settings.server_url
@@ -178,7 +196,7 @@ def migrate(
         raise ConfigurationError(
             "Where to? Name the server: --to postgresql://user:password@host:port"
         )
-    _refuse_what_is_no_server(server)
+    _refuse_non_server(server)
     if facts.server_url is not None:
         _finish_or_refuse(workspace, facts, server)
         return
@@ -194,13 +212,16 @@ def migrate(
     if (settings.home / "mlflow" / "mlflow.db").exists():
         # where the home was copied or moved, MLflow's paths follow before they are copied
         source.registry.initialise()
-    facts = facts.named()
+    facts = facts.with_id()
     # before the databases bear its id, so that a move that was killed finds them again
     facts.write(settings.home)
-    databases = databases_of(settings, server, facts.home_id)
+    databases = server_databases(settings, server, facts.home_id)
     databases.make(filling=True)
-    with copying.standing_still(source.store.database) as seal, _bar("moving") as progress:
-        tables = _move(source.settings, target.settings, progress)
+    with (
+        database_copy.pause_writes(source.store.database) as seal,
+        _progress_bar("moving") as progress,
+    ):
+        tables = _move_databases(source.settings, target.settings, progress)
         _refuse_differences(tables)
         databases.finish()
         facts.model_copy(
@@ -208,14 +229,14 @@ def migrate(
         ).write(settings.home)
         seal(target.store.database.where)
     prepare(target)
-    _show(tables)
+    _show_tables(tables)
     echo(
         f"{settings.home} uses {target.store.database.where} from now on. Its SQLite files stay as "
         "they were and refuse new votes."
     )
 
 
-def _home_id(backup: Path, settings: Settings) -> str | None:
+def _find_home_id(backup: Path, settings: Settings) -> str | None:
     """What a restored home is called; None where neither it nor its backup has an id: then it gets
     one at the end.
 
@@ -227,34 +248,34 @@ def _home_id(backup: Path, settings: Settings) -> str | None:
     homes = [settings.home, *(path.parent for path in own), backup]
     known = [
         facts.home_id
-        for facts in map(HomeFacts.of, homes)
+        for facts in map(HomeFacts.load, homes)
         if facts is not None and facts.home_id is not None
     ]
     if settings.server_url is not None:
-        with databases_of(settings, settings.server_url, None).asked() as theirs:
+        with server_databases(settings, settings.server_url, None).lock_owner() as theirs:
             if theirs in known:
                 return theirs
     return next(iter(known), None)
 
 
-def _move(
+def _move_databases(
     source: Settings, target: Settings, progress: protocols.Progress
-) -> list[copying.CopiedTable]:
+) -> list[database_copy.CopiedTable]:
     with Workspace(target).store as store:
         store.migrate()
-    moved = copying.copy_store(source.store_url, target.store_url, progress=progress)
+    moved = database_copy.copy_store(source.store_url, target.store_url, progress=progress)
     if (source.home / "mlflow" / "mlflow.db").exists():
         make_tables(target.tracking_uri)
-        moved += copying.copy_database(
+        moved += database_copy.copy_database(
             "mlflow", source.tracking_uri, target.tracking_uri, progress=progress
         )
     environ = {**target.dagster_environ, "DAGSTER_HOME": str(source.home / "dagster")}
     moved += [
-        copying.CopiedTable.model_validate(fact["table"])
-        for fact in ask_dagster("move", environ, progress)
+        database_copy.CopiedTable.model_validate(fact["table"])
+        for fact in run_dagster_task("move", environ, progress)
         if "table" in fact
     ]
-    copying.measure(target.dagster_environ[DAGSTER_URL])
+    database_copy.analyze_tables(target.dagster_environ[DAGSTER_URL])
     return moved
 
 
@@ -263,7 +284,7 @@ def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr)
     that this is not.
     """
     assert facts.server_url is not None  # asked by the caller
-    if on_server(facts.server_url, "") != on_server(server, ""):
+    if build_database_url(facts.server_url, "") != build_database_url(server, ""):
         raise ConfigurationError(
             f"{workspace.settings.home} is on {workspace.store.database.where} already. To change "
             "servers: `rlhf storage backup`, then `rlhf storage restore` with RLHF_SERVER_URL set "
@@ -276,7 +297,7 @@ def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr)
         left = Store.open(
             f"sqlite:///{old}", organization=settings.organization, project=settings.project
         )
-        with left, copying.standing_still(left.database) as seal:
+        with left, database_copy.pause_writes(left.database) as seal:
             seal(workspace.store.database.where)
     echo(
         f"{workspace.settings.home} is on {workspace.store.database.where} already: nothing to "
@@ -284,10 +305,10 @@ def _finish_or_refuse(workspace: Workspace, facts: HomeFacts, server: SecretStr)
     )
 
 
-def _refuse_differences(tables: Iterable[copying.CopiedTable]) -> None:
+def _refuse_differences(tables: Iterable[database_copy.CopiedTable]) -> None:
     different = [table for table in tables if not table.is_equal]
     if different:
-        _show(different)
+        _show_tables(different)
         named = ", ".join(f"{table.database}.{table.table}" for table in different)
         raise StoreError(
             f"After copying, {named} differ. The home stays on SQLite, nothing was lost; say so in "
@@ -295,9 +316,9 @@ def _refuse_differences(tables: Iterable[copying.CopiedTable]) -> None:
         )
 
 
-def _refuse_what_is_no_server(server: SecretStr) -> None:
+def _refuse_non_server(server: SecretStr) -> None:
     try:
-        on_server(server, "")
+        build_database_url(server, "")
     except ValueError as cause:
         raise ConfigurationError(f"--to {cause}.") from cause
 
@@ -319,9 +340,11 @@ def _refuse_runs(settings: Settings, *, replacing: bool) -> None:
     try:
         beating = _beating(settings)
     except StoreError as error:
-        is_local = dumping.is_sqlite(settings.store_url)
+        is_local = database_dump.is_sqlite(settings.store_url)
         if not (
-            replacing and is_local and dumping.is_damaged(dumping.sqlite_file(settings.store_url))
+            replacing
+            and is_local
+            and database_dump.is_damaged(database_dump.sqlite_file(settings.store_url))
         ):
             raise
         echo(f"Cannot tell whether runs are under way; the restore goes on. {error}")
@@ -335,14 +358,14 @@ def _refuse_runs(settings: Settings, *, replacing: bool) -> None:
 
 
 def _beating(settings: Settings) -> list[Heartbeat]:
-    if not copying.has_tables(settings.store_url) or not copying.n_rows(
+    if not database_copy.has_tables(settings.store_url) or not database_copy.n_rows(
         settings.store_url, {"heartbeats"}
     ):
         return []
     with Store.open(
         settings.store_url, organization=settings.organization, project=settings.project
     ) as store:
-        return store.heartbeats.beating_since(settings.dead_after_seconds)
+        return store.heartbeats.find_recent(settings.dead_after_seconds)
 
 
 def _refuse_daemon(settings: Settings, *, replacing: bool) -> None:
@@ -378,14 +401,14 @@ def _refuse_daemon(settings: Settings, *, replacing: bool) -> None:
 
 def _daemon_silent_s(settings: Settings) -> float | None:
     if settings.dagster_storage is None:
-        state = dagster_state(settings) if (settings.home / "dagster").exists() else {}
-    elif copying.has_tables(settings.dagster_storage):
+        state = read_dagster_state(settings) if (settings.home / "dagster").exists() else {}
+    elif database_copy.has_tables(settings.dagster_storage):
         # Not by way of the home, which may be new, or lost: the daemon may work on another machine.
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "dagster.yaml").write_text(
                 f"telemetry:\n  enabled: false\n{STORAGE_ON_POSTGRES}", encoding="utf-8"
             )
-            facts = ask_dagster("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
+            facts = run_dagster_task("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
         state = next((fact["state"] for fact in facts if "state" in fact), {})
     else:
         state = {}
@@ -394,10 +417,10 @@ def _daemon_silent_s(settings: Settings) -> float | None:
 
 
 def _make_dagster_tables(settings: Settings) -> None:
-    ask_dagster("make-tables", settings.dagster_environ)
+    run_dagster_task("make-tables", settings.dagster_environ)
 
 
-def _show(tables: Iterable[copying.CopiedTable]) -> None:
+def _show_tables(tables: Iterable[database_copy.CopiedTable]) -> None:
     shown = Table("table", "rows here", "rows there", "SHA-256", title="moved")
     for column in shown.columns[1:3]:
         column.justify = "right"
@@ -424,7 +447,7 @@ def console() -> Console:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[protocols.Progress]:
+def _progress_bar(what: str) -> Iterator[protocols.Progress]:
     with Progress(
         TextColumn(what),
         *Progress.get_default_columns()[1:],
@@ -444,12 +467,12 @@ def _bar(what: str) -> Iterator[protocols.Progress]:
         yield progress
 
 
-def _urls(settings: Settings) -> dict[str, str | None]:
+def _database_urls(settings: Settings) -> dict[str, str | None]:
     mlflow = {} if settings.tracking_uri.startswith("http") else {"mlflow": settings.tracking_uri}
     return {"store": settings.store_url, **mlflow, "dagster": settings.dagster_storage}
 
 
-def _workspace() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     workspace.require_initialised()
     return workspace

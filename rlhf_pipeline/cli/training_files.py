@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhf_pipeline.documents import parse_json
 from rlhf_pipeline.errors import DatasetError, NotEnoughData
-from rlhf_pipeline.files import refusals_named, write_whole
+from rlhf_pipeline.files import translate_write_errors, write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 
 
@@ -50,14 +50,14 @@ class TrainingFiles:
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """One JSON object a line, the file whole or not at all; how many."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+    write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """The same at the end of what is there, in one write. Raises ArtefactError."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    with refusals_named(path):
+    with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())

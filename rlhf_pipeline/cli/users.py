@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.listening import web_address
-from rlhf_pipeline.cli.showing import echo, show
+from rlhf_pipeline.cli.tables import echo, show
+from rlhf_pipeline.cli.web_servers import find_web_address
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web.permissions import Permission, permissions_of
@@ -51,7 +51,7 @@ def add(
     organisation: Organisation = False,
 ) -> None:
     """Add somebody and print a link that logs its first visitor in, once, within a day."""
-    workspace = _ready()
+    workspace = _open_workspace()
     here, everywhere = (
         ([], role or [Role.ANNOTATOR]) if organisation else (role or [Role.ANNOTATOR], [])
     )
@@ -63,24 +63,24 @@ def add(
         kind="service" if service else "person",
         actor=ACTOR,
     )
-    echo(f"added {_told(user)}")
+    echo(f"added {_describe_user(user)}")
     if service:
         echo(f"give it a token: rlhf users token {user.email} --name NAME")
     else:
-        _tell_link(workspace, user)
+        _print_login_link(workspace, user)
 
 
 @app.command("list")
 def list_users() -> None:
     """Everybody, with roles; disabled ones too."""
-    workspace = _ready()
+    workspace = _open_workspace()
     rows = [
         {
             "e-mail": user.email,
             "name": user.name,
             "user id": user.user_id,
             "kind": user.kind,
-            "roles": _roles(user) or "none",
+            "roles": _format_roles(user) or "none",
             "login": "disabled"
             if user.disabled_at
             else "password"
@@ -116,15 +116,15 @@ def roles(
             "Which roles? Name at least one, or `rlhf users disable` for somebody who may do "
             "nothing any more."
         )
-    workspace = _ready()
-    before, users = _found(workspace, email), workspace.store.users
+    workspace = _open_workspace()
+    before, users = _get_user(workspace, email), workspace.store.users
     change = users.set_organization_roles if organisation else users.set_roles
     user = change(before.user_id, role or [], actor=ACTOR)
-    echo(f"{_told(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
+    echo(f"{_describe_user(user)}: {', '.join(sorted(permissions_of(user.all_roles)))}")
     if user.in_every_project and not before.in_every_project:
         echo("an account of the organisation from now on: its password, sessions and tokens ended")
         if user.kind == "person":
-            _tell_link(workspace, user)
+            _print_login_link(workspace, user)
 
 
 @app.command("token")
@@ -142,8 +142,8 @@ def token(
     days: Annotated[int, typer.Option(min=1, max=366, help="Until it ends.")] = 90,
 ) -> None:
     """Print a new API token. It is shown this once: nobody can read it from the store."""
-    workspace = _ready()
-    user = _found(workspace, email)
+    workspace = _open_workspace()
+    user = _get_user(workspace, email)
     beyond = sorted(set(scope or ()) - permissions_of(user.all_roles))
     if beyond:
         raise ConfigurationError(
@@ -166,37 +166,37 @@ def token(
 @app.command("disable")
 def disable(email: Email) -> None:
     """No login and no token of theirs works from now on; their votes stay."""
-    workspace = _ready()
+    workspace = _open_workspace()
     echo(
         "disabled "
-        f"{_told(workspace.store.users.disable(_found(workspace, email).user_id, actor=ACTOR))}"
+        f"{_describe_user(workspace.store.users.disable(_get_user(workspace, email).user_id, actor=ACTOR))}"
     )
 
 
 @app.command("enable")
 def enable(email: Email) -> None:
     """Let somebody in again who was disabled; tokens that were taken stay so."""
-    workspace = _ready()
+    workspace = _open_workspace()
     echo(
         "enabled "
-        f"{_told(workspace.store.users.enable(_found(workspace, email).user_id, actor=ACTOR))}"
+        f"{_describe_user(workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR))}"
     )
 
 
 @app.command("login-link")
 def login_link(email: Email) -> None:
     """Print a link that logs its first visitor in, once, within a day."""
-    workspace = _ready()
-    _tell_link(workspace, _found(workspace, email))
+    workspace = _open_workspace()
+    _print_login_link(workspace, _get_user(workspace, email))
 
 
-def _ready() -> Workspace:
-    workspace = Workspace.here()
+def _open_workspace() -> Workspace:
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
     return workspace
 
 
-def _found(workspace: Workspace, email: str) -> User:
+def _get_user(workspace: Workspace, email: str) -> User:
     user = workspace.store.users.with_email(email)
     if user is None:
         raise NotFound(
@@ -206,21 +206,21 @@ def _found(workspace: Workspace, email: str) -> User:
     return user
 
 
-def _tell_link(workspace: Workspace, user: User) -> None:
+def _print_login_link(workspace: Workspace, user: User) -> None:
     secret, _ = workspace.store.tokens.issue(
         user.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor=ACTOR
     )
     echo(
         "login link, once, within 24 hours: "
-        f"{web_address(workspace.settings).rstrip('/')}/login?token={secret}"
+        f"{find_web_address(workspace.settings).rstrip('/')}/login?token={secret}"
     )
 
 
-def _told(user: User) -> str:
-    return f"{user.email} ({user.user_id}), {_roles(user) or 'no role'}"
+def _describe_user(user: User) -> str:
+    return f"{user.email} ({user.user_id}), {_format_roles(user) or 'no role'}"
 
 
-def _roles(user: User) -> str:
+def _format_roles(user: User) -> str:
     return ", ".join(
         [*user.roles, *(f"{role} in every project" for role in user.organization_roles)]
     )

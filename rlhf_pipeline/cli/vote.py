@@ -18,16 +18,16 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import write_votes
-from rlhf_pipeline.cli.showing import echo
+from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import Choice, Token, User, utc_now
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.cards import Card
+from rlhf_pipeline.web.cards import CardContent
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import VoteFields
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.votes import prepared
+from rlhf_pipeline.web.votes import prepare_vote
 
 # Key: choice and strength; left is a on every card. The same as on the page.
 CHOICES: dict[str, tuple[Choice, int | None]] = {
@@ -57,14 +57,14 @@ class Remarks:
 
 
 @dataclass
-class Booth:
+class VotingSession:
     """One annotator's sitting."""
 
     site: Site
     principal: Principal
     lines: Iterator[str]
     out: TextIO
-    cast: list[tuple[str, Card]] = field(default_factory=list)  # (vote, card), newest last
+    cast: list[tuple[str, CardContent]] = field(default_factory=list)  # (vote, card), newest last
 
     def run(self, most: int | None) -> int:
         """Deal and cast until there is nothing left, the lines end, `q`, or `most` votes; how many
@@ -86,7 +86,7 @@ class Booth:
             n += step
         return n
 
-    def judge(self, card: Card, n: int) -> int | None:
+    def judge(self, card: CardContent, n: int) -> int | None:
         """Show a card and take lines until it is judged (1), one before it was taken back (-1), or
         somebody leaves (None).
         """
@@ -115,7 +115,9 @@ class Booth:
                 self.say(f"not done: {refused}")
         return None
 
-    def vote(self, card: Card, key: str, reason: str, remarks: Remarks, seconds: float) -> None:
+    def vote(
+        self, card: CardContent, key: str, reason: str, remarks: Remarks, seconds: float
+    ) -> None:
         choice, strength = CHOICES[key]
         fields: dict[str, Any] = {
             "choice": choice,
@@ -145,25 +147,25 @@ class Booth:
         self.say("taken back")
         return True
 
-    def send(self, card: Card, fields: dict[str, Any]) -> str:
+    def send(self, card: CardContent, fields: dict[str, Any]) -> str:
         try:
             sent = VoteFields(assignment_id=card.assignment.assignment_id, **fields)
         except ValidationError as cause:
             raise ConfigurationError(
                 "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
             ) from cause
-        new, _ = prepared(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
+        new, _ = prepare_vote(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
 
     def remark(self, key: str, rest: str, remarks: Remarks) -> None:
         if key == "c":
-            remarks.confidence = _percent(rest)
+            remarks.confidence = _parse_percent(rest)
         elif key == "f":
             remarks.has_pii = not remarks.has_pii
             self.say("flagged: personal data" if remarks.has_pii else "not flagged")
         elif key == "d":
             remarks.dimensions |= dict(
-                _dimension(part, self.site.terms().rules.dimensions) for part in rest.split()
+                _parse_dimension(part, self.site.terms().rules.dimensions) for part in rest.split()
             )
         elif key == "g":
             latest = self.site.store.guidelines.latest()
@@ -197,15 +199,15 @@ def vote(
     """Judge comparisons in the terminal, or by lines from a pipe: dealt, checked and kept as on the
     page. `?` shows the keys.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
-    user = voter(workspace, annotator)
+    user = find_voter(workspace, annotator)
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
         echo(KEYS)
-    booth = Booth(
+    booth = VotingSession(
         Site(workspace.settings, workspace.store),
-        _principal(user),
+        _build_principal(user),
         iter(sys.stdin.readline, ""),
         sys.stdout,
     )
@@ -218,7 +220,7 @@ def vote(
         write_votes(workspace, export)
 
 
-def voter(workspace: Workspace, email: str) -> User:
+def find_voter(workspace: Workspace, email: str) -> User:
     """Raises ConfigurationError for somebody who may not vote."""
     user = workspace.store.users.with_email(email)
     if user is None or user.disabled_at is not None:
@@ -234,7 +236,7 @@ def voter(workspace: Workspace, email: str) -> User:
     return user
 
 
-def _principal(user: User) -> Principal:
+def _build_principal(user: User) -> Principal:
     """Who may run commands on this home needs no token; what the roles allow holds all the same."""
     now = utc_now()
     token = Token(
@@ -251,7 +253,7 @@ def _principal(user: User) -> Principal:
     return Principal(user, token, permissions_of(user.all_roles))
 
 
-def _percent(said: str) -> float:
+def _parse_percent(said: str) -> float:
     try:
         percent = float(said.removesuffix("%"))
     except ValueError:
@@ -261,7 +263,7 @@ def _percent(said: str) -> float:
     return percent / 100
 
 
-def _dimension(said: str, known: Sequence[str]) -> tuple[str, str]:
+def _parse_dimension(said: str, known: Sequence[str]) -> tuple[str, str]:
     name, equals, side = said.partition("=")
     if name not in known:
         raise ConfigurationError(

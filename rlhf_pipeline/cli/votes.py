@@ -10,36 +10,40 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.exports import records
-from rlhf_pipeline.cli.parameters import Changes, parameters
-from rlhf_pipeline.cli.showing import bar, echo, interval, show, show_json
+from rlhf_pipeline.cli.exports import build_records
+from rlhf_pipeline.cli.parameters import Changes, parse_parameters
+from rlhf_pipeline.cli.tables import echo, format_interval, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.comparisons.routing import RoutingParams, counts, route, send
+from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import VOTES
-from rlhf_pipeline.reward_model.labels import with_soft_labels
+from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.casts import casts
+from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     PairParams,
     TasteChanges,
-    apart,
     count_pairs,
-    divided_prompts,
-    judged_ids,
-    last_words,
+    judged_comparison_ids,
+    latest_votes,
     learn_annotators,
     preference_pairs,
+    prompts_in_several_splits,
+    separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.votes.over_time import WindowParams, agreement_over_time, annotators_over_time
+from rlhf_pipeline.votes.annotators_over_time import (
+    AnnotatorWindowParams,
+    agreement_over_time,
+    annotators_over_time,
+)
+from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.training_data import training_rows
-from rlhf_pipeline.votes.verdicts import known_up_to, leave
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
-WINDOW = WindowParams.model_fields["window_days"]
+WINDOW = AnnotatorWindowParams.model_fields["window_days"]
 
 
 @app.callback()
@@ -71,7 +75,7 @@ def route_day(
     """Offer people their share of a day, least confident first; let the reward model answer what it
     is sure of; list what stays open.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     store = workspace.store
     store.migrate()
     name = (day or datetime.now(UTC)).date().isoformat()
@@ -86,10 +90,14 @@ def route_day(
         confidence_threshold=confidence_threshold,
         routing_seed=seed,
     )
-    routes = route(published, store.predictions.of(published["comparison_id"].tolist()), params)
+    routes = route(
+        published, store.predictions.for_comparisons(published["comparison_id"].tolist()), params
+    )
     overlap = store.rules.latest()[1].overlap
     told = (
-        counts(routes) if dry_run else send(routes, store.assignments, store.votes, overlap=overlap)
+        count_routes(routes)
+        if dry_run
+        else send_routes(routes, store.assignments, store.votes, overlap=overlap)
     )
     echo(
         f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, "
@@ -140,13 +148,13 @@ def prepare(
     """Votes into training data: prompt, chosen, rejected, margin, agreement and soft label of each
     pair, one JSON object a line.
     """
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     workspace.store.migrate()
-    params = parameters(PairParams, changes)
-    with bar("votes") as progress:
-        votes = votes_so_far(workspace.store, up_to_seq)
+    params = parse_parameters(PairParams, changes)
+    with progress_bar("votes") as progress:
+        votes = read_votes_up_to(workspace.store, up_to_seq)
         progress(1, 3, f"{len(votes):,} votes")
-        comparisons = workspace.store.comparisons.with_ids(judged_ids(votes))
+        comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(votes))
         pairs, dropped = (
             preference_pairs(votes, comparisons, params),
             count_pairs(votes, comparisons, params),
@@ -156,8 +164,8 @@ def prepare(
             taste = TasteChanges.from_log(
                 workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
             )
-            pairs = with_soft_labels(
-                pairs, training_labels(votes, apart(comparisons, votes, taste))
+            pairs = join_soft_labels(
+                pairs, training_labels(votes, separate_old_completions(comparisons, votes, taste))
             )
     if pairs.empty:
         raise NotEnoughData(
@@ -175,7 +183,7 @@ def prepare(
         f"{dropped.n_only_ties} comparisons with only ties, {dropped.n_without_majority} without a "
         f"majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
     )
-    if divided := divided_prompts(pairs):
+    if divided := prompts_in_several_splits(pairs):
         echo(
             f"{len(divided):,} prompts have pairs in several splits, first {divided[0]}: what is "
             "learnt of them is judged on them too",
@@ -265,35 +273,39 @@ def annotators(
             "--pairs are of all votes at once: leave --over-time out, or --pairs.",
             param_hint="--pairs",
         )
-    workspace = Workspace.here()
+    workspace = Workspace.from_environment()
     store = workspace.store
     store.migrate()
-    days = _days(since, until)
+    days = _parse_days(since, until)
     if over_time:
-        _over_time(
+        _show_over_time(
             store,
             up_to_seq,
             days,
-            WindowParams(window_days=window_days),
+            AnnotatorWindowParams(window_days=window_days),
             csv=csv,
             as_json=as_json,
             limit=limit,
         )
         return
-    votes = votes_so_far(store, up_to_seq) if days is None else _votes_of(store, up_to_seq, days)
+    votes = (
+        read_votes_up_to(store, up_to_seq)
+        if days is None
+        else _read_standing_votes(store, up_to_seq, days)
+    )
     try:
-        with bar("annotator model"):
+        with progress_bar("annotator model"):
             learnt = learn_annotators(
                 votes,
-                apart(
-                    store.comparisons.with_ids(judged_ids(votes)),
+                separate_old_completions(
+                    store.comparisons.with_ids(judged_comparison_ids(votes)),
                     votes,
                     TasteChanges.from_log(
                         store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
                     ),
                 ),
                 efforts=store.votes.efforts(up_to_seq=up_to_seq),
-                passes=passes_so_far(store, votes, up_to_seq),
+                passes=read_passes_up_to(store, votes, up_to_seq),
             )
     except NotEnoughVotes as none:
         if as_json:
@@ -303,11 +315,11 @@ def annotators(
         return
     if publish:
         labels = learnt.model.labels
-        kept = leave(workspace.files, labels, newest_seq=store.votes.max_seq())
+        kept = store_labels(workspace.files, labels, newest_seq=store.votes.max_seq())
         if kept is None:
             echo(
                 f"{len(labels):,} comparisons for the consensus page, by votes up to "
-                f"{known_up_to(labels):,}",
+                f"{newest_known_seq(labels):,}",
                 err=True,
             )
         else:
@@ -316,14 +328,14 @@ def annotators(
             )
     told = learnt.kappas if pairs else learnt.figures
     if csv is not None:
-        write_whole(csv, told.to_csv(index=False).encode())
+        write_atomically(csv, told.to_csv(index=False).encode())
     if as_json:
         show_json(told)
         return
     if pairs:
         least = learnt.kappas.sort_values("kappa").head(limit)
         show(
-            [_pair(row) for _, row in least.iterrows()],
+            [_build_pair_row(row) for _, row in least.iterrows()],
             title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in "
             "common, "
             "those who agree least first",
@@ -332,7 +344,7 @@ def annotators(
         return
     agreed = learnt.agreement.noise_ceiling
     show(
-        [_figures(row) for _, row in learnt.figures.head(limit).iterrows()],
+        [_build_annotator_row(row) for _, row in learnt.figures.head(limit).iterrows()],
         title=f"{len(learnt.figures)} annotators, the least reliable first",
         empty="",
         caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; a vote meets "
@@ -345,60 +357,62 @@ def annotators(
 Days = tuple[str, str]  # first and last
 
 
-def _days(since: datetime | None, until: datetime | None) -> Days | None:
+def _parse_days(since: datetime | None, until: datetime | None) -> Days | None:
     """None for all."""
     if since is None and until is None:
         return None
     return str(since.date() if since else date.min), str(until.date() if until else date.max)
 
 
-def _cast(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
-    said = casts(store.database, up_to_seq=up_to_seq)
+def _read_votes_as_cast(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
+    said = read_votes_as_cast(store.database, up_to_seq=up_to_seq)
     return said if days is None else said[said["day"].between(*days)].reset_index(drop=True)
 
 
-def _votes_of(store: Store, up_to_seq: int | None, days: Days) -> pd.DataFrame:
+def _read_standing_votes(store: Store, up_to_seq: int | None, days: Days) -> pd.DataFrame:
     """VOTES cast on some days, one of an annotator on a comparison: what was changed on a later day
     was said on these all the same.
     """
-    return last_words(_cast(store, up_to_seq, days)[list(VOTES.columns)])
+    return latest_votes(_read_votes_as_cast(store, up_to_seq, days)[list(VOTES.columns)])
 
 
-def _over_time(
+def _show_over_time(
     store: Store,
     up_to_seq: int | None,
     days: Days | None,
-    params: WindowParams,
+    params: AnnotatorWindowParams,
     *,
     csv: Path | None,
     as_json: bool,
     limit: int,
 ) -> None:
-    with bar("windows"):
-        said = _cast(store, up_to_seq, days)
-        figures = annotators_over_time(said, store.comparisons.with_ids(judged_ids(said)), params)
+    with progress_bar("windows"):
+        said = _read_votes_as_cast(store, up_to_seq, days)
+        figures = annotators_over_time(
+            said, store.comparisons.with_ids(judged_comparison_ids(said)), params
+        )
         together = agreement_over_time(said, params)
     if csv is not None:
-        write_whole(csv, figures.to_csv(index=False).encode())
+        write_atomically(csv, figures.to_csv(index=False).encode())
     if as_json:
         show_json(
             {
                 "window_days": params.window_days,
-                "annotators": records(figures),
-                "together": records(together),
+                "annotators": build_records(figures),
+                "together": build_records(together),
             }
         )
         return
     latest = figures.sort_values(["first_day", "annotator_id"], ascending=[False, True]).head(limit)
     show(
-        [_in_window(row) for _, row in latest.iterrows()],
+        [_build_window_row(row) for _, row in latest.iterrows()],
         title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of "
         f"{params.window_days} days, the latest first",
         empty="Nobody judged anything on these days." if days else "Nobody judged anything yet.",
     )
     if len(together):
         show(
-            [_of_all(row) for _, row in together.iloc[::-1].head(limit).iterrows()],
+            [_build_overall_row(row) for _, row in together.iloc[::-1].head(limit).iterrows()],
             title="Everybody together",
             empty="",
             caption="Votes count in the window in which they were cast, and are compared with "
@@ -406,13 +420,13 @@ def _over_time(
         )
 
 
-def votes_so_far(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
+def read_votes_up_to(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
     """VOTES of all days as they stood at a seq, one of an annotator on a comparison."""
     days = [touched.day.isoformat() for touched in store.votes.touched_days()]
-    return last_words(store.votes.snapshot(days, up_to_seq=up_to_seq))
+    return latest_votes(store.votes.snapshot(days, up_to_seq=up_to_seq))
 
 
-def passes_so_far(
+def read_passes_up_to(
     store: Store, votes: pd.DataFrame, up_to_seq: int | None = None, *, since_seq: int | None = None
 ) -> pd.DataFrame:
     """What those who cast VOTES had said of the same comparisons before, as `agreement` takes it;
@@ -424,57 +438,57 @@ def passes_so_far(
     return passes[passes["comparison_id"].isin(votes["comparison_id"])]
 
 
-def _figures(row: "pd.Series") -> dict[str, str]:
-    def told(measure: str, digits: int = 2) -> str:
-        return interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
+def _build_annotator_row(row: "pd.Series") -> dict[str, str]:
+    def format_measure(measure: str, digits: int = 2) -> str:
+        return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
 
     return {
         "annotator": str(row["annotator_id"])[:16],
         "votes": f"{row['n_votes']:,}",
-        "reliability": told("reliability"),
-        "leans left": told("position_bias"),
-        "same again": told("self_consistency"),
-        "seconds": told("median_seconds", 1),
-        "too fast": told("too_fast"),
-        "as before": told("same_as_before"),
-        "gold": told("gold_accuracy"),
-        "too sure": told("confidence_gap"),
+        "reliability": format_measure("reliability"),
+        "leans left": format_measure("position_bias"),
+        "same again": format_measure("self_consistency"),
+        "seconds": format_measure("median_seconds", 1),
+        "too fast": format_measure("too_fast"),
+        "as before": format_measure("same_as_before"),
+        "gold": format_measure("gold_accuracy"),
+        "too sure": format_measure("confidence_gap"),
     }
 
 
-def _in_window(row: "pd.Series") -> dict[str, str]:
-    def told(measure: str, digits: int = 2) -> str:
-        return interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
+def _build_window_row(row: "pd.Series") -> dict[str, str]:
+    def format_measure(measure: str, digits: int = 2) -> str:
+        return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
 
     return {
         "window": str(row["first_day"]),
         "annotator": str(row["annotator_id"])[:16],
         "votes": f"{row['n_votes']:,}",
-        "kappa": told("kappa"),
-        "gold": told("gold_accuracy"),
-        "seconds": told("median_seconds", 1),
-        "too fast": told("too_fast"),
-        "left": told("share_left"),
-        "same again": told("self_consistency"),
-        "too sure": told("confidence_gap"),
+        "kappa": format_measure("kappa"),
+        "gold": format_measure("gold_accuracy"),
+        "seconds": format_measure("median_seconds", 1),
+        "too fast": format_measure("too_fast"),
+        "left": format_measure("share_left"),
+        "same again": format_measure("self_consistency"),
+        "too sure": format_measure("confidence_gap"),
     }
 
 
-def _of_all(row: "pd.Series") -> dict[str, str]:
+def _build_overall_row(row: "pd.Series") -> dict[str, str]:
     return {
         "window": f"{row['first_day']} to {row['last_day']}",
         "votes": f"{row['n_votes']:,}",
         "annotators": f"{row['n_annotators']:,}",
         "comparisons of several": f"{row['n_overlapping']:,}",
-        "Krippendorff's alpha": interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
+        "Krippendorff's alpha": format_interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
     }
 
 
-def _pair(row: "pd.Series") -> dict[str, str]:
+def _build_pair_row(row: "pd.Series") -> dict[str, str]:
     return {
         "one": str(row["annotator_1"])[:16],
         "other": str(row["annotator_2"])[:16],
         "comparisons": f"{row['n']:,}",
         "agreement": f"{row['agreement']:.3f}",
-        "kappa": interval(row["kappa"], row["kappa_low"], row["kappa_high"]),
+        "kappa": format_interval(row["kappa"], row["kappa_low"], row["kappa_high"]),
     }

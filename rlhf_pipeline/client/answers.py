@@ -19,11 +19,11 @@ from rlhf_pipeline.records import (
 T = TypeVar("T")
 
 
-class Answer(Record):
+class ApiRecord(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Me(Answer):
+class Me(ApiRecord):
     user_id: str
     name: str
     email: str
@@ -32,7 +32,7 @@ class Me(Answer):
     project: str
 
 
-class Share(Answer):
+class Share(ApiRecord):
     n: int
     low: float | None
     high: float | None
@@ -41,13 +41,13 @@ class Share(Answer):
     marked: int | None = None
 
 
-class Confidence(Answer):
+class Confidence(ApiRecord):
     stated: float
     n: int
     right: int
 
 
-class Statistics(Answer):
+class Statistics(ApiRecord):
     votes_today: int
     votes_total: int
     median_seconds: float | None
@@ -57,7 +57,7 @@ class Statistics(Answer):
     confidence: tuple[Confidence, ...]
 
 
-class Card(Answer):
+class DealtCard(ApiRecord):
     """What is to be judged; `left` is a, `right` b."""
 
     assignment_id: str
@@ -67,7 +67,7 @@ class Card(Answer):
     leased_until: datetime
 
 
-class RulesShown(Answer):
+class RulesShown(ApiRecord):
     dimensions: tuple[str, ...]
     requires_reason: bool
     shows_length: bool
@@ -76,10 +76,10 @@ class RulesShown(Answer):
     prefetch: int
 
 
-class Lease(Answer):
+class Lease(ApiRecord):
     """Cards, and where there are none the reason."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[DealtCard, ...]
     rules: RulesShown
     guideline_version: int | None
     remaining: int
@@ -91,7 +91,7 @@ class Lease(Answer):
     )
 
 
-class VoteReceipt(Answer):
+class VoteReceipt(ApiRecord):
     vote_id: str
     assignment_id: str | None
     comparison_id: str | None
@@ -103,12 +103,12 @@ class VoteReceipt(Answer):
     extra: bool | None
 
 
-class ProblemField(Answer):
+class ProblemField(ApiRecord):
     path: str
     message: str
 
 
-class ProblemDocument(Answer):
+class ProblemDocument(ApiRecord):
     type: str = "about:blank"
     title: str = ""
     status: int = 0
@@ -116,7 +116,7 @@ class ProblemDocument(Answer):
     errors: tuple[ProblemField, ...] = ()
 
 
-class BatchResult(Answer):
+class BatchResult(ApiRecord):
     """Of one vote of a batch: its receipt, or what was wrong with it."""
 
     status: int
@@ -124,7 +124,7 @@ class BatchResult(Answer):
     problem: ProblemDocument | None = None
 
 
-class CastVote(Answer):
+class RecordedVote(ApiRecord):
     """A recorded vote; sides are the comparison's."""
 
     seq: int
@@ -149,7 +149,7 @@ class CastVote(Answer):
     flags: tuple[str, ...] = ()
 
 
-class Comparison(Answer):
+class Comparison(ApiRecord):
     comparison_id: str
     day: date
     prompt_id: str | None = None
@@ -166,12 +166,12 @@ class Comparison(Answer):
     n_done: int | None = 0
 
 
-class Offered(Answer):
+class Offered(ApiRecord):
     n_comparisons: int | None
     n_slots: int | None
 
 
-class Agreed(Answer):
+class ComparisonConsensus(ApiRecord):
     """What people together say of a comparison."""
 
     comparison_id: str
@@ -192,7 +192,7 @@ class Agreed(Answer):
     n_since: int | None = None
 
 
-class GuidelineVersion(Answer):
+class GuidelineVersion(ApiRecord):
     version: int
     text: str
     created_at: datetime
@@ -207,12 +207,12 @@ class ReadRules(AnnotationRules):
     seed: int | None = None  # type: ignore[assignment]  # for those who may not write rules: it tells which cards are hidden ones
 
 
-class RulesVersion(Answer):
+class RulesVersion(ApiRecord):
     version: int
     rules: ReadRules
 
 
-class Work(Answer):
+class Work(ApiRecord):
     n_comparisons: int
     n_slots: int
     n_done: int
@@ -220,12 +220,12 @@ class Work(Answer):
     n_open: int
 
 
-class DayCount(Answer):
+class DayCount(ApiRecord):
     day: date
     n: int
 
 
-class AnnotatorProgress(Answer):
+class AnnotatorProgress(ApiRecord):
     annotator_id: str
     name: str | None = None
     n: int
@@ -234,13 +234,13 @@ class AnnotatorProgress(Answer):
     last_at: datetime | None
 
 
-class Progress(Answer):
+class AnnotationProgress(ApiRecord):
     work: Work | None
     votes_by_day: tuple[DayCount, ...]
     annotators: tuple[AnnotatorProgress, ...]
 
 
-class AnnotatorQuality(Answer):
+class AnnotatorQuality(ApiRecord):
     """Votes of `n` that bear a mark; None where it is unknown, or hidden from the user who asks."""
 
     annotator_id: str
@@ -251,14 +251,14 @@ class AnnotatorQuality(Answer):
     duplicate: Share | None
 
 
-class DataQuality(Answer):
+class DataQuality(ApiRecord):
     up_to_seq: int
     newest_seq: int
     n_annotators: int
     annotators: tuple[AnnotatorQuality, ...]
 
 
-class Metrics(Answer):
+class Metrics(ApiRecord):
     votes: int
     votes_today: int
     comparisons: int
@@ -274,7 +274,7 @@ class PairToPredict(Record):
     completion_b: str
 
 
-class Prediction(Answer):
+class Prediction(ApiRecord):
     """P(a preferred): by the reward model, and after calibration."""
 
     p_raw: float
@@ -284,7 +284,7 @@ class Prediction(Answer):
     features_hash: str
 
 
-class Predictions(Answer):
+class PredictionSet(ApiRecord):
     """In the order of the pairs, and what they rest on."""
 
     reward_model: str
@@ -295,7 +295,7 @@ class Predictions(Answer):
     predictions: tuple[Prediction, ...]
 
 
-class UserRow(Answer):
+class UserRow(ApiRecord):
     user_id: str
     email: str
     name: str
@@ -310,7 +310,7 @@ class UserRow(Answer):
     etag: str | None = None
 
 
-class TokenRow(Answer):
+class TokenRow(ApiRecord):
     """One's own token as it is listed: never its secret."""
 
     token_id: str
@@ -322,7 +322,7 @@ class TokenRow(Answer):
     revoked_at: datetime | None
 
 
-class Calibration(Answer):
+class Calibration(ApiRecord):
     """One calibrator as it was measured on the test split of its day."""
 
     reward_model: str
@@ -348,7 +348,7 @@ class CalibrationDetail(Calibration):
     calibrated_bins: tuple[ReliabilityBin, ...]
 
 
-class CalibrationProbe(Answer):
+class CalibrationProbe(ApiRecord):
     """Predictions that were made before their votes, beside these."""
 
     reward_model: str | None
@@ -367,7 +367,7 @@ class CalibrationProbe(Answer):
     is_current: bool
 
 
-class ProbedPair(Answer):
+class ProbedPair(ApiRecord):
     """A vote that met a prediction; what a token may not read is None."""
 
     comparison_id: str
@@ -383,7 +383,7 @@ class ProbedPair(Answer):
     wrong: bool | None
 
 
-class LinkOfAudit(Answer):
+class AuditLinkRecord(ApiRecord):
     seq: int
     at: datetime
     actor: str
@@ -394,14 +394,14 @@ class LinkOfAudit(Answer):
     hash: str
 
 
-class Verification(Answer):
+class Verification(ApiRecord):
     holds: bool
     n_links: int
     broken_at: str | None
     n_anchors: int
 
 
-class Page(Answer, Generic[T]):
+class Page(ApiRecord, Generic[T]):
     """A part of a list; `next` is the cursor of what follows."""
 
     items: tuple[T, ...]

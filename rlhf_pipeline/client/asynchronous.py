@@ -46,29 +46,29 @@ class AsyncClient:
         """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises
         anything.
         """
-        pauses = exchange.pauses(self._random, self._longest_wait_s)
+        pauses = exchange.backoff_delays(self._random, self._longest_wait_s)
         while True:
             try:
-                response = await self._http.send(exchange.request_of(self._http, call))
+                response = await self._http.send(exchange.build_request(self._http, call))
             except httpx.TransportError as cause:
                 pause = next(pauses, None) if exchange.may_repeat(call) else None
                 if pause is None:
-                    raise exchange.unreachable(self._http.base_url, cause) from cause
+                    raise exchange.build_unreachable_error(self._http.base_url, cause) from cause
                 await asyncio.sleep(pause)
                 continue
-            wait = exchange.wait_before_repeating(call, response, self._longest_wait_s)
+            wait = exchange.retry_delay_s(call, response, self._longest_wait_s)
             pause = None if wait is None else next(pauses, None)
             if wait is None or pause is None:
-                return exchange.answer_of(call, response)
+                return exchange.parse_answer(call, response)
             await asyncio.sleep(max(wait, pause))
 
-    async def each(self, call: Call[answers.Page[T]]) -> AsyncIterator[T]:
+    async def iterate(self, call: Call[answers.Page[T]]) -> AsyncIterator[T]:
         """The items of all pages of a list."""
         page = await self.send(call)
         for item in page.items:
             yield item
         while page.next is not None:
-            page = await self.send(call.at(page.next))
+            page = await self.send(call.with_cursor(page.next))
             for item in page.items:
                 yield item
 
@@ -107,16 +107,16 @@ class AsyncClient:
         comparison_id: str | None = None,
         q: str | None = None,
         mark: str | None = None,
-    ) -> AsyncIterator[answers.CastVote]:
+    ) -> AsyncIterator[answers.RecordedVote]:
         """Newest first; `mark` is one of those that `quality` counts."""
-        return self.each(
+        return self.iterate(
             calls.votes(
                 annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark
             )
         )
 
     def comparisons(self, *, category: str | None = None) -> AsyncIterator[answers.Comparison]:
-        return self.each(calls.comparisons(category=category))
+        return self.iterate(calls.comparisons(category=category))
 
     async def comparison(self, comparison_id: str) -> answers.Comparison:
         return await self.send(calls.comparison(comparison_id))
@@ -147,17 +147,17 @@ class AsyncClient:
 
     def consensus(
         self, *, state: str | None = None, method: str = "majority"
-    ) -> AsyncIterator[answers.Agreed]:
-        return self.each(calls.consensus(state=state, method=method))
+    ) -> AsyncIterator[answers.ComparisonConsensus]:
+        return self.iterate(calls.consensus(state=state, method=method))
 
-    async def predict(self, *pairs: answers.PairToPredict) -> answers.Predictions:
+    async def predict(self, *pairs: answers.PairToPredict) -> answers.PredictionSet:
         """Which of two completions people would prefer, by the champion reward model: of one pair,
         or of up to fifty.
         """
         return await self.send(calls.predict(pairs))
 
     def guidelines(self) -> AsyncIterator[answers.GuidelineVersion]:
-        return self.each(calls.guidelines())
+        return self.iterate(calls.guidelines())
 
     async def add_guideline(self, text: str, *, version: int) -> answers.GuidelineVersion:
         """The version after `version`, the newest one that was read (0 before the first)."""
@@ -170,7 +170,7 @@ class AsyncClient:
         return await self.send(calls.put_rules(rules, version=version))
 
     def users(self) -> AsyncIterator[answers.UserRow]:
-        return self.each(calls.users())
+        return self.iterate(calls.users())
 
     async def add_user(
         self,
@@ -219,11 +219,11 @@ class AsyncClient:
 
     def tokens(self) -> AsyncIterator[answers.TokenRow]:
         """One's own, newest first, those that ended too."""
-        return self.each(calls.tokens())
+        return self.iterate(calls.tokens())
 
     def calibrations(self) -> AsyncIterator[answers.Calibration]:
         """Every calibrator there was, the last fitted first."""
-        return self.each(calls.calibrations())
+        return self.iterate(calls.calibrations())
 
     async def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
         return await self.send(calls.calibration(reward_model, version))
@@ -244,14 +244,14 @@ class AsyncClient:
         """The votes of the bin of that diagram in which a stated confidence lies, the wrongly
         predicted first.
         """
-        return self.each(
+        return self.iterate(
             calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator)
         )
 
-    async def progress(self) -> answers.Progress:
+    async def progress(self) -> answers.AnnotationProgress:
         return await self.send(calls.progress())
 
-    async def progress_events(self) -> AsyncIterator[answers.Progress]:
+    async def progress_events(self) -> AsyncIterator[answers.AnnotationProgress]:
         """Progress as it changes, until the caller stops or the server ends."""
         try:
             async with self._http.stream(
@@ -259,14 +259,14 @@ class AsyncClient:
             ) as response:
                 if not response.is_success:
                     await response.aread()
-                    raise exchange.error_of(response)
+                    raise exchange.build_error(response)
                 async for line in response.aiter_lines():
                     if line.startswith("data:"):
-                        yield answers.Progress.model_validate(
+                        yield answers.AnnotationProgress.model_validate(
                             json.loads(line.removeprefix("data:"))
                         )
         except httpx.TransportError as cause:
-            raise exchange.unreachable(self._http.base_url, cause) from cause
+            raise exchange.build_unreachable_error(self._http.base_url, cause) from cause
 
     async def quality(self) -> answers.DataQuality:
         """How carefully people vote, the most doubtful first."""
@@ -286,12 +286,12 @@ class AsyncClient:
     def feedback(
         self, *, kind: str | None = None, session_id: str | None = None
     ) -> AsyncIterator[Feedback]:
-        return self.each(calls.feedback(kind=kind, session_id=session_id))
+        return self.iterate(calls.feedback(kind=kind, session_id=session_id))
 
     def audit(
         self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None
-    ) -> AsyncIterator[answers.LinkOfAudit]:
-        return self.each(calls.audit(actor=actor, action=action, object_id=object_id))
+    ) -> AsyncIterator[answers.AuditLinkRecord]:
+        return self.iterate(calls.audit(actor=actor, action=action, object_id=object_id))
 
     async def verify_audit(self) -> answers.Verification:
         return await self.send(calls.verify_audit())

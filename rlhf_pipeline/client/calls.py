@@ -63,7 +63,7 @@ class Call(Generic[T]):
         headers = {} if self.key is None else {"Idempotency-Key": self.key}
         return headers if self.if_match is None else headers | {"If-Match": self.if_match}
 
-    def at(self, cursor: str) -> "Call[T]":
+    def with_cursor(self, cursor: str) -> "Call[T]":
         """The same list from a cursor on."""
         return replace(self, params={**self.params, "cursor": cursor})
 
@@ -81,7 +81,7 @@ def lease(n: int = 5) -> Call[answers.Lease]:
 
 
 def release(assignment_id: str) -> Call[None]:
-    return Call("POST", f"assignments/{_id(assignment_id)}:release", _nothing, key=_new_key())
+    return Call("POST", f"assignments/{_id(assignment_id)}:release", _ignore_answer, key=_new_key())
 
 
 def extend() -> Call[int]:
@@ -89,12 +89,12 @@ def extend() -> Call[int]:
 
 
 def vote(body: VoteBody) -> Call[answers.VoteReceipt]:
-    said = _plain(body)
+    said = _drop_missing(body)
     return _post("votes", answers.VoteReceipt, said, key=said.pop("idempotency_key", None))
 
 
 def vote_batch(bodies: Sequence[VoteBody]) -> Call[tuple[answers.BatchResult, ...]]:
-    votes = [{"idempotency_key": _new_key()} | _plain(body) for body in bodies]
+    votes = [{"idempotency_key": _new_key()} | _drop_missing(body) for body in bodies]
 
     def read(answer: Any) -> tuple[answers.BatchResult, ...]:
         return tuple(answers.BatchResult.model_validate(result) for result in answer["results"])
@@ -110,10 +110,10 @@ def votes(
     q: str | None = None,
     mark: str | None = None,
     limit: int = 100,
-) -> Call[Page[answers.CastVote]]:
+) -> Call[Page[answers.RecordedVote]]:
     return _list(
         "votes",
-        answers.CastVote,
+        answers.RecordedVote,
         annotator_id=annotator_id,
         day=day,
         comparison_id=comparison_id,
@@ -142,7 +142,7 @@ def offer(
 ) -> Call[answers.Offered]:
     which = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted}
     how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
-    return _post("comparisons:offer", answers.Offered, _plain(which | how))
+    return _post("comparisons:offer", answers.Offered, _drop_missing(which | how))
 
 
 def withdraw(ids: Sequence[str]) -> Call[int | None]:
@@ -157,13 +157,13 @@ def withdraw(ids: Sequence[str]) -> Call[int | None]:
 
 def consensus(
     *, state: str | None = None, method: str = "majority", limit: int = 100
-) -> Call[Page[answers.Agreed]]:
-    return _list("consensus", answers.Agreed, state=state, method=method, limit=limit)
+) -> Call[Page[answers.ComparisonConsensus]]:
+    return _list("consensus", answers.ComparisonConsensus, state=state, method=method, limit=limit)
 
 
-def predict(pairs: Sequence[answers.PairToPredict]) -> Call[answers.Predictions]:
+def predict(pairs: Sequence[answers.PairToPredict]) -> Call[answers.PredictionSet]:
     return _post(
-        "predictions", answers.Predictions, {"pairs": [pair.model_dump() for pair in pairs]}
+        "predictions", answers.PredictionSet, {"pairs": [pair.model_dump() for pair in pairs]}
     )
 
 
@@ -205,7 +205,7 @@ def add_user(
     organization_roles: Sequence[Role | str] = (),
     kind: str = "person",
 ) -> Call[answers.UserRow]:
-    given = {"roles": _words(roles), "organization_roles": _words(organization_roles)}
+    given = {"roles": _role_names(roles), "organization_roles": _role_names(organization_roles)}
     return _post("users", answers.UserRow, {"email": email, "name": name, "kind": kind, **given})
 
 
@@ -215,15 +215,15 @@ def change_user(
 ) -> Call[answers.UserRow]:  # fmt: skip
     said = {
         "name": name,
-        "roles": _words(roles),
-        "organization_roles": _words(organization_roles),
+        "roles": _role_names(roles),
+        "organization_roles": _role_names(organization_roles),
         "disabled": disabled,
     }
     return Call(
         "PATCH",
         f"users/{_id(user_id)}",
         answers.UserRow.model_validate,
-        body=_plain(said),
+        body=_drop_missing(said),
         if_match=etag,
     )
 
@@ -243,7 +243,7 @@ def calibration(reward_model: str, version: int) -> Call[answers.CalibrationDeta
 def calibration_probe(
     *, reward_model: str | None = None, calibrator: str | None = None
 ) -> Call[answers.CalibrationProbe]:
-    params = _plain({"reward_model": reward_model, "calibrator": calibrator})
+    params = _drop_missing({"reward_model": reward_model, "calibrator": calibrator})
     return replace(_get("calibrations/probe", answers.CalibrationProbe), params=params)
 
 
@@ -263,8 +263,8 @@ def calibration_pairs(
     return _list("calibrations/probe/pairs", answers.ProbedPair, **filters)
 
 
-def progress() -> Call[answers.Progress]:
-    return _get("progress", answers.Progress)
+def progress() -> Call[answers.AnnotationProgress]:
+    return _get("progress", answers.AnnotationProgress)
 
 
 def quality() -> Call[answers.DataQuality]:
@@ -293,9 +293,14 @@ def audit(
     action: str | None = None,
     object_id: str | None = None,
     limit: int = 100,
-) -> Call[Page[answers.LinkOfAudit]]:
+) -> Call[Page[answers.AuditLinkRecord]]:
     return _list(
-        "audit", answers.LinkOfAudit, actor=actor, action=action, object_id=object_id, limit=limit
+        "audit",
+        answers.AuditLinkRecord,
+        actor=actor,
+        action=action,
+        object_id=object_id,
+        limit=limit,
     )
 
 
@@ -326,7 +331,7 @@ def _list(path: str, item: type[A], /, **filters: object) -> Call[Page[A]]:
     return Call("GET", path, read, params)
 
 
-def _plain(said: Mapping[str, Any]) -> JsonObject:
+def _drop_missing(said: Mapping[str, Any]) -> JsonObject:
     """Without what is not said; moments and days as ISO 8601."""
     return {
         name: value.isoformat() if isinstance(value, date) else value
@@ -335,7 +340,7 @@ def _plain(said: Mapping[str, Any]) -> JsonObject:
     }
 
 
-def _words(roles: Sequence[Role | str] | None) -> list[str] | None:
+def _role_names(roles: Sequence[Role | str] | None) -> list[str] | None:
     return None if roles is None else [str(role) for role in roles]
 
 
@@ -351,5 +356,5 @@ def _new_key() -> str:
     return str(uuid.uuid4())
 
 
-def _nothing(answer: Any) -> None:
+def _ignore_answer(answer: Any) -> None:
     return None

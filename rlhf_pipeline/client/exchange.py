@@ -56,7 +56,7 @@ def base_url(url: str) -> httpx.URL:
     return parsed
 
 
-def request_of(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+def build_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
     path = f"/{call.path}"  # without the slash `votes:batch` would be a URL of scheme `votes`
     return client.build_request(
         call.method, path, params=dict(call.params), json=call.body, headers=call.headers()
@@ -68,7 +68,7 @@ def may_repeat(call: Call[Any]) -> bool:
     return call.method == "GET" or call.key is not None
 
 
-def wait_before_repeating(
+def retry_delay_s(
     call: Call[Any], response: httpx.Response, longest_s: float = LONGEST_WAIT_S
 ) -> float | None:
     """Seconds after which to send the same again, under the same key; None where the answer
@@ -87,18 +87,18 @@ def wait_before_repeating(
     return seconds if seconds <= longest_s else None
 
 
-def pauses(random_: random.Random, longest_s: float = LONGEST_WAIT_S) -> Iterator[float]:
+def backoff_delays(random_: random.Random, longest_s: float = LONGEST_WAIT_S) -> Iterator[float]:
     """Growing, and different for everybody who waits for the same server."""
     for n in range(TRIES - 1):
         yield min(longest_s, 0.1 * 2**n) * (0.5 + random_.random())
 
 
-def answer_of(call: Call[T], response: httpx.Response) -> T:
+def parse_answer(call: Call[T], response: httpx.Response) -> T:
     """Raises the ApiError that the answer is."""
     if not response.is_success:
-        raise error_of(response)
+        raise build_error(response)
     try:
-        return call.read(_document(response))
+        return call.read(_parse_document(response))
     except (ValueError, KeyError, TypeError, ValidationError) as cause:
         raise ServerUnavailable(
             f"{call.method} {call.path}: the answer is not of this API ({type(cause).__name__}: "
@@ -107,7 +107,7 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
         ) from cause
 
 
-def _document(response: httpx.Response) -> Any:
+def _parse_document(response: httpx.Response) -> Any:
     """The answer's JSON, its ETag among its fields."""
     document = response.json() if response.content else None
     etag = response.headers.get("etag")
@@ -116,7 +116,7 @@ def _document(response: httpx.Response) -> Any:
     )
 
 
-def error_of(response: httpx.Response) -> ApiError:
+def build_error(response: httpx.Response) -> ApiError:
     try:
         problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
@@ -135,7 +135,7 @@ def error_of(response: httpx.Response) -> ApiError:
     )
 
 
-def unreachable(url: httpx.URL, cause: Exception) -> ServerUnavailable:
+def build_unreachable_error(url: httpx.URL, cause: Exception) -> ServerUnavailable:
     where = f"{url.scheme}://{url.netloc.decode()}"
     return ServerUnavailable(
         f"{where} does not answer: {cause or type(cause).__name__}. Start it with `rlhf serve`, or "

@@ -50,28 +50,28 @@ class Client:
         """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises
         anything.
         """
-        pauses = exchange.pauses(self._random, self._longest_wait_s)
+        pauses = exchange.backoff_delays(self._random, self._longest_wait_s)
         while True:
             try:
-                response = self._http.send(exchange.request_of(self._http, call))
+                response = self._http.send(exchange.build_request(self._http, call))
             except httpx.TransportError as cause:
                 pause = next(pauses, None) if exchange.may_repeat(call) else None
                 if pause is None:
-                    raise exchange.unreachable(self._http.base_url, cause) from cause
+                    raise exchange.build_unreachable_error(self._http.base_url, cause) from cause
                 time.sleep(pause)
                 continue
-            wait = exchange.wait_before_repeating(call, response, self._longest_wait_s)
+            wait = exchange.retry_delay_s(call, response, self._longest_wait_s)
             pause = None if wait is None else next(pauses, None)
             if wait is None or pause is None:
-                return exchange.answer_of(call, response)
+                return exchange.parse_answer(call, response)
             time.sleep(max(wait, pause))
 
-    def each(self, call: Call[answers.Page[T]]) -> Iterator[T]:
+    def iterate(self, call: Call[answers.Page[T]]) -> Iterator[T]:
         """The items of all pages of a list."""
         page = self.send(call)
         yield from page.items
         while page.next is not None:
-            page = self.send(call.at(page.next))
+            page = self.send(call.with_cursor(page.next))
             yield from page.items
 
     def me(self) -> answers.Me:
@@ -109,16 +109,16 @@ class Client:
         comparison_id: str | None = None,
         q: str | None = None,
         mark: str | None = None,
-    ) -> Iterator[answers.CastVote]:
+    ) -> Iterator[answers.RecordedVote]:
         """Newest first; `mark` is one of those that `quality` counts."""
-        return self.each(
+        return self.iterate(
             calls.votes(
                 annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark
             )
         )
 
     def comparisons(self, *, category: str | None = None) -> Iterator[answers.Comparison]:
-        return self.each(calls.comparisons(category=category))
+        return self.iterate(calls.comparisons(category=category))
 
     def comparison(self, comparison_id: str) -> answers.Comparison:
         return self.send(calls.comparison(comparison_id))
@@ -149,17 +149,17 @@ class Client:
 
     def consensus(
         self, *, state: str | None = None, method: str = "majority"
-    ) -> Iterator[answers.Agreed]:
-        return self.each(calls.consensus(state=state, method=method))
+    ) -> Iterator[answers.ComparisonConsensus]:
+        return self.iterate(calls.consensus(state=state, method=method))
 
-    def predict(self, *pairs: answers.PairToPredict) -> answers.Predictions:
+    def predict(self, *pairs: answers.PairToPredict) -> answers.PredictionSet:
         """Which of two completions people would prefer, by the champion reward model: of one pair,
         or of up to fifty.
         """
         return self.send(calls.predict(pairs))
 
     def guidelines(self) -> Iterator[answers.GuidelineVersion]:
-        return self.each(calls.guidelines())
+        return self.iterate(calls.guidelines())
 
     def add_guideline(self, text: str, *, version: int) -> answers.GuidelineVersion:
         """The version after `version`, the newest one that was read (0 before the first)."""
@@ -172,7 +172,7 @@ class Client:
         return self.send(calls.put_rules(rules, version=version))
 
     def users(self) -> Iterator[answers.UserRow]:
-        return self.each(calls.users())
+        return self.iterate(calls.users())
 
     def add_user(
         self,
@@ -221,11 +221,11 @@ class Client:
 
     def tokens(self) -> Iterator[answers.TokenRow]:
         """One's own, newest first, those that ended too."""
-        return self.each(calls.tokens())
+        return self.iterate(calls.tokens())
 
     def calibrations(self) -> Iterator[answers.Calibration]:
         """Every calibrator there was, the last fitted first."""
-        return self.each(calls.calibrations())
+        return self.iterate(calls.calibrations())
 
     def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
         return self.send(calls.calibration(reward_model, version))
@@ -244,14 +244,14 @@ class Client:
         """The votes of the bin of that diagram in which a stated confidence lies, the wrongly
         predicted first.
         """
-        return self.each(
+        return self.iterate(
             calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator)
         )
 
-    def progress(self) -> answers.Progress:
+    def progress(self) -> answers.AnnotationProgress:
         return self.send(calls.progress())
 
-    def progress_events(self) -> Iterator[answers.Progress]:
+    def progress_events(self) -> Iterator[answers.AnnotationProgress]:
         """Progress as it changes, until the caller stops or the server ends."""
         try:
             with self._http.stream(
@@ -259,14 +259,14 @@ class Client:
             ) as response:
                 if not response.is_success:
                     response.read()
-                    raise exchange.error_of(response)
+                    raise exchange.build_error(response)
                 for line in response.iter_lines():
                     if line.startswith("data:"):
-                        yield answers.Progress.model_validate(
+                        yield answers.AnnotationProgress.model_validate(
                             json.loads(line.removeprefix("data:"))
                         )
         except httpx.TransportError as cause:
-            raise exchange.unreachable(self._http.base_url, cause) from cause
+            raise exchange.build_unreachable_error(self._http.base_url, cause) from cause
 
     def quality(self) -> answers.DataQuality:
         """How carefully people vote, the most doubtful first."""
@@ -286,12 +286,12 @@ class Client:
     def feedback(
         self, *, kind: str | None = None, session_id: str | None = None
     ) -> Iterator[Feedback]:
-        return self.each(calls.feedback(kind=kind, session_id=session_id))
+        return self.iterate(calls.feedback(kind=kind, session_id=session_id))
 
     def audit(
         self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None
-    ) -> Iterator[answers.LinkOfAudit]:
-        return self.each(calls.audit(actor=actor, action=action, object_id=object_id))
+    ) -> Iterator[answers.AuditLinkRecord]:
+        return self.iterate(calls.audit(actor=actor, action=action, object_id=object_id))
 
     def verify_audit(self) -> answers.Verification:
         return self.send(calls.verify_audit())

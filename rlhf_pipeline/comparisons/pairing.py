@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.comparisons.repeats import comparison_id, in_seeded_order, repeats
+from rlhf_pipeline.comparisons.repeats import comparison_id, select_repeats, shuffle_by_seed
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.records import content_hash
@@ -74,7 +74,7 @@ def pair_completions(
     Raises FrameError naming a completion whose prompt is not in `prompts`.
     """
     prompts, completions = check_frame(prompts, PROMPTS), check_frame(completions, COMPLETIONS)
-    earlier = COMPARISONS.empty() if earlier is None else check_frame(earlier, COMPARISONS)
+    earlier = COMPARISONS.empty_frame() if earlier is None else check_frame(earlier, COMPARISONS)
     known = {
         p: (text, category)
         for p, text, category in zip(
@@ -90,20 +90,20 @@ def pair_completions(
         )
     rows = [
         _row(day, params.seed, prompt_id, *known[prompt_id], pair)
-        for prompt_id, candidates in _by_prompt(completions)
-        for pair in _choose(
+        for prompt_id, candidates in _group_by_prompt(completions)
+        for pair in _choose_pairs(
             candidates, params, np.random.default_rng(_seed(params.seed, day, prompt_id))
         )
     ]
-    fresh = in_seeded_order(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), params.seed)
-    again = repeats(
+    fresh = shuffle_by_seed(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), params.seed)
+    again = select_repeats(
         fresh, earlier, round(params.repeat_share * len(fresh)), day=day, seed=params.seed
     )
     # Repeats of earlier days may come at any time, those of this day only after all of it.
     own = again["repeat_of"].isin(fresh["comparison_id"])
     shown = pd.concat(
         [
-            in_seeded_order(pd.concat([fresh, again[~own]], ignore_index=True), params.seed),
+            shuffle_by_seed(pd.concat([fresh, again[~own]], ignore_index=True), params.seed),
             again[own],
         ],
         ignore_index=True,
@@ -111,7 +111,7 @@ def pair_completions(
     return check_frame(shown.assign(position=range(len(shown))), COMPARISONS)
 
 
-def _by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Completion]]]:
+def _group_by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Completion]]]:
     """The completions that can be judged, by prompt, both in the order of their ids."""
     usable = completions[
         completions["error"].isna() & completions["text"].str.strip().ne("")
@@ -121,11 +121,11 @@ def _by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Completion
         yield prompt_id, [Completion(*row[1:]) for row in group]
 
 
-def _choose(
+def _choose_pairs(
     candidates: list[Completion], params: PairingParams, rng: np.random.Generator
 ) -> list[Pair]:
     """Up to `params.pairs_per_prompt` pairs, each as drawn: first member is side a."""
-    pairs = _possible(candidates, params.demand_different_parameters)
+    pairs = _possible_pairs(candidates, params.demand_different_parameters)
     shuffled = [pairs[i] for i in rng.permutation(len(pairs))]
     chosen: list[Pair] = []
     uses = dict.fromkeys((c.completion_id for c in candidates), 0)
@@ -141,7 +141,7 @@ def _choose(
     return chosen
 
 
-def _possible(candidates: list[Completion], different_parameters: bool) -> list[Pair]:
+def _possible_pairs(candidates: list[Completion], different_parameters: bool) -> list[Pair]:
     return [
         (a, b)
         for a, b in combinations(candidates, 2)

@@ -10,7 +10,7 @@ import pandas as pd
 from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.records import content_hash, content_id
 
-SWAPPED = {
+SWAPPED_COLUMNS = {
     "completion_a_id": "completion_b_id",
     "completion_a": "completion_b",
     "model_version_a": "model_version_b",
@@ -30,7 +30,7 @@ def comparison_id(
     return content_id("comparison", day, prompt_id, completion_a_id, completion_b_id, repeat_of)
 
 
-def in_seeded_order(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
+def shuffle_by_seed(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
     """The rows in an order drawn by `seed` that depends on each row's own id alone, not on where
     the row stood.
     """
@@ -43,7 +43,7 @@ def in_seeded_order(comparisons: pd.DataFrame, seed: int) -> pd.DataFrame:
     return comparisons.loc[order].reset_index(drop=True)
 
 
-def repeats(
+def select_repeats(
     fresh: pd.DataFrame, earlier: pd.DataFrame, n: int, *, day: str, seed: int
 ) -> pd.DataFrame:
     """Up to `n` repeats: of `earlier` comparisons first, as far as they reach, then of the first
@@ -57,14 +57,15 @@ def repeats(
     open_ = earlier[
         (earlier["day"] < day) & earlier["repeat_of"].isna() & ~earlier["comparison_id"].isin(done)
     ]
-    old = in_seeded_order(open_, seed)[:n]
+    old = shuffle_by_seed(open_, seed)[:n]
     return pd.concat(
-        [_swapped(old, day, seed), _swapped(fresh[: n - len(old)], day, seed)], ignore_index=True
+        [_swap_sides(old, day, seed), _swap_sides(fresh[: n - len(old)], day, seed)],
+        ignore_index=True,
     )
 
 
-def _swapped(comparisons: pd.DataFrame, day: str, seed: int) -> pd.DataFrame:
-    renaming = SWAPPED | {b: a for a, b in SWAPPED.items()}
+def _swap_sides(comparisons: pd.DataFrame, day: str, seed: int) -> pd.DataFrame:
+    renaming = SWAPPED_COLUMNS | {b: a for a, b in SWAPPED_COLUMNS.items()}
     again = comparisons.rename(columns=renaming)[list(COMPARISONS.columns)].reset_index(drop=True)
     again = again.assign(day=day, seed=seed, repeat_of=comparisons["comparison_id"].to_numpy())
     named = zip(

@@ -105,7 +105,7 @@ class RoutingCounts(Record):
     n_machine_votes: int = 0
 
 
-class Desk(Protocol):
+class CardQueue(Protocol):
     """Where people find work: `store.assignments`."""
 
     def offer(
@@ -118,7 +118,7 @@ class Desk(Protocol):
     ) -> int: ...
 
 
-class BallotBox(Protocol):
+class MachineVoteWriter(Protocol):
     """What records votes: `store.votes`."""
 
     def cast_all(self, new_votes: Any) -> Any: ...
@@ -133,7 +133,7 @@ def route(
     prediction of another comparison.
     """
     params = params or RoutingParams()
-    checked, predicted = check_frame(comparisons, COMPARISONS), _first_made(predictions)
+    checked, predicted = check_frame(comparisons, COMPARISONS), _first_predictions(predictions)
     strays = predicted.loc[
         ~predicted["comparison_id"].isin(checked["comparison_id"]), "comparison_id"
     ]
@@ -185,7 +185,7 @@ def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
             comparison_id=row.comparison_id,
             annotator_id=row.reward_model,
             annotator_kind=AnnotatorKind.MACHINE,
-            choice=_likelier(row.p_calibrated),
+            choice=_likelier_side(row.p_calibrated),
             stated_confidence=row.confidence,
             voted_at=row.predicted_at.to_pydatetime(),
             origin="pipeline",
@@ -195,22 +195,24 @@ def machine_votes(routes: pd.DataFrame) -> list[NewVote]:
     ]
 
 
-def send(routes: pd.DataFrame, desk: Desk, ballots: BallotBox, *, overlap: int) -> RoutingCounts:
+def send_routes(
+    routes: pd.DataFrame, queue: CardQueue, votes: MachineVoteWriter, *, overlap: int
+) -> RoutingCounts:
     """Offer people theirs, `overlap` judgements each, and cast the reward model's votes. Sent
     again, the same routes change nothing.
     """
     people = routes.loc[routes["route"] == "people", "comparison_id"].tolist()
-    n_slots = desk.offer(people, overlap=overlap) if people else 0
-    return counts(routes).model_copy(
+    n_slots = queue.offer(people, overlap=overlap) if people else 0
+    return count_routes(routes).model_copy(
         update={
             "n_slots": n_slots,
-            "n_machine_votes": ballots.cast_all(machine_votes(routes)).n_new,
+            "n_machine_votes": votes.cast_all(machine_votes(routes)).n_new,
         }
     )
 
 
-def counts(routes: pd.DataFrame) -> RoutingCounts:
-    """What `send` would do."""
+def count_routes(routes: pd.DataFrame) -> RoutingCounts:
+    """What `send_routes` would do."""
     by_route, by_reason = routes["route"].value_counts(), routes["reason"].value_counts()
     return RoutingCounts(
         n=len(routes),
@@ -222,13 +224,13 @@ def counts(routes: pd.DataFrame) -> RoutingCounts:
     )
 
 
-def _likelier(p: float) -> Choice:
+def _likelier_side(p: float) -> Choice:
     if p == 0.5:  # only where the threshold is 0.5
         return Choice.TIE
     return Choice.A if p > 0.5 else Choice.B
 
 
-def _first_made(predictions: pd.DataFrame) -> pd.DataFrame:
+def _first_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
     """One prediction per comparison: the first, which was there when the comparison was
     published.
     """

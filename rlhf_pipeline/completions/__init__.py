@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf_pipeline.completions.anthropic import ADDRESS, AnthropicBackend
-from rlhf_pipeline.completions.asked import CompletionParams
 from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
@@ -17,6 +16,7 @@ from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
+from rlhf_pipeline.completions.request_plan import CompletionParams
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.plugins import Members
@@ -49,7 +49,7 @@ def hosted_backend(settings: Settings, *, timeout_s: float = 60.0) -> Completion
     return None
 
 
-def settings_calls(settings: Settings, **more: Any) -> CallParams:
+def default_call_params(settings: Settings, **more: Any) -> CallParams:
     """How providers are asked where nobody says it for the one time: at the prices and within the
     budget of the settings.
     """
@@ -75,7 +75,7 @@ __all__ = [
     "Reply",
     "TemplateBackend",
     "complete_prompts",
+    "default_call_params",
     "generate",
     "hosted_backend",
-    "settings_calls",
 ]

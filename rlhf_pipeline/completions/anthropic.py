@@ -12,29 +12,34 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, provider_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of
-from rlhf_pipeline.completions.keys import one_key
-from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.results import answers
-from rlhf_pipeline.completions.secrecy import one_address, secrets_of, told
-from rlhf_pipeline.completions.wire import (
-    Heard,
-    Unreadable,
-    begun,
-    billed_as,
-    billing_of,
-    completed,
-    count_of,
-    error_of,
-    events,
-    lost,
-    opened,
-    parsed,
-    part_of,
-    rest_of,
-    text_of,
-    transport_errors,
+from rlhf_pipeline.completions.faults import (
+    fault,
+    provider_fault,
+    seconds_until_quota_resets,
+    status_of,
 )
+from rlhf_pipeline.completions.keys import clean_key
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
+from rlhf_pipeline.completions.responses import (
+    TextCollector,
+    UnreadableResponse,
+    billing_of,
+    build_reply,
+    error_billing_fields,
+    find_error,
+    get_object,
+    get_text,
+    open_client,
+    parse_answer,
+    parse_count,
+    parse_events,
+    partial_reply_fields,
+    read_remaining,
+    transport_errors,
+    transport_fault,
+)
+from rlhf_pipeline.completions.results import iterate_results
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -73,8 +78,8 @@ class AnthropicBackend:
         concurrency: int = 16,
     ) -> None:
         self.model = model
-        self.base_url = one_address(base_url)
-        self.api_key = one_key(api_key)
+        self.base_url = check_address(base_url)
+        self.api_key = clean_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
         self.timeout_s = timeout_s
@@ -90,11 +95,11 @@ class AnthropicBackend:
         return provider_of(self.base_url)
 
     @property
-    def _where(self) -> str:
+    def _public_address(self) -> str:
         return address_of(self.base_url)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        return answers(
+        return iterate_results(
             self,
             requests,
             CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency),
@@ -105,13 +110,16 @@ class AnthropicBackend:
         partial: list[str] = []
         try:
             return await (
-                self._whole(request)
+                self._fetch_whole(request)
                 if on_text is None
-                else self._streamed(request, on_text, partial)
+                else self._stream(request, on_text, partial)
             )
         except errors as cause:
-            return lost(
-                cause, self._where, self._secrets, partial="".join(partial) if partial else None
+            return transport_fault(
+                cause,
+                self._public_address,
+                self._secrets,
+                partial="".join(partial) if partial else None,
             )
 
     async def close(self) -> None:
@@ -119,7 +127,7 @@ class AnthropicBackend:
             client, self._open = self._open[1], None
             await client.aclose()
 
-    def _client(self) -> "httpx2.AsyncClient":
+    def _get_client(self) -> "httpx2.AsyncClient":
         """Of this event loop: connections belong to the loop they were made in."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
@@ -128,10 +136,10 @@ class AnthropicBackend:
                 "anthropic-version": VERSION,
                 "content-type": "application/json",
             }
-            self._open = (loop, opened(self.base_url, self.timeout_s, headers))
+            self._open = (loop, open_client(self.base_url, self.timeout_s, headers))
         return self._open[1]
 
-    def _content(self, request: CompletionRequest, *, stream: bool) -> bytes:
+    def _encode_request(self, request: CompletionRequest, *, stream: bool) -> bytes:
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.max_tokens,
@@ -145,50 +153,57 @@ class AnthropicBackend:
         return json.dumps(body | ({"stream": True} if stream else {})).encode()
 
     @property
-    def _address(self) -> str:
-        return f"{self._where.rstrip('/')}/messages"
+    def _messages_url(self) -> str:
+        return f"{self._public_address.rstrip('/')}/messages"
 
-    async def _whole(self, request: CompletionRequest) -> Reply:
-        answer = await self._client().post(
-            self._address, content=self._content(request, stream=False)
+    async def _fetch_whole(self, request: CompletionRequest) -> Reply:
+        answer = await self._get_client().post(
+            self._messages_url, content=self._encode_request(request, stream=False)
         )
         if answer.status_code >= 300:
-            return self._refused(answer.status_code, answer.headers, answer.content)
-        found = parsed(
-            answer.content, answer.headers.get("content-type", ""), self._where, self._secrets
+            return self._parse_refusal(answer.status_code, answer.headers, answer.content)
+        found = parse_answer(
+            answer.content,
+            answer.headers.get("content-type", ""),
+            self._public_address,
+            self._secrets,
         )
         return (
             found
             if isinstance(found, Reply)
-            else self._read(found, answer.status_code, answer.headers)
+            else self._parse_message(found, answer.status_code, answer.headers)
         )
 
-    def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
-        if error := error_of(found):  # behind a status of 200
-            return self._failed(
-                status_of(error), headers, error, **billed_as(found.get("usage"), COUNTS)
+    def _parse_message(
+        self, found: dict[str, Any], status: int, headers: Mapping[str, str]
+    ) -> Reply:
+        if error := find_error(found):  # behind a status of 200
+            return self._build_failure(
+                status_of(error), headers, error, **error_billing_fields(found.get("usage"), COUNTS)
             )
         blocks = found.get("content")
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
             return fault(
                 "garbled",
-                f"{self._where} did not send a message but {told(found, *self._secrets)!r}",
+                f"{self._public_address} did not send a message but {redact(found, *self._secrets)!r}",
                 status=status,
             )
         self.has_answered = True
         text = "".join(
             str(block.get("text") or "") for block in blocks if block.get("type") == "text"
         )
-        return self._judged(text, found.get("stop_reason"), found.get("usage"), status, headers)
+        return self._build_reply(
+            text, found.get("stop_reason"), found.get("usage"), status, headers
+        )
 
-    def _judged(
+    def _build_reply(
         self, text: str, stop_reason: object, usage: object, status: int, headers: Mapping[str, str]
     ) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
+        n_prompt, n = (parse_count(counted.get(name)) for name in COUNTS)
         reason = REASONS.get(str(stop_reason), "stop")
         if reason == "refusal":
-            said = told(text, *self._secrets) or "without a word"
+            said = redact(text, *self._secrets) or "without a word"
             reply = fault(
                 "refusal",
                 f"{self.model} refused: {said}",
@@ -198,11 +213,13 @@ class AnthropicBackend:
                 billing=billing_of(usage),
             )
         else:
-            reply = completed(text, reason, n_prompt, n, status, self.model, is_told=bool(counted))
-        wait_s = exhausted_for(headers, utc_now())
+            reply = build_reply(
+                text, reason, n_prompt, n, status, self.model, is_told=bool(counted)
+            )
+        wait_s = seconds_until_quota_resets(headers, utc_now())
         return reply if wait_s is None else replace(reply, wait_s=wait_s)
 
-    async def _streamed(
+    async def _stream(
         self, request: CompletionRequest, on_text: OnText, partial: list[str]
     ) -> Reply:
         """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing
@@ -211,22 +228,26 @@ class AnthropicBackend:
         reason: object = None
         usage: dict[str, Any] = {}
         has_begun = is_counted = False
-        heard = Heard(on_text, partial)
-        async with self._client().stream(
-            "POST", self._address, content=self._content(request, stream=True)
+        heard = TextCollector(on_text, partial)
+        async with self._get_client().stream(
+            "POST", self._messages_url, content=self._encode_request(request, stream=True)
         ) as answer:
             if answer.status_code >= 300:
-                return self._refused(answer.status_code, answer.headers, await rest_of(answer))
+                return self._parse_refusal(
+                    answer.status_code, answer.headers, await read_remaining(answer)
+                )
             kind = answer.headers.get("content-type", "")
             if "text/event-stream" not in kind:
-                found = parsed(await answer.aread(), kind, self._where, self._secrets)
+                found = parse_answer(
+                    await answer.aread(), kind, self._public_address, self._secrets
+                )
                 return (
                     found
                     if isinstance(found, Reply)
-                    else self._read(found, answer.status_code, answer.headers)
+                    else self._parse_message(found, answer.status_code, answer.headers)
                 )
-            async for event in events(answer.aiter_bytes(), self._secrets):
-                if error := error_of(event):  # within a stream whose status was 200
+            async for event in parse_events(answer.aiter_bytes(), self._secrets):
+                if error := find_error(event):  # within a stream whose status was 200
                     # What a stream begins with counts next to nothing of its text: only a newer
                     # count is one.
                     newest = event.get("usage")
@@ -238,35 +259,43 @@ class AnthropicBackend:
                         else {}
                     )
                     so_far = (
-                        begun(partial, last, COUNTS) if has_begun else billed_as(newest, COUNTS)
+                        partial_reply_fields(partial, last, COUNTS)
+                        if has_begun
+                        else error_billing_fields(newest, COUNTS)
                     )
-                    return self._failed(status_of(error), answer.headers, error, **so_far)
-                has_begun, is_counted = True, bool(part_of(event, "usage"))
-                usage |= part_of(part_of(event, "message"), "usage") or part_of(event, "usage")
-                delta = part_of(event, "delta")
+                    return self._build_failure(status_of(error), answer.headers, error, **so_far)
+                has_begun, is_counted = True, bool(get_object(event, "usage"))
+                usage |= get_object(get_object(event, "message"), "usage") or get_object(
+                    event, "usage"
+                )
+                delta = get_object(event, "delta")
                 if delta.get("type") == "text_delta":
                     if "text" not in delta:
-                        raise Unreadable("garbled", "streamed a piece of text without text")
-                    heard(text_of(delta, "text"))
+                        raise UnreadableResponse("garbled", "streamed a piece of text without text")
+                    heard(get_text(delta, "text"))
                 reason = delta.get("stop_reason") or reason
         text = "".join(partial)
         if reason is None:
             return fault(
-                "cut", f"{self._where} ended its stream without a stop reason", partial=text or None
+                "cut",
+                f"{self._public_address} ended its stream without a stop reason",
+                partial=text or None,
             )
         self.has_answered = True
-        return self._judged(text, reason, usage, answer.status_code, answer.headers)
+        return self._build_reply(text, reason, usage, answer.status_code, answer.headers)
 
-    def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parsed(content, "", self._where, self._secrets)
-        return self._failed(
-            status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")}
+    def _parse_refusal(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
+        found = parse_answer(content, "", self._public_address, self._secrets)
+        return self._build_failure(
+            status, headers, find_error(found) or {"message": content.decode("utf-8", "replace")}
         )
 
-    def _failed(
+    def _build_failure(
         self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any
     ) -> Reply:
-        return refused_by(self.model, self._where, status, headers, error, self._secrets, **begun)
+        return provider_fault(
+            self.model, self._public_address, status, headers, error, self._secrets, **begun
+        )
 
     @property
     def _key(self) -> str:

@@ -12,7 +12,7 @@ from rlhf_pipeline.protocols import Attempt, Claim, WorkItem
 from rlhf_pipeline.records import utc_now
 
 
-def is_last(claim: Claim, reply: Reply, params: CallParams) -> bool:
+def is_last_attempt(claim: Claim, reply: Reply, params: CallParams) -> bool:
     """Whether an item that failed like this is not tried again."""
     if reply.outcome == "terminal" or reply.kind == "long_wait":
         return reply.outcome == "terminal"
@@ -21,7 +21,7 @@ def is_last(claim: Claim, reply: Reply, params: CallParams) -> bool:
     return n_faults >= params.max_attempts or n_refusals >= params.max_refusals
 
 
-def attempt_of(
+def build_attempt(
     item: WorkItem,
     claim: Claim,
     request: CompletionRequest,
@@ -33,7 +33,7 @@ def attempt_of(
 ) -> Attempt:
     """Of a call to a provider."""
     is_done = reply.outcome == "succeeded"
-    is_over = not is_done and reply.kind != "cancelled" and is_last(claim, reply, params)
+    is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
     if not is_done and not is_over and reply.kind != "long_wait":
         # Where the provider said how long to wait, the whole lane does; who waited there comes back
@@ -41,7 +41,7 @@ def attempt_of(
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         not_before = utc_now() + timedelta(seconds=params.backoff(n_tries, rng))
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
-    cost = {"unknown": params.most(request), "metered": told_cost, "none": 0}[reply.billing]
+    cost = {"unknown": params.max_cost(request), "metered": told_cost, "none": 0}[reply.billing]
     return Attempt(
         item_no=item.item_no,
         provider=item.provider,
@@ -59,14 +59,14 @@ def attempt_of(
         n_tokens=reply.n_tokens,
         cost=cost,
         wait_s=reply.wait_s,
-        error=_storable(reply.error),
-        partial=_storable(reply.partial),
+        error=_make_storable(reply.error),
+        partial=_make_storable(reply.partial),
         not_before=not_before,
-        result=_result(reply, latency_ms) if is_done else None,
+        result=_encode_result(reply, latency_ms) if is_done else None,
     )
 
 
-def attempt_unread(
+def build_unread_attempt(
     item: WorkItem, reply: Reply, started_at: datetime, latency_ms: float
 ) -> Attempt:
     """Of a call whose reply could not be taken: it was made, and is counted at its worst. What came
@@ -91,9 +91,9 @@ def attempt_unread(
     )
 
 
-def attempt_here(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
+def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
     """Of what a backend on this machine made."""
-    result = _judged(result)
+    result = _fail_if_empty(result)
     failed = result.error is not None
     return Attempt(
         item_no=item.item_no,
@@ -103,18 +103,18 @@ def attempt_here(item: WorkItem, result: CompletionResult, started_at: datetime)
         started_at=started_at,
         latency_ms=result.latency_ms,
         outcome="terminal" if failed else "succeeded",
-        kind=_kind(result) if failed else "succeeded",
+        kind=_failure_kind(result) if failed else "succeeded",
         becomes="failed" if failed else "succeeded",
         is_fault=failed,
         billing="none",
         n_prompt_tokens=result.n_prompt_tokens,
         n_tokens=result.n_tokens,
-        error=_storable(result.error),
+        error=_make_storable(result.error),
         result=None if failed else result.model_dump_json(),
     )
 
 
-def _judged(result: CompletionResult) -> CompletionResult:
+def _fail_if_empty(result: CompletionResult) -> CompletionResult:
     """Nothing to read is a failure: nobody could judge it."""
     if result.error is None and not (result.text or "").strip():
         return result.model_copy(
@@ -123,7 +123,7 @@ def _judged(result: CompletionResult) -> CompletionResult:
     return result
 
 
-def _kind(result: CompletionResult) -> str:
+def _failure_kind(result: CompletionResult) -> str:
     if result.finish_reason == "content_filter":
         return "content_filter"
     return (
@@ -131,7 +131,7 @@ def _kind(result: CompletionResult) -> str:
     )
 
 
-def _result(reply: Reply, latency_ms: float) -> str:
+def _encode_result(reply: Reply, latency_ms: float) -> str:
     return CompletionResult(
         text=reply.text,
         n_prompt_tokens=reply.n_prompt_tokens,
@@ -141,7 +141,7 @@ def _result(reply: Reply, latency_ms: float) -> str:
     ).model_dump_json()
 
 
-def _storable(text: str | None) -> str | None:
+def _make_storable(text: str | None) -> str | None:
     """Without NUL and half characters, which no database keeps."""
     return (
         None

@@ -125,7 +125,7 @@ class CompletionBackend(Protocol):
 
 
 @runtime_checkable
-class WatchableBackend(Protocol):
+class StreamingBackend(Protocol):
     """A backend on this machine that tells of texts while it makes them."""
 
     def stream(

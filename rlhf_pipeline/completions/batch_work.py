@@ -18,25 +18,31 @@ from itertools import count, islice
 from time import monotonic
 from typing import TypeVar
 
-from rlhf_pipeline.completions.attempts import attempt_of
+from rlhf_pipeline.completions.attempts import build_attempt
 from rlhf_pipeline.completions.base import CompletionRequest, Reply
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.openai_batches import MOST_REQUESTS, Batch, OpenAIBatches
+from rlhf_pipeline.completions.openai_batches import MOST_REQUESTS, OpenAIBatch, OpenAIBatches
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.owners import is_dead
-from rlhf_pipeline.completions.workers import LONGEST_SLEEP_S, NOTHING, Work, persistently, renewing
-from rlhf_pipeline.protocols import LOOKS, Attempt, Budget, Claim, Lane
+from rlhf_pipeline.completions.workers import (
+    LONGEST_SLEEP_S,
+    NOTHING,
+    CompletionWork,
+    persist_with_retry,
+    renew_claims,
+)
+from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, Attempt, Budget, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
 T = TypeVar("T")
 # by its name in batches: an attempt that failed is asked for under another than the one before it
-Named = dict[str, Claim]
+ClaimsByName = dict[str, Claim]
 AT_ONCE = 500  # claimed or noted in one transaction: votes wait for the same lock
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LaneBatches:
     """What there is of a lane: batches, the names in those that are not over, and names in those
     that are over which others have to note. `most` is how many requests another batch may hold."""
 
@@ -53,24 +59,24 @@ class BatchWork:
 
     def __init__(
         self,
-        work: Work,
+        work: CompletionWork,
         lane: Lane,
         backend: OpenAICompatibleBackend,
         rng: random.Random | None = None,
     ) -> None:
-        if not work.owner.endswith(LOOKS):
-            work.owner += LOOKS
+        if not work.owner.endswith(NO_CALLS_SUFFIX):
+            work.owner += NO_CALLS_SUFFIX
         self.work = work
         self.closed: Reply | None = None
         self._lane = lane
-        self._mine = work.of_lane(lane)
+        self._mine = work.items_of_lane(lane)
         self._backend = backend
         self._rng = rng or random.Random()
         self._read: set[str] = set()  # batches whose replies are noted
         self._names: dict[str, set[str]] = {}  # what is asked for in those under way
         # batches of this process, which it follows by their ids where the list does not show them
         self._made: list[str] = []
-        self._astray: str | None = None  # why no other process would find those again
+        self._untraceable_reason: str | None = None  # why no other process would find those again
         self._park_s: float | None = None  # until when the lane is left alone, where it is
 
     async def run(self) -> None:
@@ -81,18 +87,18 @@ class BatchWork:
         params = self.work.params
         try:
             batches = self._backend.batches()
-            while self._left() and self.closed is None:
+            while self._remaining_items() and self.closed is None:
                 try:
-                    with renewing(self.work):
-                        is_waiting, is_done = await self._looked_after(batches)
+                    with renew_claims(self.work):
+                        is_waiting, is_done = await self._read_and_submit(batches)
                 finally:
                     self.work.ledger.release(self.work.run_id, self.work.owner)
-                    self.work.told()
+                    self.work.on_settled()
                 if is_done:
                     return
                 if self.closed is None and is_waiting:
                     if monotonic() - began + params.batch_poll_s > params.max_pause_s:
-                        self._park_awhile(
+                        self._pause_until_next_poll(
                             f"{self._lane[0]} works on a batch, which may take a day."
                         )
                     else:
@@ -102,36 +108,38 @@ class BatchWork:
         finally:
             await self._backend.close()
 
-    def _left(self) -> set[int]:
+    def _remaining_items(self) -> set[int]:
         return self.work.left & self._mine
 
-    def _park(self, wait_s: float, why: str) -> None:
+    def _pause_lane(self, wait_s: float, why: str) -> None:
         self.closed, self._park_s = fault("long_wait", why), wait_s
 
-    def _park_awhile(self, why: str) -> None:
-        self._park(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
+    def _pause_until_next_poll(self, why: str) -> None:
+        self._pause_lane(max(self.work.params.max_pause_s, self.work.params.batch_poll_s), why)
 
     def _give_up(self, why: Reply) -> None:
         """Leave what is open for another time, or fail it; and say so of what stands in batches
         that nobody would find again.
         """
-        if self._astray is not None:
+        if self._untraceable_reason is not None:
             if self._park_s is not None:  # whoever went on would ask for all of it once more
-                self.closed = why = fault("unavailable", self._astray)
+                self.closed = why = fault("unavailable", self._untraceable_reason)
             names = set[str]().union(
                 *(self._names[batch_id] for batch_id in self._made if batch_id not in self._read)
             )
-            claims, _ = self._claimed(NOTHING)
-            lost = fault("cancelled", f"Whether it is billed is not known: {self._astray}")
-            self._note({claim: lost for name, claim in claims.items() if name in names})
+            claims, _ = self._claim(NOTHING)
+            lost = fault(
+                "cancelled", f"Whether it is billed is not known: {self._untraceable_reason}"
+            )
+            self._record_replies({claim: lost for name, claim in claims.items() if name in names})
             self.work.ledger.release(self.work.run_id, self.work.owner)
-            self.work.stop(self._lane, "unavailable", f"Given up: {why.error}")
+            self.work.fail_open(self._lane, "unavailable", f"Given up: {why.error}")
         elif self._park_s is not None:
-            self.work.park(self._lane, utc_now() + timedelta(seconds=self._park_s))
+            self.work.pause_lane(self._lane, utc_now() + timedelta(seconds=self._park_s))
         else:
-            self.work.stop(self._lane, "unavailable", f"Not called: {why.error}")
+            self.work.fail_open(self._lane, "unavailable", f"Not called: {why.error}")
 
-    async def _looked_after(self, batches: OpenAIBatches) -> tuple[bool, bool]:
+    async def _read_and_submit(self, batches: OpenAIBatches) -> tuple[bool, bool]:
         """Note what has come and submit what stands in no batch; whether any batch is under way,
         and whether nothing is left to do.
         """
@@ -139,10 +147,10 @@ class BatchWork:
         while True:
             # Listed before each try: a reply that was lost on the way says nothing of whether a
             # batch was made.
-            seen = await self._noted(batches)
+            seen = await self._record_finished(batches)
             if seen is None:
                 return False, False
-            left, n_others = self._affordable(seen)
+            left, n_others = self._claim_affordable(seen)
             if self.closed is not None:
                 return False, False
             if not left:
@@ -150,14 +158,14 @@ class BatchWork:
                     self.work.ledger.release(self.work.run_id, self.work.owner)
                     await asyncio.sleep(min(self.work.params.batch_poll_s, LONGEST_SLEEP_S))
                 return bool(seen.under_way), not (seen.under_way or seen.unread or n_others)
-            if not seen.most or (self._astray is not None and seen.under_way):
+            if not seen.most or (self._untraceable_reason is not None and seen.under_way):
                 return True, False
-            if self._astray is not None:
-                self.closed = fault("unavailable", self._astray)
+            if self._untraceable_reason is not None:
+                self.closed = fault("unavailable", self._untraceable_reason)
                 return False, False
             # Again, now that these are claimed: who had them before may have submitted some since
             # the list was read.
-            listed = await self._listed(batches)
+            listed = await self._list_batches(batches)
             if listed is None:
                 return False, False
             if any(batch.batch_id not in seen.batch_ids for batch in listed):
@@ -168,85 +176,91 @@ class BatchWork:
                 for name, claim in islice(left.items(), seen.most)
             }
             try:
-                self._submitted(await batches.submit(named, self.work.run_id), named)
+                self._register_batch(await batches.submit(named, self.work.run_id), named)
                 return True, False
-            except self._backend.errors() as cause:
-                reply = await self._backend.told(cause)
+            except self._backend.error_types() as cause:
+                reply = await self._backend.classify_error(cause)
             n_tries += 1
             if reply.outcome == "terminal" or n_tries >= self.work.params.max_attempts:
                 self.closed = reply
                 return False, False
             self.work.ledger.release(self.work.run_id, self.work.owner)
-            if not await self._waited(reply, n_tries):
+            if not await self._wait_before_retry(reply, n_tries):
                 return False, False
 
-    def _submitted(self, batch: Batch, named: Mapping[str, CompletionRequest]) -> None:
+    def _register_batch(self, batch: OpenAIBatch, named: Mapping[str, CompletionRequest]) -> None:
         self._made.append(batch.batch_id)
         self._names[batch.batch_id] = set(named)
         if not batch.is_marked:
-            self._is_astray(batch)
+            self._mark_untraceable(batch)
 
-    def _is_astray(self, batch: Batch) -> None:
-        if self._astray is None:
-            self._astray = (
+    def _mark_untraceable(self, batch: OpenAIBatch) -> None:
+        if self._untraceable_reason is None:
+            self._untraceable_reason = (
                 f"{self._lane[0]} does not keep the metadata of a batch, the only thing by which "
                 f"another process finds it again. What {batch.batch_id} makes beyond this run is "
                 "lost, and paid again when it is asked for again. Set batch to false."
             )
-            logger.warning("%s", self._astray)  # at once: who is killed now cannot say it later
+            logger.warning(
+                "%s", self._untraceable_reason
+            )  # at once: who is killed now cannot say it later
 
-    async def _listed(self, batches: OpenAIBatches) -> list[Batch] | None:
+    async def _list_batches(self, batches: OpenAIBatches) -> list[OpenAIBatch] | None:
         """This run's, the newest first; None where that cannot be learnt."""
-        known = await self._patiently(partial(batches.of_run, self.work.run_id, self._made))
+        known = await self._call_with_retry(
+            partial(batches.list_for_run, self.work.run_id, self._made)
+        )
         if known is None:
             return None
         shown = {batch.batch_id for batch in known}
         for batch_id in self._made:
             if batch_id in shown or batch_id in self._read:
                 continue
-            batch = await self._patiently(partial(batches.one, batch_id, self.work.run_id))
+            batch = await self._call_with_retry(
+                partial(batches.retrieve, batch_id, self.work.run_id)
+            )
             if batch is None:
                 if self._park_s is None:
                     cause = self.closed.error if self.closed is not None else ""
-                    self._astray = (
+                    self._untraceable_reason = (
                         f"{self._lane[0]} shows the batch {batch_id} that it made neither in its "
                         f"list nor by its id ({cause}). What it makes is lost, and paid again when "
                         "it is asked for again. Set batch to false."
                     )
-                    self.closed = fault("unavailable", self._astray)
+                    self.closed = fault("unavailable", self._untraceable_reason)
                 return None
             known.insert(0, batch)
         for batch in known:
             if batch.batch_id in self._made and not batch.is_marked:
-                self._is_astray(batch)
+                self._mark_untraceable(batch)
         return sorted(known, key=lambda batch: -(batch.created_at or 0))
 
-    async def _noted(self, batches: OpenAIBatches) -> Seen | None:
+    async def _record_finished(self, batches: OpenAIBatches) -> LaneBatches | None:
         """Note what came of batches that are over, and say what there is beside that; None where
         nothing can be learnt.
         """
-        known = await self._listed(batches)
+        known = await self._list_batches(batches)
         if known is None:
             return None
         unread: set[str] = set()
         over = [batch for batch in known if batch.is_over and batch.batch_id not in self._read]
         if over:
             # Whatever the budget says: what is read here is paid for.
-            claims, _ = self._claimed(NOTHING)
-            others = self._left() - {claim.item_no for claim in claims.values()}
+            claims, _ = self._claim(NOTHING)
+            others = self._remaining_items() - {claim.item_no for claim in claims.values()}
             if others:
-                others &= self._unsettled()
+                others &= self._load_unsettled()
             for batch in over:
-                names = await self._names_of(batches, batch)
+                names = await self._fetch_names(batches, batch)
                 if names is None:
                     return None
                 # Of one that was noted before, the provider may have deleted the files. Whom one
                 # concerns whose own is gone, what came of it says.
                 if not names or not names.isdisjoint(claims):
-                    replies = await self._replies(batches, batch, claims)
+                    replies = await self._fetch_replies(batches, batch, claims)
                     if replies is None:
                         return None
-                    self._note(
+                    self._record_replies(
                         {
                             claims.pop(name): reply
                             for name, reply in replies.items()
@@ -258,7 +272,7 @@ class BatchWork:
                     }
                 # Which may come back open, if who holds them is killed: then what stands in this
                 # one is all there is of them.
-                if theirs := {name for name in names if _item(name) in others}:
+                if theirs := {name for name in names if _item_no(name) in others}:
                     unread |= theirs
                     continue
                 self._read.add(batch.batch_id)
@@ -266,37 +280,37 @@ class BatchWork:
         under_way: set[str] = set()
         for batch in known:
             if not batch.is_over:
-                names = await self._names_of(batches, batch)
+                names = await self._fetch_names(batches, batch)
                 if names is None:
                     return None
                 if not names:
-                    self._park_awhile(
+                    self._pause_until_next_poll(
                         f"The file that says what {batch.batch_id} asks for is gone: what it makes "
                         "is read once it is over."
                     )
                     return None
                 under_way |= names
-        left = self._left()
-        under_way = {name for name in under_way if _item(name) in left}
-        most = await self._room(batches, known, is_alone=not under_way)
+        left = self._remaining_items()
+        under_way = {name for name in under_way if _item_no(name) in left}
+        most = await self._next_batch_size(batches, known, is_alone=not under_way)
         return (
             None
             if most is None
-            else Seen({batch.batch_id for batch in known}, under_way, unread, most)
+            else LaneBatches({batch.batch_id for batch in known}, under_way, unread, most)
         )
 
-    def _unsettled(self) -> set[int]:
+    def _load_unsettled(self) -> set[int]:
         """What is left by the ledger: other processes settle some too."""
         unsettled: set[int] = set()
-        for one in self.work.ledger.settled(self.work.run_id):
+        for one in self.work.ledger.item_states(self.work.run_id):
             if one.state in ("open", "leased"):
                 unsettled.add(one.item_no)
             else:
                 self.work.settle(one.item_no, failed=one.state == "failed")
         return unsettled
 
-    async def _room(
-        self, batches: OpenAIBatches, known: Sequence[Batch], *, is_alone: bool
+    async def _next_batch_size(
+        self, batches: OpenAIBatches, known: Sequence[OpenAIBatch], *, is_alone: bool
     ) -> int | None:
         """How many requests the next batch may hold. Once the provider's queue had no room for one,
         they go one after the other: half as many as the last, where that found no room either, else
@@ -306,7 +320,7 @@ class BatchWork:
         if not is_alone:
             return 0
         for batch in known:
-            names = await self._names_of(batches, batch)
+            names = await self._fetch_names(batches, batch)
             if names is None:
                 return None
             if names and self._is_mine(next(iter(names))):
@@ -318,26 +332,26 @@ class BatchWork:
         return MOST_REQUESTS
 
     def _is_mine(self, name: str) -> bool:
-        item = self.work.items[_item(name)]
+        item = self.work.items[_item_no(name)]
         return (item.provider, item.model) == self._lane
 
-    async def _replies(
-        self, batches: OpenAIBatches, batch: Batch, claims: Mapping[str, Claim]
+    async def _fetch_replies(
+        self, batches: OpenAIBatches, batch: OpenAIBatch, claims: Mapping[str, Claim]
     ) -> Mapping[str, Reply] | None:
         """What came of a batch; one that was refused as a whole is the failure of each that stood
         in it, and of nobody else.
         """
-        names = await self._names_of(batches, batch)
+        names = await self._fetch_names(batches, batch)
         if names is None:
             return None
         asked, looks = names, count(1)
 
         async def read() -> dict[str, Reply]:
-            return await batches.replies(
+            return await batches.fetch_replies(
                 batch, asked, is_last=next(looks) >= self.work.params.max_attempts
             )
 
-        replies = await self._read_patiently(batch, read)
+        replies = await self._read_with_retry(batch, read)
         if replies is None or batch.error is None:
             return replies
         names = names - replies.keys()
@@ -348,31 +362,31 @@ class BatchWork:
             self.closed = self.closed or replace(refused, closes=True)
         return dict.fromkeys(names, refused) | replies
 
-    async def _names_of(self, batches: OpenAIBatches, batch: Batch) -> set[str] | None:
+    async def _fetch_names(self, batches: OpenAIBatches, batch: OpenAIBatch) -> set[str] | None:
         if batch.batch_id not in self._names:
-            names = await self._read_patiently(batch, partial(batches.names, batch))
+            names = await self._read_with_retry(batch, partial(batches.fetch_names, batch))
             if names is None:
                 return None
             self._names[batch.batch_id] = names
         return self._names[batch.batch_id]
 
-    def _affordable(self, seen: Seen) -> tuple[Named, int]:
+    def _claim_affordable(self, seen: LaneBatches) -> tuple[ClaimsByName, int]:
         """What stands in no batch and the budget bears beside those, and how many items others hold
         or wait for.
         """
         asked = seen.under_way | seen.unread
-        claims, n_others = self._claimed(self.work.params.budget, asked)
+        claims, n_others = self._claim(self.work.params.budget, asked)
         return {name: claim for name, claim in claims.items() if name not in asked}, n_others
 
-    def _claimed(self, budget: Budget, asked: set[str] | None = None) -> tuple[Named, int]:
+    def _claim(self, budget: Budget, asked: set[str] | None = None) -> tuple[ClaimsByName, int]:
         """All that may be claimed, a few at a time, and how many others hold. What is `asked` for
         already is given up for no budget.
         """
-        claims: Named = {}
-        work, most = self.work, min(len(self._left()), MOST_REQUESTS)
+        claims: ClaimsByName = {}
+        work, most = self.work, min(len(self._remaining_items()), MOST_REQUESTS)
         while True:
             n = min(AT_ONCE, most - len(claims))
-            turn = work.ledger.turn(
+            turn = work.ledger.settle_and_claim(
                 work.run_id, work.owner, [], {self._lane: n}, budget, is_dead=is_dead
             )
             work.settle_all([], turn)
@@ -382,16 +396,17 @@ class BatchWork:
             if not turn.claimed[self._lane] or len(claims) >= most:
                 break
         if turn.over_budget:
-            work.stop_over(
-                turn.over_budget, sorted(self._left() - {_item(name) for name in asked or ()})
+            work.fail_over_budget(
+                turn.over_budget,
+                sorted(self._remaining_items() - {_item_no(name) for name in asked or ()}),
             )
         return claims, (turn.n_leased or 0) + (turn.n_open or 0)
 
-    def _note(self, replies: Mapping[Claim, Reply]) -> None:
+    def _record_replies(self, replies: Mapping[Claim, Reply]) -> None:
         attempts: list[Attempt] = []
         for claim, reply in replies.items():
             item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
-            attempt = attempt_of(
+            attempt = build_attempt(
                 item, claim, request, reply, self.work.params, utc_now(), 0.0, self._rng
             )
             attempts.append(replace(attempt, not_before=None))
@@ -404,9 +419,9 @@ class BatchWork:
         ledger = self.work.ledger
         self.work.settle_all(
             attempts,
-            persistently(
+            persist_with_retry(
                 self.work,
-                ledger.turn,
+                ledger.settle_and_claim,
                 self.work.run_id,
                 self.work.owner,
                 attempts,
@@ -416,25 +431,27 @@ class BatchWork:
             ),
         )
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+    async def _call_with_retry(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What it gives, tried again where that may help; None and `closed` where it does not."""
         for n_tries in range(1, self.work.params.max_attempts + 1):
             try:
                 return await ask()
-            except self._backend.errors() as cause:
-                reply = await self._backend.told(cause)
+            except self._backend.error_types() as cause:
+                reply = await self._backend.classify_error(cause)
             if reply.outcome == "terminal":
                 break
-            if not await self._waited(reply, n_tries):
+            if not await self._wait_before_retry(reply, n_tries):
                 return None
         self.closed = reply
         return None
 
-    async def _read_patiently(self, batch: Batch, read: Callable[[], Awaitable[T]]) -> T | None:
+    async def _read_with_retry(
+        self, batch: OpenAIBatch, read: Callable[[], Awaitable[T]]
+    ) -> T | None:
         """Of a batch that was submitted, and may be paid for: what cannot be read of it yet is left
         for later, not asked for anew.
         """
-        found = await self._patiently(read)
+        found = await self._call_with_retry(read)
         why = self.closed
         if (
             found is None
@@ -443,13 +460,13 @@ class BatchWork:
             and why.outcome == "retryable"
             and not batch.is_old
         ):
-            self._park_awhile(
+            self._pause_until_next_poll(
                 f"{batch.batch_id} cannot be read yet: {why.error}. It is read later, and nothing "
                 "in it asked for anew."
             )
         return found
 
-    async def _waited(self, reply: Reply, n_tries: int) -> bool:
+    async def _wait_before_retry(self, reply: Reply, n_tries: int) -> bool:
         """Before the next try, unless the provider asks for more than a run waits: then the lane is
         parked.
         """
@@ -459,7 +476,7 @@ class BatchWork:
                 f"{self._lane[0]} asks to be left alone for {reply.wait_s:,.0f} s; a run waits "
                 f"{params.max_pause_s:,.0f} s at most (max_pause_s)."
             )
-            self._park(reply.wait_s, why)
+            self._pause_lane(reply.wait_s, why)
             return False
         await asyncio.sleep(
             reply.wait_s if reply.wait_s is not None else params.backoff(n_tries, self._rng)
@@ -467,5 +484,5 @@ class BatchWork:
         return True
 
 
-def _item(name: str) -> int:
+def _item_no(name: str) -> int:
     return int(name.partition("-")[0])

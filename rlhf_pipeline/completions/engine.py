@@ -14,15 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.completions.asked import Asked, CompletionParams, lane_of
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult, HostedBackend
 from rlhf_pipeline.completions.batch_work import BatchWork
+from rlhf_pipeline.completions.callbacks import GuardedCallback, OnItem
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
-from rlhf_pipeline.completions.results import failure_of, in_rounds, unsettled_of
-from rlhf_pipeline.completions.watching import OnItem, Watcher
-from rlhf_pipeline.completions.workers import Work, complete_in_batches, in_a_loop, run_hosted
+from rlhf_pipeline.completions.request_plan import CompletionParams, RequestPlan, lane_of
+from rlhf_pipeline.completions.results import complete_in_rounds, failure_of, unsettled_items
+from rlhf_pipeline.completions.workers import (
+    CompletionWork,
+    complete_in_batches,
+    run_hosted,
+    run_in_event_loop,
+)
 from rlhf_pipeline.errors import (
     BackendUnavailable,
     CompletionError,
@@ -33,11 +38,11 @@ from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.protocols import (
     CompletionCache,
     Lane,
+    LedgerSettlement,
     Progress,
-    Settled,
     Spending,
     WorkLedger,
-    silent,
+    ignore_progress,
 )
 from rlhf_pipeline.records import content_id
 
@@ -49,7 +54,7 @@ class Generation:
     """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed
     by reason.
 
-    `unheard` is the error of whoever was told of the texts while they were made, who heard no more
+    `callback_error` is the error of whoever was told of the texts while they were made, who heard no more
     from then on.
     """
 
@@ -60,7 +65,7 @@ class Generation:
     n_cached: int
     n_attempts: int
     seconds: float
-    unheard: Exception | None = None
+    callback_error: Exception | None = None
 
     @property
     def cost(self) -> float:
@@ -84,7 +89,7 @@ def complete_prompts(
     params: CompletionParams,
     *,
     cache: CompletionCache | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> pd.DataFrame:
     """`params.k` completions of each row of `prompts` (PROMPTS), as COMPLETIONS in the order of the
     prompts, with no ledger but this call's.
@@ -104,7 +109,7 @@ def generate(
     calls: CallParams | None = None,
     asset: str = "completions",
     origin: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     on_text: OnItem | None = None,
     rng: random.Random | None = None,
 ) -> Generation:
@@ -124,7 +129,7 @@ def generate(
     written. An error of `on_text` ends nothing: it is in the result.
     """
     calls = calls or CallParams()
-    asked = Asked(check_frame(prompts, PROMPTS), backends, params, calls)
+    asked = RequestPlan(check_frame(prompts, PROMPTS), backends, params, calls)
     run_id = content_id("run", asset, list(asked.keys))
     record = json.dumps({
         "params": params.model_dump(),
@@ -134,23 +139,23 @@ def generate(
     began = perf_counter()
     ledger.start(run_id, asked.items, asset=asset, record=record, origin=origin)
     n = len(asked.items)
-    watcher = None if on_text is None else Watcher(on_text)
+    watcher = None if on_text is None else GuardedCallback(on_text)
 
     def ask() -> None:
         left, lost = set[int](), Counter[int]()
-        for one in ledger.settled(run_id):
+        for one in ledger.item_states(run_id):
             if one.state in ("open", "leased"):
                 left.add(one.item_no)
             elif one.state == "failed":
                 lost[one.item_no // asked.n_of_prompt] += 1
         if left:
-            _work(
+            _complete_remaining(
                 run_id, asked, backends, params, calls, ledger, left, lost, progress, watcher, rng
             )
         else:
             progress(n, n, "made before")
 
-    made = in_rounds(ledger, run_id, n, ask, lambda: _read(asked, ledger, run_id))
+    made = complete_in_rounds(ledger, run_id, n, ask, lambda: _read_results(asked, ledger, run_id))
     ledger.end(run_id)
     if n and made.kinds.total() == n:
         named = ", ".join(f"{backend.name} ({backend.model_version})" for backend in backends)
@@ -160,18 +165,18 @@ def generate(
     return Generation(
         run_id=run_id,
         frame=made.frame,
-        spent=ledger.spent(run_id),
+        spent=ledger.spending(run_id),
         kinds=dict(made.kinds.most_common()),
         n_cached=made.n_cached,
         n_attempts=made.n_attempts,
         seconds=perf_counter() - began,
-        unheard=None if watcher is None else watcher.failed,
+        callback_error=None if watcher is None else watcher.failed,
     )
 
 
-def _work(
+def _complete_remaining(
     run_id: str,
-    asked: Asked,
+    asked: RequestPlan,
     backends: Sequence[CompletionBackend],
     params: CompletionParams,
     calls: CallParams,
@@ -195,12 +200,12 @@ def _work(
             "apart. Name each once."
         )
     total, n_before, began = len(asked.items), len(left), perf_counter()
-    parts = {lane: _part(run_id, asked, calls, ledger, left, {lane}) for lane in local}
-    network = _part(run_id, asked, calls, ledger, left, set(hosted))
+    parts = {lane: _work_of_lanes(run_id, asked, calls, ledger, left, {lane}) for lane in local}
+    network = _work_of_lanes(run_id, asked, calls, ledger, left, set(hosted))
     network.least, network.n_of_prompt, network.lost = asked.least, asked.n_of_prompt, lost
     left.clear()  # the parts have it: of a hundred thousand prompts that is memory
 
-    def told() -> None:
+    def report_progress() -> None:
         works = [network, *parts.values()]
         n_left, n_failed = (
             sum(len(work.left) + len(work.parked) for work in works),
@@ -209,14 +214,16 @@ def _work(
         progress(
             total - n_left,
             total,
-            _note(n_before - n_left, n_failed, perf_counter() - began, network if hosted else None),
+            _progress_note(
+                n_before - n_left, n_failed, perf_counter() - began, network if hosted else None
+            ),
         )
 
     unavailable: dict[Lane, str] = {}
     for work in (network, *parts.values()):
-        work.told = told
+        work.on_settled = report_progress
     if network.left and calls.batch:
-        unavailable |= _by_batches(network, hosted, rng)
+        unavailable |= _complete_by_batches(network, hosted, rng)
     elif network.left:
         unavailable |= {
             lane: str(reply.error)
@@ -225,8 +232,8 @@ def _work(
     for lane, backend in local.items():
         complete_in_batches(parts[lane], backend, lane, params.batch_size, on_text)
     if network.parked_until is not None:
-        why = _said(unavailable)
-        ledger.park(run_id, network.parked_until, why)
+        why = _join_reasons(unavailable)
+        ledger.pause(run_id, network.parked_until, why)
         raise ProviderParked(
             f"{why} {len(network.parked):,} of {total:,} completions wait until "
             f"{network.parked_until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor "
@@ -234,18 +241,18 @@ def _work(
             "started again."
         )
     if unavailable and len(unavailable) == len(backends):
-        if not unsettled_of(ledger, run_id):
+        if not unsettled_items(ledger, run_id):
             ledger.end(run_id)  # once it is mended, all that failed is open again
-        raise BackendUnavailable(_said(unavailable))
+        raise BackendUnavailable(_join_reasons(unavailable))
 
 
-def _said(unavailable: Mapping[Lane, str]) -> str:
+def _join_reasons(unavailable: Mapping[Lane, str]) -> str:
     """Why, once: what closes a provider closes all its models."""
     return " ".join(dict.fromkeys(unavailable.values()))
 
 
-def _by_batches(
-    network: Work, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None
+def _complete_by_batches(
+    network: CompletionWork, hosted: Mapping[Lane, HostedBackend], rng: random.Random | None
 ) -> dict[Lane, str]:
     """One provider after the other; those that were given up or parked, and why."""
     closed: dict[Lane, str] = {}
@@ -256,45 +263,47 @@ def _by_batches(
                 "openai_compatible."
             )
         batched = BatchWork(network, lane, backend, rng)
-        in_a_loop(batched.run)
+        run_in_event_loop(batched.run)
         if batched.closed is not None:
             closed[lane] = str(batched.closed.error)
     return closed
 
 
-def _part(
+def _work_of_lanes(
     run_id: str,
-    asked: Asked,
+    asked: RequestPlan,
     calls: CallParams,
     ledger: WorkLedger,
     left: set[int],
     lanes: set[Lane],
-) -> Work:
+) -> CompletionWork:
     """What is left of some lanes."""
     mine = {i for i in left if lane_of(asked.backend(i)) in lanes}
-    return Work(run_id, ledger, asked.items, asked.requests, calls, mine)
+    return CompletionWork(run_id, ledger, asked.items, asked.requests, calls, mine)
 
 
-def _note(n_made: int, n_failed: int, seconds: float, network: Work | None) -> str:
+def _progress_note(
+    n_made: int, n_failed: int, seconds: float, network: CompletionWork | None
+) -> str:
     """What beside the count is worth watching: of providers the rate and the spending."""
     parts = [f"{n_failed} failed"] if n_failed else []
     if network is not None:
         parts.append(f"{n_made / max(seconds, 1e-9):.1f}/s")
         if network.params.prompt_price is not None or network.params.completion_price is not None:
             spent = sum(
-                s.cost + s.cost_unknown for s in network.ledger.spent(network.run_id).values()
+                s.cost + s.cost_unknown for s in network.ledger.spending(network.run_id).values()
             )
             parts.append(f"{spent / 1e9:.4f} spent")
     return ", ".join(parts)
 
 
 @dataclass
-class _Read:
+class _RunFrame:
     """What a run came to, by the ledger: COMPLETIONS of it, unless an item is open yet or its text
     is gone from the store; and counts.
     """
 
-    frame: pd.DataFrame = field(default_factory=COMPLETIONS.empty)
+    frame: pd.DataFrame = field(default_factory=COMPLETIONS.empty_frame)
     gone: list[int] = field(default_factory=list)
     n_unsettled: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -303,12 +312,12 @@ class _Read:
     n_attempts: int = 0
 
 
-def _read(asked: Asked, ledger: WorkLedger, run_id: str) -> _Read:
+def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFrame:
     """Piece by piece: of a hundred thousand prompts, rows as Python keeps them would fill a
     gigabyte.
     """
-    read, pieces, ids = _Read(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
-    items = iter(ledger.settled(run_id))
+    read, pieces, ids = _RunFrame(), list[pd.DataFrame](), list[npt.NDArray[np.bytes_]]()
+    items = iter(ledger.item_states(run_id))
     while some := list(islice(items, ROWS_AT_ONCE)):
         for one in some:
             read.n_cached += one.is_cached
@@ -353,7 +362,9 @@ def _read(asked: Asked, ledger: WorkLedger, run_id: str) -> _Read:
     return read
 
 
-def _row(asked: Asked, settled: Settled, result: CompletionResult | None) -> dict[str, object]:
+def _row(
+    asked: RequestPlan, settled: LedgerSettlement, result: CompletionResult | None
+) -> dict[str, object]:
     request, backend = asked.requests[settled.item_no], asked.backend(settled.item_no)
     result = result or failure_of(settled)
     text = (result.text or "") if result.error is None else ""

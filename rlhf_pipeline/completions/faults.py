@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from rlhf_pipeline.completions.base import Reply
-from rlhf_pipeline.completions.secrecy import told
+from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import utc_now
 
@@ -24,7 +24,7 @@ DATE_SLACK_S = 1.0  # an HTTP date has whole seconds: without it a call may come
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """What is done about it and what it may have cost. `is_fault` counts against the item's
     attempts, `closes` ends the provider.
     """
@@ -38,52 +38,58 @@ class Kind:
 
 # Every state that a call can end in but success; the name stands in the ledger, in the item's row
 # and in the asset's metadata.
-KINDS: dict[str, Kind] = {
-    "rate_limited": Kind("retryable", "none", "429: too many requests or tokens", is_fault=False),
-    "overloaded": Kind(
+KINDS: dict[str, FaultKind] = {
+    "rate_limited": FaultKind(
+        "retryable", "none", "429: too many requests or tokens", is_fault=False
+    ),
+    "overloaded": FaultKind(
         "retryable", "none", "529, or an error that says so: the provider is full", is_fault=False
     ),
-    "conflict": Kind("retryable", "none", "409: somebody else holds a lock"),
-    "server_error": Kind("retryable", "none", "any other 5xx, and 408"),
-    "unreachable": Kind("retryable", "none", "no connection: nothing was sent"),
-    "timeout": Kind("retryable", "unknown", "no answer in time"),
-    "dropped": Kind("retryable", "unknown", "the connection ended before an answer came"),
-    "cut": Kind(
+    "conflict": FaultKind("retryable", "none", "409: somebody else holds a lock"),
+    "server_error": FaultKind("retryable", "none", "any other 5xx, and 408"),
+    "unreachable": FaultKind("retryable", "none", "no connection: nothing was sent"),
+    "timeout": FaultKind("retryable", "unknown", "no answer in time"),
+    "dropped": FaultKind("retryable", "unknown", "the connection ended before an answer came"),
+    "cut": FaultKind(
         "retryable", "unknown", "an answer that broke off, or a stream without a finish reason"
     ),
-    "html": Kind(
+    "html": FaultKind(
         "retryable", "unknown", "a web page where an answer should be, as proxies send it"
     ),
-    "invalid_utf8": Kind("retryable", "unknown", "bytes that are no text"),
-    "garbled": Kind("retryable", "unknown", "no JSON, or not that of an answer"),
-    "cancelled": Kind(
+    "invalid_utf8": FaultKind("retryable", "unknown", "bytes that are no text"),
+    "garbled": FaultKind("retryable", "unknown", "no JSON, or not that of an answer"),
+    "cancelled": FaultKind(
         "retryable", "unknown", "this side gave up: the run was ended", is_fault=False
     ),
-    "bad_request": Kind("terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"),
-    "content_filter": Kind("terminal", "metered", "stopped by the provider's filter"),
-    "refusal": Kind("terminal", "metered", "the model would not"),
-    "empty": Kind("terminal", "metered", "an answer without text"),
-    "oversized": Kind("terminal", "unknown", "an answer of a megabyte or more"),
-    "unstorable": Kind(
+    "bad_request": FaultKind(
+        "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"
+    ),
+    "content_filter": FaultKind("terminal", "metered", "stopped by the provider's filter"),
+    "refusal": FaultKind("terminal", "metered", "the model would not"),
+    "empty": FaultKind("terminal", "metered", "an answer without text"),
+    "oversized": FaultKind("terminal", "unknown", "an answer of a megabyte or more"),
+    "unstorable": FaultKind(
         "terminal", "metered", "a text with NUL or half a character, which no database keeps"
     ),
-    "backend_error": Kind("terminal", "none", "a backend on this machine said why it could not"),
-    "wrong_key": Kind("terminal", "none", "401 or 403: the key is refused", closes=True),
-    "unknown_model": Kind("terminal", "none", "404: no such model or address", closes=True),
-    "no_credit": Kind(
+    "backend_error": FaultKind(
+        "terminal", "none", "a backend on this machine said why it could not"
+    ),
+    "wrong_key": FaultKind("terminal", "none", "401 or 403: the key is refused", closes=True),
+    "unknown_model": FaultKind("terminal", "none", "404: no such model or address", closes=True),
+    "no_credit": FaultKind(
         "terminal", "none", "402, or 429 insufficient_quota: the account is empty", closes=True
     ),
-    "long_wait": Kind(
+    "long_wait": FaultKind(
         "retryable",
         "none",
         "asked to wait for longer than a run waits: it is parked",
         is_fault=False,
         closes=True,
     ),
-    "budget": Kind(
+    "budget": FaultKind(
         "terminal", "none", "the next call could exceed a budget: not made", closes=True
     ),
-    "unavailable": Kind(
+    "unavailable": FaultKind(
         "terminal",
         "none",
         "the provider was closed before this one's turn: not called",
@@ -136,12 +142,14 @@ def fault(kind: str, error: str, **more: Any) -> Reply:
     )
 
 
-def refused(
+def http_fault(
     status: int, said: str, code: str | None, headers: Mapping[str, str], now: datetime
 ) -> Reply:
     """The Reply of an HTTP status of 400 and above."""
     wait_s = waiting_time(headers, now)
-    return fault(_kind_of(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s)
+    return fault(
+        _classify_status(status, code), f"HTTP {status}: {said}", status=status, wait_s=wait_s
+    )
 
 
 CURES = {
@@ -151,7 +159,7 @@ CURES = {
 }
 
 
-def refused_by(
+def provider_fault(
     model: str,
     where: str,
     status: int,
@@ -168,9 +176,9 @@ def refused_by(
         (word for word in (error.get("code"), error.get("type")) if isinstance(word, str) and word),
         None,
     )
-    reply = refused(
+    reply = http_fault(
         status,
-        f"{where}: {told(error.get('message') or dict(error), *secrets)}",
+        f"{where}: {redact(error.get('message') or dict(error), *secrets)}",
         word,
         headers,
         utc_now(),
@@ -191,7 +199,7 @@ def status_of(error: Mapping[str, Any]) -> int:
     (429, 400, 500)
     """
     for said in (error.get("code"), error.get("type")):
-        number = _number(said) if isinstance(said, str) else said
+        number = _parse_number(said) if isinstance(said, str) else said
         if isinstance(number, int | float) and 400 <= number < 600:
             return int(number)
         if isinstance(said, str) and said.lower() in STATUSES:
@@ -199,7 +207,7 @@ def status_of(error: Mapping[str, Any]) -> int:
     return 500
 
 
-def _kind_of(status: int, code: str | None) -> str:
+def _classify_status(status: int, code: str | None) -> str:
     if code in NO_CREDIT or status == 402:
         return "no_credit"
     if code in OVERLOADED or status == 529:
@@ -232,25 +240,25 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     >>> waiting_time({"retry-after": "soon"}, now) is None
     True
     """
-    told_at = _moment(headers.get("date", "")) or now
-    milliseconds = _number(headers.get("retry-after-ms"))
+    told_at = _parse_http_date(headers.get("date", "")) or now
+    milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return _meant(milliseconds / 1000, told_at)
+        return _normalise_wait(milliseconds / 1000, told_at)
     said = headers.get("retry-after")
-    seconds = _number(said)
+    seconds = _parse_number(said)
     if seconds is not None:
-        return _meant(seconds, told_at)
-    until = _moment(said or "")
+        return _normalise_wait(seconds, told_at)
+    until = _parse_http_date(said or "")
     if until is None:
         return None
     return min(LONGEST_WAIT_S, max(0.0, (until - told_at).total_seconds()) + DATE_SLACK_S)
 
 
-def _meant(seconds: float, told_at: datetime) -> float:
+def _normalise_wait(seconds: float, told_at: datetime) -> float:
     """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in
     milliseconds.
 
-    >>> _meant(1767268830, datetime(2026, 1, 1, 12, tzinfo=UTC)), _meant(1767268830_000, datetime(2026, 1, 1, 12, tzinfo=UTC))
+    >>> _normalise_wait(1767268830, datetime(2026, 1, 1, 12, tzinfo=UTC)), _normalise_wait(1767268830_000, datetime(2026, 1, 1, 12, tzinfo=UTC))
     (31.0, 31.0)
     """
     for moment in (seconds, seconds / 1000):
@@ -259,7 +267,7 @@ def _meant(seconds: float, told_at: datetime) -> float:
     return min(seconds, LONGEST_WAIT_S)
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
@@ -267,7 +275,7 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_http_date(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
     except (TypeError, ValueError):
@@ -278,11 +286,11 @@ def _moment(text: str) -> datetime | None:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
+def seconds_until_quota_resets(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds until a provider whose answer says that nothing remains lets more in; None where
     something remains, or nothing is said.
 
-    >>> exhausted_for({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, datetime(2026, 1, 1, tzinfo=UTC))
+    >>> seconds_until_quota_resets({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, datetime(2026, 1, 1, tzinfo=UTC))
     90.0
     """
     waits = []
@@ -292,17 +300,17 @@ def exhausted_for(headers: Mapping[str, str], now: datetime) -> float | None:
             (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset"),
         ):
             if (
-                _number(headers.get(left)) == 0
-                and (wait := _until(headers.get(reset, ""), now)) is not None
+                _parse_number(headers.get(left)) == 0
+                and (wait := _seconds_until(headers.get(reset, ""), now)) is not None
             ):
                 waits.append(wait)
     return max(waits, default=None)
 
 
-def _until(text: str, now: datetime) -> float | None:
+def _seconds_until(text: str, now: datetime) -> float | None:
     """`6m0s`, `20ms`, `1.5` or a moment, in ISO or counted from 1970, as seconds from now."""
-    if (seconds := _number(text)) is not None:
-        return _meant(seconds, now)
+    if (seconds := _parse_number(text)) is not None:
+        return _normalise_wait(seconds, now)
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhd])", text)
     if parts and "".join(n + unit for n, unit in parts) == text:
         return min(LONGEST_WAIT_S, sum(float(n) * _UNITS[unit] for n, unit in parts))

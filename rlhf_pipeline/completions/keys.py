@@ -17,7 +17,7 @@ SEALED = "gAAAA"  # how every Fernet token begins: its version, and the highest 
 LONGEST = 10_000  # bytes of a file that may be a key
 
 
-def new_sealing_key() -> SecretStr:
+def generate_sealing_key() -> SecretStr:
     """One at random, for `Settings.sealing_key`."""
     from cryptography.fernet import Fernet
 
@@ -45,9 +45,9 @@ def provider_key(settings: Settings) -> SecretStr | None:
     ConfigurationError, with nothing of the key in it.
     """
     if settings.api_key is not None or settings.api_key_file is None:
-        return one_key(settings.api_key)
+        return clean_key(settings.api_key)
     path = settings.api_key_file
-    text = _text(path)
+    text = _read_key_file(path)
     if not text.startswith(SEALED):
         return SecretStr(text)
     if settings.sealing_key is None:
@@ -58,7 +58,7 @@ def provider_key(settings: Settings) -> SecretStr | None:
     from cryptography.fernet import InvalidToken
 
     try:
-        return one_key(
+        return clean_key(
             SecretStr(_cipher(settings.sealing_key).decrypt(text).decode()),
             f"{path} (api_key_file), opened,",
         )
@@ -69,7 +69,7 @@ def provider_key(settings: Settings) -> SecretStr | None:
         ) from None
 
 
-def one_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> SecretStr | None:
+def clean_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> SecretStr | None:
     """The key without the white space around it that `echo` and editors leave; no key where nothing
     else is there.
 
@@ -84,7 +84,7 @@ def one_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> Sec
     return SecretStr(text) if text else None
 
 
-def _text(path: Path) -> str:
+def _read_key_file(path: Path) -> str:
     """What stands in the file. No cause is kept: a traceback would show what was read."""
     try:
         with path.open("rb") as file:

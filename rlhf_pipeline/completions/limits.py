@@ -134,7 +134,7 @@ class CallParams(BaseModel):
         price = n_prompt_tokens * (self.prompt_price or 0) + n_tokens * (self.completion_price or 0)
         return math.ceil(round(price * 1000, 6))
 
-    def most(self, request: CompletionRequest) -> int:
+    def max_cost(self, request: CompletionRequest) -> int:
         """The most that one call for this can cost: a token is a byte at least."""
         return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
-from rlhf_pipeline.policy.loading import Generated, Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
 OnRow = Callable[[int, str], None]  # told pieces of one request's text
 
@@ -66,7 +66,11 @@ def _complete(
     lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
     # A prompt that does not fit must not take its batch along.
     fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
-    heard = None if on_text is None else partial(_told, on_text, [number for number, _ in fitting])
+    heard = (
+        None
+        if on_text is None
+        else partial(_forward_text, on_text, [number for number, _ in fitting])
+    )
     started = time.perf_counter()
     made = iter(_generate(policy, [r for _, r in fitting], max_tokens, heard) if fitting else [])
     share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
@@ -88,13 +92,13 @@ def _complete(
         )
 
 
-def _told(on_text: OnRow, numbers: Sequence[int], row: int, piece: str) -> None:
+def _forward_text(on_text: OnRow, numbers: Sequence[int], row: int, piece: str) -> None:
     on_text(numbers[row], piece)
 
 
 def _generate(
     policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int, on_text: OnRow | None
-) -> list[Generated]:
+) -> list[GeneratedText]:
     return policy.generate(
         [r.prompt for r in requests],
         temperature=[r.temperature for r in requests],

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rlhf_pipeline.completions.base import CompletionRequest, Reply
 from rlhf_pipeline.completions.faults import MOMENTS, fault
-from rlhf_pipeline.completions.secrecy import told
-from rlhf_pipeline.completions.wire import Unreadable, parsed
+from rlhf_pipeline.completions.redaction import redact
+from rlhf_pipeline.completions.responses import UnreadableResponse, parse_answer
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -45,7 +45,7 @@ CROWDED = "token_limit_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class OpenAIBatch:
     """One that was submitted. `error` says why it failed as a whole, `is_crowded` that there was no
     room for so much beside what is under way; `is_marked` that its metadata say whose it is;
     `n_requests` how many it has at least, `n_made` how many of them succeeded, where that is said.
@@ -124,7 +124,7 @@ class OpenAIBatches:
         self._where = where
         self._secrets = secrets
 
-    async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> Batch:
+    async def submit(self, named: Mapping[str, CompletionRequest], run_id: str) -> OpenAIBatch:
         """One batch of these. It exists, marked with the run, once this returns; killed before, at
         most a file was left behind.
         """
@@ -142,35 +142,37 @@ class OpenAIBatches:
         made = await self._client.batches.create(
             input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata=metadata
         )
-        return self._batch(made, run_id)
+        return self._build_batch(made, run_id)
 
-    async def of_run(self, run_id: str, made: Sequence[str] = ()) -> list[Batch]:
+    async def list_for_run(self, run_id: str, made: Sequence[str] = ()) -> list[OpenAIBatch]:
         """Those listed that were submitted for a run, in whichever process; and those `made` by
         this one, whatever their metadata say.
         """
-        found = [self._batch(one, run_id) async for one in self._client.batches.list(limit=100)]
+        found = [
+            self._build_batch(one, run_id) async for one in self._client.batches.list(limit=100)
+        ]
         return [batch for batch in found if batch.is_marked or batch.batch_id in made]
 
-    async def one(self, batch_id: str, run_id: str) -> Batch:
+    async def retrieve(self, batch_id: str, run_id: str) -> OpenAIBatch:
         """Of which only the id is known."""
-        return self._batch(await self._client.batches.retrieve(batch_id), run_id)
+        return self._build_batch(await self._client.batches.retrieve(batch_id), run_id)
 
-    async def names(self, batch: Batch) -> set[str]:
+    async def fetch_names(self, batch: OpenAIBatch) -> set[str]:
         """What it asks for; nothing where the file that says so is gone. Raises Unreadable for a
         file that is not whole: what is missing there would be asked for, and paid, again."""
-        lines = await self._lines(batch.input_file)
+        lines = await self._fetch_lines(batch.input_file)
         names = set() if lines is None else {name for name, _ in lines.named}
         if lines is None or (names and lines.is_whole and len(names) >= batch.n_requests):
             return names
         if batch.is_old:
             return set()
-        raise Unreadable(
+        raise UnreadableResponse(
             "garbled",
             f"does not show all of {batch.input_file}, which says what {batch.batch_id} asks for",
         )
 
-    async def replies(
-        self, batch: Batch, names: Collection[str], *, is_last: bool = False
+    async def fetch_replies(
+        self, batch: OpenAIBatch, names: Collection[str], *, is_last: bool = False
     ) -> dict[str, Reply]:
         """What came of one that is over, by name: of all these `names`, unless it failed as a
         whole. What stands in no file of one that did not come to its end was not done, and is not
@@ -183,7 +185,7 @@ class OpenAIBatches:
         for file in (batch.output_file, batch.error_file):
             if file is None:
                 continue
-            if (lines := await self._lines(file)) is None:
+            if (lines := await self._fetch_lines(file)) is None:
                 absent.append(file)
                 continue
             is_whole = is_whole and lines.is_whole
@@ -194,7 +196,9 @@ class OpenAIBatches:
             for name, line in lines.named:
                 # A file of errors takes nothing back of what was made.
                 if name not in replies or replies[name].outcome != "succeeded":
-                    replies[name] = line if isinstance(line, Reply) else self._reply(batch, line)
+                    replies[name] = (
+                        line if isinstance(line, Reply) else self._parse_reply(batch, line)
+                    )
                 if _is_made(line):
                     read.add(name)
         if batch.error is not None and not absent:
@@ -205,18 +209,18 @@ class OpenAIBatches:
         is_all = replies.keys() >= set(names) if names else bool(replies) and not are_made_missing
         if not is_all and not batch.is_old:
             if absent:
-                raise Unreadable(
+                raise UnreadableResponse(
                     "garbled", f"does not show {absent[0]} yet, a result of {batch.batch_id}"
                 )
             if spoilt:
-                raise Unreadable(
+                raise UnreadableResponse(
                     "garbled",
                     f"shows nothing that can be read in {spoilt[0]}, a result of {batch.batch_id}",
                 )
         if not (is_all or is_last or absent or spoilt) and (
             are_made_missing or batch.may_lack_lines
         ):
-            raise Unreadable(
+            raise UnreadableResponse(
                 "garbled", f"shows {len(replies)} results of {batch.batch_id}, and not all"
             )
         if absent:
@@ -236,7 +240,7 @@ class OpenAIBatches:
             )
         return dict.fromkeys(names, why) | replies
 
-    def _reply(self, batch: Batch, line: Mapping[str, Any]) -> Reply:
+    def _parse_reply(self, batch: OpenAIBatch, line: Mapping[str, Any]) -> Reply:
         answer, error = line.get("response"), line.get("error")
         if isinstance(answer, dict) and isinstance(answer.get("body"), dict):
             status = answer.get("status_code") or 200
@@ -245,16 +249,16 @@ class OpenAIBatches:
             return fault(
                 "garbled",
                 f"The batch {batch.batch_id} has an answer whose status is "
-                f"{told(repr(status), *self._secrets)}.",
+                f"{redact(repr(status), *self._secrets)}.",
             )
         # expired or cancelled before its turn
         said = (error.get("message") if isinstance(error, dict) else error) or "no answer"
         return fault(
             "server_error",
-            f"The batch {batch.batch_id} did not come to it: {told(said, *self._secrets)}",
+            f"The batch {batch.batch_id} did not come to it: {redact(said, *self._secrets)}",
         )
 
-    async def _lines(self, file_id: str) -> _Lines | None:
+    async def _fetch_lines(self, file_id: str) -> _Lines | None:
         """None where there is no such file: it is deleted, kept no longer, or not there yet."""
         from openai import APIStatusError
 
@@ -265,12 +269,12 @@ class OpenAIBatches:
                 return None
             raise
         lines = [line for line in content.split(b"\n") if line.strip()]
-        named = [(name, line) for name, line in map(self._named, lines) if name is not None]
+        named = [(name, line) for name, line in map(self._parse_line, lines) if name is not None]
         return _Lines(named, len(named) == len(lines), not lines)
 
-    def _named(self, line: bytes) -> tuple[str | None, dict[str, Any] | Reply]:
+    def _parse_line(self, line: bytes) -> tuple[str | None, dict[str, Any] | Reply]:
         """A line and whose it is, held to what any answer is held to."""
-        found = parsed(line, "", self._where, self._secrets)
+        found = parse_answer(line, "", self._where, self._secrets)
         shown: object = found
         if isinstance(found, Reply):  # which may have its name all the same
             try:
@@ -280,7 +284,7 @@ class OpenAIBatches:
         name = shown.get("custom_id") if isinstance(shown, dict) else None
         return name if isinstance(name, str) else None, found
 
-    def _batch(self, found: "Told", run_id: str) -> Batch:
+    def _build_batch(self, found: "Told", run_id: str) -> OpenAIBatch:
         errors = (
             found.errors.data
             if found.status == "failed" and found.errors is not None and found.errors.data
@@ -291,16 +295,16 @@ class OpenAIBatches:
         n_made = getattr(found.request_counts, "completed", None)
         total = getattr(found.request_counts, "total", None)
         n_requests = str(metadata.get(N_REQUESTS, total))
-        created_at, ended_at = _moment(found.created_at), _ended_at(found)
+        created_at, ended_at = _parse_moment(found.created_at), _ended_at(found)
         took_s = None if created_at is None or ended_at is None else ended_at - created_at
-        batch = Batch(
+        batch = OpenAIBatch(
             batch_id=found.id,
             status=found.status,
             is_over=found.status in OVER,
             input_file=found.input_file_id,
             output_file=found.output_file_id or None,
             error_file=found.error_file_id or None,
-            error="; ".join(told(one.message, *self._secrets) for one in errors)
+            error="; ".join(redact(one.message, *self._secrets) for one in errors)
             if found.status == "failed"
             else None,
             is_crowded=any(one.code == CROWDED for one in errors),
@@ -308,7 +312,7 @@ class OpenAIBatches:
             n_requests=int(n_requests) if n_requests.isdecimal() else 1,
             n_made=n_made if isinstance(n_made, int) else None,
             created_at=created_at,
-            submitted_at=_moment(metadata.get(MADE_AT)),
+            submitted_at=_parse_moment(metadata.get(MADE_AT)),
             took_s=took_s if took_s is not None and 0 <= took_s <= ODD_S else None,
         )
         if batch.is_old:
@@ -343,7 +347,7 @@ def _is_made(line: Mapping[str, Any] | Reply) -> bool:
 def _ended_at(found: "Told") -> float | None:
     """When a batch ended, as the provider says; the newest of what it calls so."""
     ends = map(
-        _moment,
+        _parse_moment,
         (
             found.completed_at,
             found.expired_at,
@@ -355,10 +359,10 @@ def _ended_at(found: "Told") -> float | None:
     return max((end for end in ends if end is not None), default=None)
 
 
-def _moment(said: object) -> float | None:
+def _parse_moment(said: object) -> float | None:
     """Seconds since 1970 as told, by some servers in milliseconds; None for what is no moment.
 
-    >>> _moment(1767268830), _moment(1767268830_000), _moment("1767268830"), _moment(0), _moment("soon")
+    >>> _parse_moment(1767268830), _parse_moment(1767268830_000), _parse_moment("1767268830"), _parse_moment(0), _parse_moment("soon")
     (1767268830.0, 1767268830.0, 1767268830.0, None, None)
     """
     try:

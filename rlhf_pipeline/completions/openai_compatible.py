@@ -12,30 +12,35 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
-from rlhf_pipeline.completions.faults import exhausted_for, fault, refused_by, status_of
-from rlhf_pipeline.completions.keys import one_key
+from rlhf_pipeline.completions.faults import (
+    fault,
+    provider_fault,
+    seconds_until_quota_resets,
+    status_of,
+)
+from rlhf_pipeline.completions.keys import clean_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
-from rlhf_pipeline.completions.results import answers
-from rlhf_pipeline.completions.secrecy import one_address, secrets_of, told
-from rlhf_pipeline.completions.wire import (
-    Heard,
-    Unreadable,
-    begun,
-    billed_as,
+from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
+from rlhf_pipeline.completions.responses import (
+    TextCollector,
+    UnreadableResponse,
     billing_of,
-    completed,
-    count_of,
-    error_of,
-    events,
-    lost,
-    opened,
-    parsed,
-    part_of,
-    rest_of,
-    text_of,
+    build_reply,
+    error_billing_fields,
+    find_error,
+    get_object,
+    get_text,
+    open_client,
+    parse_answer,
+    parse_count,
+    parse_events,
+    partial_reply_fields,
+    read_remaining,
     transport_errors,
+    transport_fault,
 )
+from rlhf_pipeline.completions.results import iterate_results
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -69,8 +74,8 @@ class OpenAICompatibleBackend:
         concurrency: int = 16,
     ) -> None:
         self.model = model
-        self.base_url = one_address(base_url)
-        self.api_key = one_key(api_key)
+        self.base_url = check_address(base_url)
+        self.api_key = clean_key(api_key)
         self.model_version = model_version or model
         self.max_retries = max_retries
         self.timeout_s = timeout_s
@@ -86,11 +91,11 @@ class OpenAICompatibleBackend:
         return provider_of(self.base_url)
 
     @property
-    def _where(self) -> str:
+    def _public_address(self) -> str:
         return address_of(self.base_url)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        return answers(
+        return iterate_results(
             self,
             requests,
             CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency),
@@ -100,42 +105,48 @@ class OpenAICompatibleBackend:
         partial: list[str] = []
         try:
             return await (
-                self._whole(request)
+                self._fetch_whole(request)
                 if on_text is None
-                else self._streamed(request, on_text, partial)
+                else self._stream(request, on_text, partial)
             )
-        except self.errors() as cause:
-            return await self.told(cause, partial)
+        except self.error_types() as cause:
+            return await self.classify_error(cause, partial)
 
-    def errors(self) -> tuple[type[Exception], ...]:
-        """What asking this provider can end in; `told` says what it comes to."""
+    def error_types(self) -> tuple[type[Exception], ...]:
+        """What asking this provider can end in; `classify_error` says what it comes to."""
         from openai import APIError
 
         return (APIError, ValueError, *transport_errors())
 
-    async def told(self, cause: Exception, partial: Sequence[str] = ()) -> Reply:
+    async def classify_error(self, cause: Exception, partial: Sequence[str] = ()) -> Reply:
         from openai import APIStatusError
 
         if isinstance(cause, APIStatusError):
-            return self._refused(
-                cause.status_code, cause.response.headers, await rest_of(cause.response)
+            return self._parse_refusal(
+                cause.status_code, cause.response.headers, await read_remaining(cause.response)
             )
-        return lost(
+        return transport_fault(
             cause.__cause__ or cause,
-            self._where,
+            self._public_address,
             self._secrets,
             partial="".join(partial) if partial else None,
         )
 
     def batches(self) -> OpenAIBatches:
         """The Batch API of this provider, where it has one; within the event loop that asks."""
-        return OpenAIBatches(self._client(), self._body, self._of_batch, self._where, self._secrets)
+        return OpenAIBatches(
+            self._get_client(),
+            self._build_body,
+            self._parse_batch_response,
+            self._public_address,
+            self._secrets,
+        )
 
-    def _of_batch(self, status: int, body: Mapping[str, Any]) -> Reply:
+    def _parse_batch_response(self, status: int, body: Mapping[str, Any]) -> Reply:
         return (
-            self._read(dict(body), status, {})
+            self._parse_completion(dict(body), status, {})
             if status < 400
-            else self._refused(status, {}, json.dumps(body).encode())
+            else self._parse_refusal(status, {}, json.dumps(body).encode())
         )
 
     async def close(self) -> None:
@@ -143,7 +154,7 @@ class OpenAICompatibleBackend:
             client, self._open = self._open[1], None
             await client.close()
 
-    def _client(self) -> "AsyncOpenAI":
+    def _get_client(self) -> "AsyncOpenAI":
         """Of this event loop: connections belong to the loop they were made in."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
@@ -151,9 +162,9 @@ class OpenAICompatibleBackend:
 
             # Servers without authentication take any key; the client insists on one.
             key = self.api_key.get_secret_value() if self.api_key else "none"
-            transport = opened(self.base_url, self.timeout_s)
+            transport = open_client(self.base_url, self.timeout_s)
             client = AsyncOpenAI(
-                base_url=self._where,
+                base_url=self._public_address,
                 api_key=key,
                 max_retries=0,
                 timeout=self.timeout_s,
@@ -162,7 +173,7 @@ class OpenAICompatibleBackend:
             self._open = (loop, client)
         return self._open[1]
 
-    def _body(self, request: CompletionRequest) -> dict[str, Any]:
+    def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
         can = capabilities_of(self.base_url)
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
         body = {
@@ -174,44 +185,49 @@ class OpenAICompatibleBackend:
         }
         return body | ({"seed": request.seed} if can.seed else {})
 
-    async def _whole(self, request: CompletionRequest) -> Reply:
+    async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         import httpx2
 
         # The bytes themselves: the client does not check what it makes models of, and making them
         # costs a third of the call.
-        answer = await self._client().post(
-            "/chat/completions", cast_to=httpx2.Response, body=self._body(request)
+        answer = await self._get_client().post(
+            "/chat/completions", cast_to=httpx2.Response, body=self._build_body(request)
         )
-        found = parsed(
-            answer.content, answer.headers.get("content-type", ""), self._where, self._secrets
+        found = parse_answer(
+            answer.content,
+            answer.headers.get("content-type", ""),
+            self._public_address,
+            self._secrets,
         )
         if isinstance(found, Reply):
             return found
-        return self._read(found, answer.status_code, answer.headers)
+        return self._parse_completion(found, answer.status_code, answer.headers)
 
-    def _read(self, found: dict[str, Any], status: int, headers: Mapping[str, str]) -> Reply:
-        if not found.get("choices") and (error := error_of(found)):  # behind a status of 200
-            return self._failed(
-                status_of(error), headers, error, **billed_as(found.get("usage"), COUNTS)
+    def _parse_completion(
+        self, found: dict[str, Any], status: int, headers: Mapping[str, str]
+    ) -> Reply:
+        if not found.get("choices") and (error := find_error(found)):  # behind a status of 200
+            return self._build_failure(
+                status_of(error), headers, error, **error_billing_fields(found.get("usage"), COUNTS)
             )
         choices = found.get("choices")
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault(
                 "garbled",
-                f"{self._where} did not send a chat completion but {told(found, *self._secrets)!r}",
+                f"{self._public_address} did not send a chat completion but {redact(found, *self._secrets)!r}",
                 status=status,
             )
         self.has_answered = True
         usage = found.get("usage")
         if not choices:
-            return self._empty(f"{self.model} sent no choice.", usage, status)
+            return self._build_empty_reply(f"{self.model} sent no choice.", usage, status)
         message, reason = choices[0].get("message"), str(choices[0].get("finish_reason") or "stop")
         message = message if isinstance(message, dict) else {}
-        return self._judged(
+        return self._build_reply(
             message.get("content"), message.get("refusal"), reason, usage, status, headers
         )
 
-    def _judged(
+    def _build_reply(
         self,
         text: object,
         refusal: object,
@@ -221,9 +237,9 @@ class OpenAICompatibleBackend:
         headers: Mapping[str, str],
     ) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
+        n_prompt, n = (parse_count(counted.get(name)) for name in COUNTS)
         if refusal:
-            said = f"{self.model} refused: {told(refusal, *self._secrets)}"
+            said = f"{self.model} refused: {redact(refusal, *self._secrets)}"
             reply = fault(
                 "refusal",
                 said,
@@ -234,13 +250,15 @@ class OpenAICompatibleBackend:
             )
         else:
             plain = text if isinstance(text, str) else ""
-            reply = completed(plain, reason, n_prompt, n, status, self.model, is_told=bool(counted))
-        wait_s = exhausted_for(headers, utc_now())
+            reply = build_reply(
+                plain, reason, n_prompt, n, status, self.model, is_told=bool(counted)
+            )
+        wait_s = seconds_until_quota_resets(headers, utc_now())
         return reply if wait_s is None else replace(reply, wait_s=wait_s)
 
-    def _empty(self, error: str, usage: object, status: int) -> Reply:
+    def _build_empty_reply(self, error: str, usage: object, status: int) -> Reply:
         counted = usage if isinstance(usage, dict) else {}
-        n_prompt, n = (count_of(counted.get(name)) for name in COUNTS)
+        n_prompt, n = (parse_count(counted.get(name)) for name in COUNTS)
         return fault(
             "empty",
             error,
@@ -250,81 +268,88 @@ class OpenAICompatibleBackend:
             billing=billing_of(usage),
         )
 
-    async def _streamed(
+    async def _stream(
         self, request: CompletionRequest, on_text: OnText, partial: list[str]
     ) -> Reply:
         """Piece by piece; `partial` holds what came, also when this ends in an error. Nothing
         counts without a finish reason.
         """
-        body = self._body(request) | {"stream": True, "stream_options": {"include_usage": True}}
-        heard = Heard(on_text, partial)
+        body = self._build_body(request) | {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        heard = TextCollector(on_text, partial)
         reason: str | None = None
         refusal: list[str] = []
         usage: object = None
         last: object = None  # of the last event
         has_begun = False
-        async with self._client().chat.completions.with_streaming_response.create(**body) as answer:
+        async with self._get_client().chat.completions.with_streaming_response.create(
+            **body
+        ) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
-                found = parsed(
+                found = parse_answer(
                     await answer.read(),
                     answer.headers.get("content-type", ""),
-                    self._where,
+                    self._public_address,
                     self._secrets,
                 )
                 return (
                     found
                     if isinstance(found, Reply)
-                    else self._read(found, answer.status_code, answer.headers)
+                    else self._parse_completion(found, answer.status_code, answer.headers)
                 )
-            async for event in events(answer.iter_bytes(), self._secrets):
+            async for event in parse_events(answer.iter_bytes(), self._secrets):
                 newest = event.get("usage")
-                if error := error_of(event):  # within a stream whose status was 200
+                if error := find_error(event):  # within a stream whose status was 200
                     # A count that more came after is not what is billed.
                     so_far = (
-                        begun(partial, newest or last, COUNTS)
+                        partial_reply_fields(partial, newest or last, COUNTS)
                         if has_begun
-                        else billed_as(newest, COUNTS)
+                        else error_billing_fields(newest, COUNTS)
                     )
-                    return self._failed(status_of(error), answer.headers, error, **so_far)
+                    return self._build_failure(status_of(error), answer.headers, error, **so_far)
                 has_begun, last = True, newest
                 usage = newest or usage
                 choices = event.get("choices") or ()
                 if not isinstance(choices, list | tuple) or any(
                     not isinstance(choice, dict) for choice in choices
                 ):
-                    raise Unreadable(
+                    raise UnreadableResponse(
                         "garbled",
-                        f"streamed choices that are none: {told(choices, *self._secrets)!r}",
+                        f"streamed choices that are none: {redact(choices, *self._secrets)!r}",
                     )
                 for choice in choices:
-                    delta = part_of(choice, "delta")
-                    if piece := text_of(delta, "content"):
+                    delta = get_object(choice, "delta")
+                    if piece := get_text(delta, "content"):
                         heard(piece)
-                    if piece := text_of(delta, "refusal"):
+                    if piece := get_text(delta, "refusal"):
                         refusal.append(piece)
-                    reason = text_of(choice, "finish_reason") or reason
+                    reason = get_text(choice, "finish_reason") or reason
         text = "".join(partial)
         if reason is None:
             return fault(
                 "cut",
-                f"{self._where} ended its stream without a finish reason",
+                f"{self._public_address} ended its stream without a finish reason",
                 partial=text or None,
             )
         self.has_answered = True
-        return self._judged(
+        return self._build_reply(
             text, "".join(refusal), reason, usage, answer.status_code, answer.headers
         )
 
-    def _refused(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        found = parsed(content, "", self._where, self._secrets)
-        return self._failed(
-            status, headers, error_of(found) or {"message": content.decode("utf-8", "replace")}
+    def _parse_refusal(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
+        found = parse_answer(content, "", self._public_address, self._secrets)
+        return self._build_failure(
+            status, headers, find_error(found) or {"message": content.decode("utf-8", "replace")}
         )
 
-    def _failed(
+    def _build_failure(
         self, status: int, headers: Mapping[str, str], error: Mapping[str, Any], **begun: Any
     ) -> Reply:
-        return refused_by(self.model, self._where, status, headers, error, self._secrets, **begun)
+        return provider_fault(
+            self.model, self._public_address, status, headers, error, self._secrets, **begun
+        )
 
     @property
     def _secrets(self) -> Sequence[str]:

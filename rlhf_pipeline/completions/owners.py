@@ -9,16 +9,16 @@ _number = count()
 
 
 @cache
-def _process(pid: int) -> str:
+def _process_name(pid: int) -> str:
     """Host, number and begin of a process: numbers come again."""
     import psutil
 
     return f"{socket.gethostname()}/{pid}/{psutil.Process(pid).create_time():.2f}"
 
 
-def new_owner() -> str:
+def make_owner() -> str:
     """A name for one worker, from which `is_dead` tells whether its process still lives."""
-    return f"{_process(os.getpid())}/{next(_number)}"
+    return f"{_process_name(os.getpid())}/{next(_number)}"
 
 
 def is_dead(owner: str) -> bool:

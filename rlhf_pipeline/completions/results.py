@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from rlhf_pipeline.completions.asked import cache_key, item_of, lane_of
 from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
@@ -15,10 +14,11 @@ from rlhf_pipeline.completions.base import (
     HostedBackend,
 )
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.memory import MemoryLedger
-from rlhf_pipeline.completions.workers import Work, complete_in_batches, run_hosted
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from rlhf_pipeline.completions.request_plan import build_item, cache_key, lane_of
+from rlhf_pipeline.completions.workers import CompletionWork, complete_in_batches, run_hosted
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError
-from rlhf_pipeline.protocols import Progress, Settled, WorkLedger, silent
+from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
 
 # in which what a cache lost meanwhile is made again, and what was left open is asked for
@@ -26,17 +26,17 @@ ROUNDS = 3
 BATCH = 64  # requests handed at once to a backend on this machine
 
 
-class Read(Protocol):
+class RunResults(Protocol):
     """What a run came to, as far as it has come to anything."""
 
     gone: list[int]  # items whose text the store no longer has
     n_unsettled: int  # items that are open, or under way
 
 
-R = TypeVar("R", bound=Read)
+R = TypeVar("R", bound=RunResults)
 
 
-def in_rounds(
+def complete_in_rounds(
     ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]
 ) -> R:
     """Ask until everything has been made or has failed, and its texts are there. Raises
@@ -62,28 +62,28 @@ def in_rounds(
     )
 
 
-def unsettled_of(ledger: WorkLedger, run_id: str) -> set[int]:
+def unsettled_items(ledger: WorkLedger, run_id: str) -> set[int]:
     """Items of a run of which nobody knows yet what becomes of them."""
-    return {one.item_no for one in ledger.settled(run_id) if one.state in ("open", "leased")}
+    return {one.item_no for one in ledger.item_states(run_id) if one.state in ("open", "leased")}
 
 
 @dataclass
-class _Made:
-    outcomes: list[tuple[Settled, CompletionResult | None]] = field(default_factory=list)
+class _CollectedOutcomes:
+    outcomes: list[tuple[LedgerSettlement, CompletionResult | None]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     n_unsettled: int = 0
 
 
-def outcomes(
+def complete_requests(
     backend: CompletionBackend,
     requests: Sequence[CompletionRequest],
     *,
     calls: CallParams | None = None,
     ledger: WorkLedger | None = None,
     asset: str = "",
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     note: str = "",
-) -> list[tuple[Settled, CompletionResult | None]]:
+) -> list[tuple[LedgerSettlement, CompletionResult | None]]:
     """Where each request stands in the end and, of those that succeeded, the result; in the order
     of the requests.
 
@@ -95,7 +95,7 @@ def outcomes(
     keys = [cache_key(backend, request) for request in requests]
     by_length = getattr(backend, "likes_equal_lengths", False)
     items = [
-        item_of(
+        build_item(
             backend,
             request,
             calls,
@@ -115,29 +115,29 @@ def outcomes(
     ledger.start(run_id, items, asset=asset, record=record)
 
     def ask() -> None:
-        left = unsettled_of(ledger, run_id)
-        work = Work(
+        left = unsettled_items(ledger, run_id)
+        work = CompletionWork(
             run_id,
             ledger,
             items,
             requests,
             calls,
             left,
-            told=lambda: progress(n - len(left), n, note),
+            on_settled=lambda: progress(n - len(left), n, note),
         )
         if not left:
             progress(n, n, note)
         elif isinstance(backend, HostedBackend):
             if closed := run_hosted(work, {lane: backend}):
-                if not unsettled_of(ledger, run_id):
+                if not unsettled_items(ledger, run_id):
                     ledger.end(run_id)  # the same again tries what failed again
                 raise BackendUnavailable(str(closed[lane].error))
         else:
             complete_in_batches(work, backend, lane, BATCH)
 
-    def read() -> _Made:
-        made = _Made()
-        settled = list(ledger.settled(run_id))
+    def read() -> _CollectedOutcomes:
+        made = _CollectedOutcomes()
+        settled = list(ledger.item_states(run_id))
         kept = ledger.results([keys[one.item_no] for one in settled if one.state == "succeeded"])
         for one in settled:
             made.n_unsettled += one.state in ("open", "leased")
@@ -147,12 +147,12 @@ def outcomes(
             made.outcomes.append((one, None if text is None else CompletionResult.from_json(text)))
         return made
 
-    made = in_rounds(ledger, run_id, n, ask, read)
+    made = complete_in_rounds(ledger, run_id, n, ask, read)
     ledger.end(run_id)
     return made.outcomes
 
 
-def answers(
+def iterate_results(
     backend: CompletionBackend,
     requests: Sequence[CompletionRequest],
     calls: CallParams,
@@ -162,11 +162,13 @@ def answers(
     """`complete` of a backend, in the order of the requests; what failed is a result with its
     error.
     """
-    for settled, result in outcomes(backend, requests, calls=calls, ledger=ledger, asset=asset):
+    for settled, result in complete_requests(
+        backend, requests, calls=calls, ledger=ledger, asset=asset
+    ):
         yield result or failure_of(settled)
 
 
-def failure_of(settled: Settled) -> CompletionResult:
+def failure_of(settled: LedgerSettlement) -> CompletionResult:
     """The result of what failed for good."""
     reason = "content_filter" if settled.kind == "content_filter" else "error"
     return CompletionResult.failed(

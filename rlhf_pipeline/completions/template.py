@@ -36,10 +36,10 @@ class TemplateBackend:
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
         for request in requests:
-            yield _filled(request)
+            yield _fill_template(request)
 
 
-def _filled(request: CompletionRequest) -> CompletionResult:
+def _fill_template(request: CompletionRequest) -> CompletionResult:
     variants = list(product(OPENINGS, CLOSINGS))
     # Temperature 0 is greedy: the first variant, whatever the seed.
     drawn = (

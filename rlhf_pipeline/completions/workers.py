@@ -15,25 +15,30 @@ from functools import partial
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
-from rlhf_pipeline.completions.attempts import attempt_here, attempt_of, attempt_unread, is_last
+from rlhf_pipeline.completions.attempts import (
+    build_attempt,
+    build_local_attempt,
+    build_unread_attempt,
+    is_last_attempt,
+)
 from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
     HostedBackend,
     Reply,
 )
+from rlhf_pipeline.completions.callbacks import OnItem, complete_with_callback, ignore_text
 from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import CallParams, Limiter, Ticket, expected_tokens
-from rlhf_pipeline.completions.owners import is_dead, new_owner
-from rlhf_pipeline.completions.watching import OnItem, unheard, watched
+from rlhf_pipeline.completions.owners import is_dead, make_owner
 from rlhf_pipeline.errors import CompletionError, StoreError
 from rlhf_pipeline.protocols import (
     Attempt,
     Budget,
+    BudgetShortfall,
     Claim,
     Lane,
-    OverBudget,
-    Turn,
+    LedgerTransaction,
     WorkItem,
     WorkLedger,
 )
@@ -49,9 +54,9 @@ T = TypeVar("T")
 
 
 @dataclass
-class Work:
-    """Items of one run, all of whose requests are at hand. `told` hears of each that is settled,
-    with its error or none.
+class CompletionWork:
+    """Items of one run, all of whose requests are at hand. `on_settled` is called as each is settled,
+    with or without an error.
     """
 
     run_id: str
@@ -60,7 +65,7 @@ class Work:
     requests: Sequence[CompletionRequest]
     params: CallParams
     left: set[int]
-    told: Callable[[], None] = lambda: None
+    on_settled: Callable[[], None] = lambda: None
     n_failed: int = 0
     n_of_prompt: int = 1  # items of one prompt, side by side
     least: int = 1  # of them, or the prompt is of no use
@@ -69,7 +74,7 @@ class Work:
     stopped: list[int] = field(default_factory=list)
     parked: set[int] = field(default_factory=set)
     parked_until: datetime | None = None
-    owner: str = field(default_factory=new_owner)
+    owner: str = field(default_factory=make_owner)
 
     def settle(self, item_no: int, *, failed: bool = False) -> None:
         if item_no in self.left:
@@ -78,7 +83,7 @@ class Work:
                 self.n_failed += 1
                 self.lost[item_no // self.n_of_prompt] += 1
 
-    def settle_all(self, attempts: Iterable[Attempt], turn: Turn) -> None:
+    def settle_all(self, attempts: Iterable[Attempt], turn: LedgerTransaction) -> None:
         """What a turn settled: of the attempts that were told to it those that ended their item,
         and what the cache answered.
         """
@@ -88,7 +93,7 @@ class Work:
         for item_no in turn.from_cache:
             self.settle(item_no)
 
-    def useless(self, failed: Iterable[int]) -> list[int]:
+    def find_useless(self, failed: Iterable[int]) -> list[int]:
         """What is left of the prompts of these failures, where it cannot come to enough any
         more.
         """
@@ -103,18 +108,18 @@ class Work:
             if n in self.left
         ]
 
-    def of_lane(self, lane: Lane) -> set[int]:
+    def items_of_lane(self, lane: Lane) -> set[int]:
         """What is left in a lane."""
         return {n for n in self.left if (self.items[n].provider, self.items[n].model) == lane}
 
-    def park(self, lane: Lane, until: datetime) -> None:
+    def pause_lane(self, lane: Lane, until: datetime) -> None:
         """Leave what is open in a lane for another time."""
-        mine = self.of_lane(lane)
+        mine = self.items_of_lane(lane)
         self.left -= mine
         self.parked |= mine
         self.parked_until = max(until, self.parked_until or until)
 
-    def stop(
+    def fail_open(
         self,
         lane: Lane,
         kind: str,
@@ -125,16 +130,16 @@ class Work:
         """Fail what is left of a lane, or of these items of it, or what reserves more than `above`,
         uncalled.
         """
-        for item_no in self.ledger.stop(self.run_id, lane, kind, error, items, above=above):
+        for item_no in self.ledger.fail_open(self.run_id, lane, kind, error, items, above=above):
             self.settle(item_no, failed=True)
             self.stopped.append(item_no)
 
-    def stop_over(
-        self, over: Mapping[Lane, OverBudget], items: Sequence[int] | None = None
+    def fail_over_budget(
+        self, over: Mapping[Lane, BudgetShortfall], items: Sequence[int] | None = None
     ) -> None:
         """Fail what no budget bears any more."""
         for lane, budget in over.items():
-            self.stop(
+            self.fail_open(
                 lane,
                 "budget",
                 f"Not called: {budget.why}. Raise the budget and run again.",
@@ -173,7 +178,7 @@ class _Lane:
         self.closed = self.closed or reply
         self.shut.set()
 
-    def park(self, reply: Reply, until: datetime) -> None:
+    def pause(self, reply: Reply, until: datetime) -> None:
         """Closed until then, unless it is for good."""
         if self.closed is None or self.parked_until is not None:
             self.parked_until = max(until, self.parked_until or until)
@@ -187,7 +192,7 @@ class HostedWork:
 
     def __init__(
         self,
-        work: Work,
+        work: CompletionWork,
         backends: Mapping[Lane, HostedBackend],
         *,
         rng: random.Random | None = None,
@@ -199,7 +204,7 @@ class HostedWork:
         }
         self._budget = work.params.budget
         self._rng = rng or random.Random()
-        self._on_text = on_text if on_text is not None or not work.params.stream else unheard
+        self._on_text = on_text if on_text is not None or not work.params.stream else ignore_text
         self._attempts: list[Attempt] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -207,7 +212,7 @@ class HostedWork:
         self._refused = False  # by the store: what was last handed to it was not kept
 
     @property
-    def closed(self) -> dict[Lane, Reply]:
+    def closed_lanes(self) -> dict[Lane, Reply]:
         """Lanes that were closed, and why."""
         return {key: lane.closed for key, lane in self._lanes.items() if lane.closed is not None}
 
@@ -215,59 +220,59 @@ class HostedWork:
         """Until nothing is left. Raises StoreError where the ledger refuses for seconds on end;
         what was under way is then lost.
         """
-        clerk = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         dispatchers = [
             asyncio.create_task(self._begin_calls(lane)) for lane in self._lanes.values()
         ]
         for task in dispatchers:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
         try:
-            await self._keep_books(clerk)
+            await self._run_ledger_loop(ledger_thread)
         finally:
-            await to_the_end(self._end(clerk, dispatchers))
+            await shielded(self._shut_down(ledger_thread, dispatchers))
 
-    async def _end(
-        self, clerk: ThreadPoolExecutor, dispatchers: Sequence["asyncio.Task[None]"]
+    async def _shut_down(
+        self, ledger_thread: ThreadPoolExecutor, dispatchers: Sequence["asyncio.Task[None]"]
     ) -> None:
         for task in (*dispatchers, *self._calls):
             task.cancel()
         await asyncio.gather(*dispatchers, *self._calls, return_exceptions=True)
         try:
-            await self._tell_the_rest(clerk)
+            await self._record_remaining(ledger_thread)
         finally:
             for lane in self._lanes.values():
                 await lane.backend.close()
-            clerk.shutdown()
+            ledger_thread.shutdown()
 
     # --- the ledger
     # ------------------------------------------------------------------------------------------------------------------
 
-    async def _tell_the_rest(self, clerk: ThreadPoolExecutor) -> None:
+    async def _record_remaining(self, ledger_thread: ThreadPoolExecutor) -> None:
         """What came while the run was ended; and give back what nobody called for. Where the store
         will not hear of a call, its claim is left to run out: whoever takes it then books the call
         as lost. Were it given back, the call would be made again, and the first one be free."""
         attempts, self._attempts = self._attempts, []
         uncalled = None  # all that is still claimed, once the calls are told of
         try:
-            await self._surely(clerk, self._turn, attempts, {})
+            await self._persist_with_retry(ledger_thread, self._run_transaction, attempts, {})
         except StoreError:
             uncalled = [claim.item_no for lane in self._lanes.values() for claim in lane.queue]
         with suppress(StoreError):
-            await self._in(
-                clerk, self.work.ledger.release, self.work.run_id, self.work.owner, uncalled
+            await self._run_on_ledger_thread(
+                ledger_thread, self.work.ledger.release, self.work.run_id, self.work.owner, uncalled
             )
 
-    async def _keep_books(self, clerk: ThreadPoolExecutor) -> None:
+    async def _run_ledger_loop(self, ledger_thread: ThreadPoolExecutor) -> None:
         # by a run that was cut off
-        await self._leave_useless(
-            clerk, [prompt * self.work.n_of_prompt for prompt in self.work.lost]
+        await self._skip_useless(
+            ledger_thread, [prompt * self.work.n_of_prompt for prompt in self.work.lost]
         )
         while self.work.left:
             wanted = {key: lane.room for key, lane in self._lanes.items() if not lane.is_parked}
-            attempts, turn = await self._turned(clerk, wanted)
+            attempts, turn = await self._settle_and_claim(ledger_thread, wanted)
             self.work.settle_all(attempts, turn)
             fallen = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
-            useless, held = set(self.work.useless(fallen)), list[int]()
+            useless, held = set(self.work.find_useless(fallen)), list[int]()
             for key, claims in turn.claimed.items():
                 self._lanes[key].queue.extend(
                     claim for claim in claims if claim.item_no not in useless
@@ -277,11 +282,13 @@ class HostedWork:
             if turn.n_open or any(attempt.becomes == "open" for attempt in attempts):
                 for lane in self._lanes.values():
                     lane.is_stopped = False  # what was under way, here or elsewhere, came back
-            await self._stop_closed(clerk)
-            await self._surely(clerk, self.work.stop_over, turn.over_budget)
+            await self._settle_closed_lanes(ledger_thread)
+            await self._persist_with_retry(
+                ledger_thread, self.work.fail_over_budget, turn.over_budget
+            )
             stopped, self.work.stopped = self.work.stopped, []
-            await self._leave_useless(clerk, fallen + stopped, held)
-            self.work.told()
+            await self._skip_useless(ledger_thread, fallen + stopped, held)
+            self.work.on_settled()
             if self._broken is not None:
                 raise self._broken
             if not self.work.left:
@@ -292,7 +299,7 @@ class HostedWork:
                 return  # another process settled the rest
             await self._sleep(turn, wanted)
 
-    async def _sleep(self, turn: Turn, wanted: Mapping[Lane, int]) -> None:
+    async def _sleep(self, turn: LedgerTransaction, wanted: Mapping[Lane, int]) -> None:
         """Until there is something to note or to claim; a tick at least."""
         # More may be there than was wanted then: a pause is over, or what was claimed is under way
         # already.
@@ -311,11 +318,11 @@ class HostedWork:
             lane.closed is not None and not lane.is_stopped for lane in self._lanes.values()
         )
         if not (self._attempts or is_closing or is_hungry):
-            await _either(self._wake, min(waits))
+            await _wait_for_event(self._wake, min(waits))
         await asyncio.sleep(TICK_S)
         self._wake.clear()
 
-    async def _stop_closed(self, clerk: ThreadPoolExecutor) -> None:
+    async def _settle_closed_lanes(self, ledger_thread: ThreadPoolExecutor) -> None:
         """Fail what is open of lanes that were closed, or park it, whenever something may be."""
         for lane in self._lanes.values():
             if lane.closed is None or lane.is_stopped:
@@ -327,28 +334,32 @@ class HostedWork:
             # anything is under way.
             lane.is_stopped = lane.parked_until is None or not (self._calls or self._attempts)
             if waiting:
-                await self._surely(
-                    clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting
+                await self._persist_with_retry(
+                    ledger_thread,
+                    self.work.ledger.release,
+                    self.work.run_id,
+                    self.work.owner,
+                    waiting,
                 )
             if lane.parked_until is None:
-                await self._surely(
-                    clerk,
-                    self.work.stop,
+                await self._persist_with_retry(
+                    ledger_thread,
+                    self.work.fail_open,
                     lane.key,
                     "unavailable",
                     f"Not called: {lane.closed.error}",
                 )
             elif lane.is_stopped:
                 lane.is_parked = True
-                self.work.park(lane.key, lane.parked_until)
+                self.work.pause_lane(lane.key, lane.parked_until)
 
-    async def _leave_useless(
-        self, clerk: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()
+    async def _skip_useless(
+        self, ledger_thread: ThreadPoolExecutor, failed: Sequence[int], held: Sequence[int] = ()
     ) -> None:
         """What of the prompts of these failures nobody has called for, `held` or not: it could not
         come to a pair.
         """
-        useless = self.work.useless(failed)
+        useless = self.work.find_useless(failed)
         if not useless:
             return
         gone = set(useless)
@@ -364,24 +375,28 @@ class HostedWork:
         for lane in self._lanes.values():
             lane.queue = deque(claim for claim in lane.queue if claim.item_no not in gone)
         if waiting:
-            await self._surely(
-                clerk, self.work.ledger.release, self.work.run_id, self.work.owner, waiting
+            await self._persist_with_retry(
+                ledger_thread, self.work.ledger.release, self.work.run_id, self.work.owner, waiting
             )
         why = (
             f"Not called: too many of this prompt's completions failed for {self.work.least} of "
             "them to succeed."
         )
         for key in self._lanes:
-            await self._surely(clerk, self.work.stop, key, "no_pair", why, useless)
+            await self._persist_with_retry(
+                ledger_thread, self.work.fail_open, key, "no_pair", why, useless
+            )
         self.work.stopped.clear()  # their prompts are known to be useless
 
-    async def _turned(
-        self, clerk: ThreadPoolExecutor, wanted: Mapping[Lane, int]
-    ) -> tuple[Sequence[Attempt], Turn]:
+    async def _settle_and_claim(
+        self, ledger_thread: ThreadPoolExecutor, wanted: Mapping[Lane, int]
+    ) -> tuple[Sequence[Attempt], LedgerTransaction]:
         """A turn, and what it settled. What it could not stays to be told."""
         attempts, self._attempts = self._attempts, []
         try:
-            return attempts, await self._surely(clerk, self._turn, attempts, wanted)
+            return attempts, await self._persist_with_retry(
+                ledger_thread, self._run_transaction, attempts, wanted
+            )
         except Exception:
             self._attempts[:0] = attempts
             raise
@@ -390,28 +405,34 @@ class HostedWork:
                 self._attempts[:0] = attempts
             raise
 
-    async def _surely(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
+    async def _persist_with_retry(
+        self, ledger_thread: ThreadPoolExecutor, do: Callable[..., T], *args: Any
+    ) -> T:
         """What the ledger does, tried again where the store refuses it for a moment: then nothing
         of it was kept.
         """
         for wait_s in (*self.work.ledger.write_again_s, None):
             try:
-                return await self._in(clerk, do, *args)
+                return await self._run_on_ledger_thread(ledger_thread, do, *args)
             except StoreError:
                 if wait_s is None:
                     raise
             await asyncio.sleep(wait_s or 0)
         raise AssertionError("unreachable")
 
-    def _turn(self, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]) -> Turn:
-        return self.work.ledger.turn(
+    def _run_transaction(
+        self, attempts: Sequence[Attempt], wanted: Mapping[Lane, int]
+    ) -> LedgerTransaction:
+        return self.work.ledger.settle_and_claim(
             self.work.run_id, self.work.owner, attempts, wanted, self._budget, is_dead=is_dead
         )
 
-    async def _in(self, clerk: ThreadPoolExecutor, do: Callable[..., T], *args: Any) -> T:
+    async def _run_on_ledger_thread(
+        self, ledger_thread: ThreadPoolExecutor, do: Callable[..., T], *args: Any
+    ) -> T:
         # Shielded: what was handed over is written, also where this run is ended meanwhile; the
-        # clerk does one thing after the other.
-        job = asyncio.get_running_loop().run_in_executor(clerk, partial(do, *args))
+        # ledger_thread does one thing after the other.
+        job = asyncio.get_running_loop().run_in_executor(ledger_thread, partial(do, *args))
         self._refused = False
         try:
             return await asyncio.shield(job)
@@ -427,7 +448,7 @@ class HostedWork:
     # --- calls
     # -----------------------------------------------------------------------------------------------------------------------
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """What ends a task ends the run: the ledger's loop raises it, where the task would keep it
         to itself. That may be a signal's, as Dagster ends runs, which comes in whatever is being
         done."""
@@ -448,17 +469,17 @@ class HostedWork:
                     ticket = lane.limiter.begin(n_tokens)
                     call = asyncio.create_task(self._call(lane, lane.queue.popleft(), ticket))
                     self._calls.add(call)
-                    call.add_done_callback(self._ended)
+                    call.add_done_callback(self._on_task_done)
                     if len(lane.queue) < lane.limiter.limit / 2:
                         self._wake.set()
                     continue
-            await _either(lane.changed, wait_s)
+            await _wait_for_event(lane.changed, wait_s)
 
     async def _call(self, lane: _Lane, claim: Claim, ticket: Ticket) -> None:
         request = self.work.requests[claim.item_no]
         # another's refusal was read since this call was let go
         while lane.closed is None and (wait_s := lane.limiter.paused_s) > 0:
-            await _either(lane.shut, wait_s)
+            await _wait_for_event(lane.shut, wait_s)
         if lane.closed is not None:
             lane.limiter.end(ticket, n_used=0, is_refused=False, is_success=False)
             lane.queue.append(claim)  # which is given back with those that wait there
@@ -471,7 +492,7 @@ class HostedWork:
             "cancelled", "The run was ended during this call; whether it is billed is not known."
         )
         try:
-            with self._remembered(item):
+            with self._record_bug(item):
                 reply = await lane.backend.call(
                     request,
                     None if self._on_text is None else partial(self._on_text, claim.item_no),
@@ -479,15 +500,15 @@ class HostedWork:
         finally:
             latency_ms = (perf_counter() - began) * 1000
             # Whatever goes wrong from here on: the call was made, so it is booked.
-            attempt = attempt_unread(item, reply, started_at, latency_ms)
+            attempt = build_unread_attempt(item, reply, started_at, latency_ms)
             try:
-                with self._remembered(item):
-                    self._measure(lane, ticket, reply)
-                    reply = self._heed(lane, claim, reply)
+                with self._record_bug(item):
+                    self._update_limiter(lane, ticket, reply)
+                    reply = self._apply_pauses(lane, claim, reply)
                     if self._on_text is not None and reply.partial:
                         self._on_text(claim.item_no, None)
-                with self._remembered(item):
-                    attempt = attempt_of(
+                with self._record_bug(item):
+                    attempt = build_attempt(
                         item,
                         claim,
                         request,
@@ -503,7 +524,7 @@ class HostedWork:
                 self._wake.set()
 
     @contextmanager
-    def _remembered(self, item: WorkItem) -> Iterator[None]:
+    def _record_bug(self, item: WorkItem) -> Iterator[None]:
         """What goes wrong in a call ends the run: the ledger's loop raises it once the call is
         booked, where a task would lose it.
         """
@@ -516,14 +537,14 @@ class HostedWork:
             )
             self._broken = self._broken or bug
 
-    def _measure(self, lane: _Lane, ticket: Ticket, reply: Reply) -> None:
+    def _update_limiter(self, lane: _Lane, ticket: Ticket, reply: Reply) -> None:
         n_used = reply.n_prompt_tokens + reply.n_tokens if reply.billing == "metered" else None
         is_full = reply.kind in ("rate_limited", "overloaded")
         lane.limiter.end(
             ticket, n_used=n_used, is_refused=is_full, is_success=reply.outcome == "succeeded"
         )
 
-    def _heed(self, lane: _Lane, claim: Claim, reply: Reply) -> Reply:
+    def _apply_pauses(self, lane: _Lane, claim: Claim, reply: Reply) -> Reply:
         """Leave a provider alone that asks for it, and close one that will refuse everything."""
         params = self.work.params
         wait_s = None if reply.closes or reply.wait_s is None else min(reply.wait_s, LONGEST_WAIT_S)
@@ -543,7 +564,7 @@ class HostedWork:
                 wait_s=wait_s,
             )
             for each in asking:
-                each.park(reply, utc_now() + timedelta(seconds=wait_s))
+                each.pause(reply, utc_now() + timedelta(seconds=wait_s))
         elif wait_s is not None:
             for each in asking:
                 each.limiter.pause(min(wait_s, params.max_pause_s))
@@ -552,7 +573,7 @@ class HostedWork:
         elif (
             reply.kind in NO_ANSWER
             and not lane.backend.has_answered
-            and is_last(claim, reply, self.work.params)
+            and is_last_attempt(claim, reply, self.work.params)
         ):
             lane.close(
                 fault(
@@ -565,7 +586,7 @@ class HostedWork:
         return reply
 
 
-async def _either(event: asyncio.Event, wait_s: float | None) -> None:
+async def _wait_for_event(event: asyncio.Event, wait_s: float | None) -> None:
     """Until something happens or the time is over."""
     # Not wait_for: Python 3.11's swallows a cancellation that comes while the event does, and the
     # task goes on for ever.
@@ -575,7 +596,7 @@ async def _either(event: asyncio.Event, wait_s: float | None) -> None:
 
 
 @contextmanager
-def renewing(work: Work) -> Iterator[None]:
+def renew_claims(work: CompletionWork) -> Iterator[None]:
     """Claims do not end while something long is done with them, in this thread or its event
     loop.
     """
@@ -584,7 +605,9 @@ def renewing(work: Work) -> Iterator[None]:
     def renew() -> None:
         while not is_over.wait(work.ledger.renew_s):
             with suppress(StoreError):  # the next time is soon enough
-                work.ledger.turn(work.run_id, work.owner, [], {}, NOTHING, is_dead=is_dead)
+                work.ledger.settle_and_claim(
+                    work.run_id, work.owner, [], {}, NOTHING, is_dead=is_dead
+                )
 
     thread = threading.Thread(target=renew, name="leases", daemon=True)
     thread.start()
@@ -595,7 +618,7 @@ def renewing(work: Work) -> Iterator[None]:
         thread.join()
 
 
-def persistently(work: Work, do: Callable[..., T], *args: Any, **more: Any) -> T:
+def persist_with_retry(work: CompletionWork, do: Callable[..., T], *args: Any, **more: Any) -> T:
     """What a ledger does, in this thread, tried again where the store refuses it for a moment: then
     nothing of it was kept.
     """
@@ -608,7 +631,7 @@ def persistently(work: Work, do: Callable[..., T], *args: Any, **more: Any) -> T
 
 
 def complete_in_batches(
-    work: Work,
+    work: CompletionWork,
     backend: CompletionBackend,
     lane: Lane,
     batch_size: int,
@@ -618,11 +641,11 @@ def complete_in_batches(
     after noting what was made by then.
     """
     attempts: list[Attempt] = []
-    with renewing(work):
+    with renew_claims(work):
         while True:
-            turn = persistently(
+            turn = persist_with_retry(
                 work,
-                work.ledger.turn,
+                work.ledger.settle_and_claim,
                 work.run_id,
                 work.owner,
                 attempts,
@@ -632,7 +655,7 @@ def complete_in_batches(
             )
             work.settle_all(attempts, turn)
             if attempts or turn.from_cache:
-                work.told()
+                work.on_settled()
             claims, attempts = turn.claimed[lane], []
             if not claims:
                 if not turn.n_open and not turn.n_leased:
@@ -643,9 +666,9 @@ def complete_in_batches(
                 _complete_batch(work, backend, lane, claims, attempts, on_text)
             except BaseException:
                 with suppress(StoreError):
-                    persistently(
+                    persist_with_retry(
                         work,
-                        work.ledger.turn,
+                        work.ledger.settle_and_claim,
                         work.run_id,
                         work.owner,
                         attempts,
@@ -659,7 +682,7 @@ def complete_in_batches(
 
 
 def _complete_batch(
-    work: Work,
+    work: CompletionWork,
     backend: CompletionBackend,
     lane: Lane,
     claims: Sequence[Claim],
@@ -672,10 +695,10 @@ def _complete_batch(
     results = (
         backend.complete(requests)
         if on_text is None
-        else watched(backend, requests, [claim.item_no for claim in claims], on_text)
+        else complete_with_callback(backend, requests, [claim.item_no for claim in claims], on_text)
     )
     for claim, result in zip(claims, results, strict=False):
-        attempts.append(attempt_here(work.items[claim.item_no], result, started_at))
+        attempts.append(build_local_attempt(work.items[claim.item_no], result, started_at))
     if len(attempts) < len(claims) or next(results, None) is not None:
         raise CompletionError(
             f"Backend {backend.name} did not give one result for each of {len(claims)} requests. "
@@ -684,7 +707,7 @@ def _complete_batch(
 
 
 def run_hosted(
-    work: Work,
+    work: CompletionWork,
     backends: Mapping[Lane, HostedBackend],
     *,
     rng: random.Random | None = None,
@@ -695,12 +718,12 @@ def run_hosted(
     async def run() -> dict[Lane, Reply]:
         hosted = HostedWork(work, backends, rng=rng, on_text=on_text)
         await hosted.run()
-        return hosted.closed
+        return hosted.closed_lanes
 
-    return in_a_loop(run)
+    return run_in_event_loop(run)
 
 
-def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_in_event_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The result of a coroutine; where this thread runs a loop already, as in a notebook, in
     another thread.
     """
@@ -708,12 +731,12 @@ def in_a_loop(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         # not uvloop, which keeps what a signal handler raises to itself: Dagster ends runs so
-        return asyncio.run(_heard(make))
+        return asyncio.run(_run_until_interrupt(make))
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: in_a_loop(make)).result()
+        return pool.submit(lambda: run_in_event_loop(make)).result()
 
 
-async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def shielded(work: Coroutine[Any, Any, None]) -> None:
     """However often who waits for it is told to stop meanwhile: what ended them before is on its
     way, and what is booked here is not cut off.
     """
@@ -727,14 +750,14 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
     task.result()
 
 
-async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _run_until_interrupt(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """What it comes to; or what was raised to end it while the loop did something else, which
     asyncio would log and go on.
     """
     main, ended = asyncio.current_task(), list[BaseException]()
     assert main is not None
 
-    def overheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         bug = context.get("exception")
         # Once: what is booked at the end is not to be cut off by another.
         if (
@@ -748,7 +771,7 @@ async def _heard(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         ended.append(bug)
         main.cancel()
 
-    asyncio.get_running_loop().set_exception_handler(overheard)
+    asyncio.get_running_loop().set_exception_handler(handle_loop_exception)
     try:
         made = await make()
     except (asyncio.CancelledError, Exception):

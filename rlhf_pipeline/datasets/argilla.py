@@ -19,8 +19,8 @@ import pandas as pd
 
 from rlhf_pipeline.datasets import mapping
 from rlhf_pipeline.datasets.formats.argilla import ANSWERS
-from rlhf_pipeline.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_own
-from rlhf_pipeline.datasets.reading import Row, RowFile
+from rlhf_pipeline.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_exported
+from rlhf_pipeline.datasets.row_files import FileRow, RowFile
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES_AS_CAST, FrameSchema, check_frame, json_text, time
 from rlhf_pipeline.records import AnnotatorKind, Choice
@@ -39,7 +39,7 @@ QUESTIONS = {PREFERENCE: "choice"} | {
         "annotator_kind",
     )
 }
-UNSAID = {"annotator_kind": AnnotatorKind.HUMAN.value}
+DEFAULT_ANSWERS = {"annotator_kind": AnnotatorKind.HUMAN.value}
 
 RECORD_ROWS = FrameSchema(
     "argilla",
@@ -68,7 +68,7 @@ def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
         str(c): {
             PREFERENCE: {
                 "value": row["choice"],
-                "score": _plain(row["stated_confidence"]),
+                "score": _to_plain_value(row["stated_confidence"]),
                 "agent": row["annotator_id"],
             }
         }
@@ -90,7 +90,7 @@ def is_argilla(rows: RowFile) -> bool:
     return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
 
 
-class _Flat(ABC):
+class _FlattenedRecords(ABC):
     """Rows of a file of records, flattened; columns are those of all of them."""
 
     is_csv = False
@@ -107,39 +107,39 @@ class _Flat(ABC):
     def position(self) -> int:
         return self._records.position
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         for record in self._records:
-            fault = record.fault or _fault(record.cells)
+            fault = record.fault or _find_fault(record.cells)
             if fault is not None:
-                yield Row(record.line, record.cells, fault)
+                yield FileRow(record.line, record.cells, fault)
             else:
-                yield from (Row(record.line, cells) for cells in self._of(record.cells))
+                yield from (FileRow(record.line, cells) for cells in self._flatten(record.cells))
 
     @abstractmethod
-    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows of one record without a fault."""
 
 
-class RecordedComparisons(_Flat):
+class ArgillaComparisons(_FlattenedRecords):
     """A row per record: its metadata and fields, and its id as that of the pair."""
 
-    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
-        own = {"comparison_id": record.get("id")} if _is_own(record) else {}
+        own = {"comparison_id": record.get("id")} if _is_exported(record) else {}
         yield {"source_pair_id": record.get("id")} | metadata | own | record["fields"]
 
 
-class RecordedVotes(_Flat):
+class ArgillaVotes(_FlattenedRecords):
     """A row per user who answered, and one for what a model suggested; `names` may say which
     question is the choice.
     """
 
-    def __init__(self, records: RowFile, names: mapping.Mapping):
+    def __init__(self, records: RowFile, names: mapping.ColumnMapping):
         self._question = names.columns.get("choice", PREFERENCE)
         super().__init__(records)
 
-    def _of(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        own = _is_own(record)
+    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        own = _is_exported(record)
         about: dict[str, Any] = {"source_pair_id": record.get("id")}
         if own:
             about |= {
@@ -171,15 +171,15 @@ def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     answers: dict[str, list[dict[str, Any]]] = {}
     for row in votes.to_dict("records"):
         for question, column in QUESTIONS.items():
-            value = _plain(row[column])
-            if value is not None and value != UNSAID.get(question):
+            value = _to_plain_value(row[column])
+            if value is not None and value != DEFAULT_ANSWERS.get(question):
                 answers.setdefault(question, []).append(
                     {"value": value, "user_id": row["annotator_id"]}
                 )
     return answers
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if pd.isna(value):
         return None
     if isinstance(value, pd.Timestamp):
@@ -187,14 +187,14 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _is_own(record: Mapping[str, Any]) -> bool:
+def _is_exported(record: Mapping[str, Any]) -> bool:
     try:
-        return is_own((record.get("metadata") or {}).get(mapping.SCHEMA))
+        return is_exported((record.get("metadata") or {}).get(mapping.SCHEMA))
     except FrameError:
         return False  # the row's own column says so again, and is refused by name
 
 
-def _fault(record: Mapping[str, Any]) -> str | None:
+def _find_fault(record: Mapping[str, Any]) -> str | None:
     """What makes a row no record."""
     if not isinstance(record.get("fields"), dict):
         return "no record: it has no object `fields`. Export it from Argilla with records.to_json"

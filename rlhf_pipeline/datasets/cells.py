@@ -24,7 +24,7 @@ BYTE_AS_SURROGATE = re.compile("[\udc80-\udcff]")
 E = TypeVar("E", bound=StrEnum)
 
 
-class Rejected(Exception):
+class RowRejected(Exception):
     """Why one row is not imported. Never leaves this package: it becomes a line of the rejects."""
 
 
@@ -32,60 +32,62 @@ def is_missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
+def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     """A text that both databases can hold. Raises Rejected for one that is missing, too long, or
     broken in its encoding.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise Rejected(f"{name} is missing")
+        raise RowRejected(f"{name} is missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Rejected(f"{name} is a {type(value).__name__}, not a text")
+        raise RowRejected(f"{name} is a {type(value).__name__}, not a text")
     if isinstance(value, float) and math.isinf(value):
-        raise Rejected(
+        raise RowRejected(
             f"{name} is {value}, not a text. Its number was too large for the file: write it as "
             "text"
         )
     said = value if isinstance(value, str) else _number_as_text(value)
     if not may_be_empty and not said.strip():
-        raise Rejected(f"{name} is empty")
+        raise RowRejected(f"{name} is empty")
     try:
         size = len(said.encode())
     except UnicodeEncodeError as cause:
         if BYTE_AS_SURROGATE.match(said[cause.start]):
-            raise Rejected(
+            raise RowRejected(
                 f"{name} is not UTF-8 (byte 0x{ord(said[cause.start]) - 0xDC00:02X} after "
                 f"{cause.start:,} characters). Save the file as UTF-8"
             ) from cause
-        raise Rejected(
+        raise RowRejected(
             f"{name} holds half a character (U+{ord(said[cause.start]):04X}). It was cut within an "
             "emoji: write it whole"
         ) from cause
     if size > MAX_TEXT:
-        raise Rejected(f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it")
+        raise RowRejected(
+            f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it"
+        )
     if "\0" in said:
-        raise Rejected(f"{name} holds a NUL character, which Postgres cannot store. Remove it")
+        raise RowRejected(f"{name} holds a NUL character, which Postgres cannot store. Remove it")
     return said
 
 
-def optional_text(value: Any, name: str) -> str | None:
-    return None if is_missing(value) else text(value, name, may_be_empty=True)
+def parse_optional_text(value: Any, name: str) -> str | None:
+    return None if is_missing(value) else parse_text(value, name, may_be_empty=True)
 
 
-def identifier(value: Any, name: str) -> str:
+def parse_identifier(value: Any, name: str) -> str:
     """An id as text without blanks around it: 7, 7.0 and "7" are the same one."""
-    said = text(value, name).strip()
+    said = parse_text(value, name).strip()
     if len(said) > MAX_ID:
-        raise Rejected(
+        raise RowRejected(
             f"{name} has {len(said):,} characters, the limit is {MAX_ID}. Is it another column?"
         )
     return said
 
 
-def optional_identifier(value: Any, name: str) -> str | None:
-    return None if is_missing(value) else identifier(value, name)
+def parse_optional_identifier(value: Any, name: str) -> str | None:
+    return None if is_missing(value) else parse_identifier(value, name)
 
 
-def number(value: Any, name: str, *, low: float, high: float = math.inf) -> float | None:
+def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -> float | None:
     """A finite number within bounds; None where there is none."""
     if is_missing(value):
         return None
@@ -94,9 +96,9 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf) -> floa
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise Rejected(f"{name} is {_shown(value)}, not a finite number")
+        raise RowRejected(f"{name} is {_abbreviate(value)}, not a finite number")
     if not low <= found <= high:
-        raise Rejected(
+        raise RowRejected(
             f"{name} is {found:g}, it lies between {low:g} and {high:g}"
             if high < math.inf
             else f"{name} is {found:g}, below {low:g}"
@@ -104,35 +106,37 @@ def number(value: Any, name: str, *, low: float, high: float = math.inf) -> floa
     return found
 
 
-def whole(value: Any, name: str, *, low: int, high: int) -> int | None:
+def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return value  # beyond 2^53 a float would be another number
-    found = number(value, name, low=low, high=high)
+    found = parse_number(value, name, low=low, high=high)
     if found is not None and found != int(found):
-        raise Rejected(f"{name} is {found:g}, not a whole number")
+        raise RowRejected(f"{name} is {found:g}, not a whole number")
     return None if found is None else int(found)
 
 
-def one_of(value: Any, name: str, allowed: type[E]) -> E:
+def parse_enum(value: Any, name: str, allowed: type[E]) -> E:
     said = str(value).strip().lower() if not is_missing(value) else ""
     try:
         return allowed(said)
     except ValueError:
-        raise Rejected(f"{name} is {_shown(value)}; allowed: {', '.join(allowed)}") from None
+        raise RowRejected(
+            f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}"
+        ) from None
 
 
-def optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str | None:
+def parse_optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str | None:
     if is_missing(value):
         return None
     said = str(value).strip().lower()
     if said not in allowed:
-        raise Rejected(f"{name} is {_shown(value)}; allowed: {', '.join(allowed)}")
+        raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}")
     return said
 
 
-def choice(value: Any, words: Mapping[str, Choice]) -> Choice:
+def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     """A choice by the words of the mapping, else by ours in any case."""
     said = (
         _number_as_text(value)
@@ -142,12 +146,12 @@ def choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     if not is_missing(value) and said.strip() in words:
         return words[said.strip()]
     try:
-        return one_of(value, "choice", Choice)
-    except Rejected as cause:
-        raise Rejected(f"{cause}. Map other words under `choices:` of --mapping") from None
+        return parse_enum(value, "choice", Choice)
+    except RowRejected as cause:
+        raise RowRejected(f"{cause}. Map other words under `choices:` of --mapping") from None
 
 
-class Clock:
+class MomentParser:
     """Reads moments; `zone` is meant where a moment names none. Counts which it met."""
 
     def __init__(self, zone: str = "UTC", *, now: dt.datetime) -> None:
@@ -161,13 +165,13 @@ class Clock:
         self._latest = now + SPARE
         self.n_with_zone = self.n_without_zone = 0
 
-    def moment(self, value: Any, name: str) -> dt.datetime | None:
+    def parse(self, value: Any, name: str) -> dt.datetime | None:
         """In UTC, to the microsecond; None where there is none. Raises Rejected for what is no
         moment, or none that can be.
         """
         if is_missing(value):
             return None
-        found = self._parsed(value, name)
+        found = self._parse_naive(value, name)
         if found.tzinfo is None:
             self.n_without_zone += 1
             found = found.replace(tzinfo=self._zone)
@@ -176,16 +180,16 @@ class Clock:
         try:
             found = found.astimezone(dt.UTC)
         except (OverflowError, ValueError):
-            raise Rejected(f"{name} {_shown(value)} is no moment") from None
+            raise RowRejected(f"{name} {_abbreviate(value)} is no moment") from None
         if found < EARLIEST:
-            raise Rejected(
-                f"{name} {_shown(value)} lies before {EARLIEST.year}: no clock that was set says so"
+            raise RowRejected(
+                f"{name} {_abbreviate(value)} lies before {EARLIEST.year}: no clock that was set says so"
             )
         if found > self._latest:
-            raise Rejected(f"{name} {_shown(value)} lies in the future")
+            raise RowRejected(f"{name} {_abbreviate(value)} lies in the future")
         return found
 
-    def _parsed(self, value: Any, name: str) -> dt.datetime:
+    def _parse_naive(self, value: Any, name: str) -> dt.datetime:
         said = value
         if isinstance(value, dt.datetime):
             return value
@@ -201,8 +205,8 @@ class Clock:
             seconds = seconds / 1000 if seconds >= MILLISECONDS_FROM else seconds
             return dt.datetime.fromtimestamp(seconds, dt.UTC)
         except (TypeError, ValueError, OverflowError, OSError):
-            raise Rejected(
-                f"{name} {_shown(said)} is no moment. Write ISO 8601, as 2026-01-31T12:00:00Z, or "
+            raise RowRejected(
+                f"{name} {_abbreviate(said)} is no moment. Write ISO 8601, as 2026-01-31T12:00:00Z, or "
                 "Unix seconds"
             ) from None
 
@@ -211,6 +215,6 @@ def _number_as_text(value: float) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     said = repr(value if isinstance(value, str | int | float | bool | None) else str(value))
     return said if len(said) <= 60 else f"{said[:57]}…"

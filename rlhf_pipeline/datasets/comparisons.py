@@ -12,20 +12,24 @@ import pandas as pd
 from rlhf_pipeline.datasets import mapping
 from rlhf_pipeline.datasets.cells import (
     SPARE,
-    Rejected,
-    identifier,
-    optional_identifier,
-    optional_word,
-    text,
-    whole,
+    RowRejected,
+    parse_identifier,
+    parse_integer,
+    parse_optional_identifier,
+    parse_optional_word,
+    parse_text,
 )
-from rlhf_pipeline.datasets.divided import StoredSplit, refuse_divided
+from rlhf_pipeline.datasets.content_id_set import ContentIdSet
+from rlhf_pipeline.datasets.exported_rows import ExportedRows
+from rlhf_pipeline.datasets.import_counts import (
+    ImportCounts,
+    ImportProgress,
+    ignore_import_progress,
+)
 from rlhf_pipeline.datasets.mapping import Binding, bind
-from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
-from rlhf_pipeline.datasets.own_rows import OwnRows
-from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
+from rlhf_pipeline.datasets.split_conflicts import StoredSplit, refuse_split_conflicts
 from rlhf_pipeline.frames import COMPARISONS, FLAGS
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.records import Category, content_id
@@ -38,7 +42,7 @@ GOLD = ("a", "b", "tie")
 FIRST_DAY = "1970-01-01"  # the earliest `start_day` of a home
 
 
-class Shelf(Protocol):
+class ComparisonStore(Protocol):
     """What holds comparisons: `store.comparisons`."""
 
     def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
@@ -50,10 +54,10 @@ class Shelf(Protocol):
 class PairKeys(Protocol):
     """What tells known comparisons: `store.imports`, and the function that makes a pair's key."""
 
-    def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
 
 
-class PairKey(Protocol):
+class PairKeyFunction(Protocol):
     def __call__(self, prompt: str, completion_a: str, completion_b: str) -> str: ...
 
 
@@ -63,9 +67,9 @@ class ComparisonImport:
     it added.
     """
 
-    shelf: Shelf
+    store: ComparisonStore
     known: PairKeys
-    pair_key: PairKey
+    pair_key: PairKeyFunction
     rejects: Rejects
     now: datetime
     source: str | None = None
@@ -76,7 +80,11 @@ class ComparisonImport:
     divided: str | None = None  # what to know of prompts in several splits
 
     def run(
-        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+        self,
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+        progress: ImportProgress = ignore_import_progress,
     ) -> ImportCounts:
         """Publish batch by batch, in the order of the file: what stands in the store after a kill
         is a beginning of it.
@@ -84,7 +92,7 @@ class ComparisonImport:
         Raises DatasetError, before anything is written, where a prompt or a split group would stand
         in two splits.
         """
-        own = OwnRows("comparison", rows)
+        own = ExportedRows("comparison", rows)
         binding = bind(
             mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}),
             names,
@@ -93,38 +101,51 @@ class ComparisonImport:
             required=REQUIRED,
         )
         self.unused = binding.unused
-        self.divided = refuse_divided(rows, binding, own, what, self.shelf.splits, progress).note()
-        seen = Seen()
+        self.divided_prompts = refuse_split_conflicts(
+            rows, binding, own, what, self.store.splits, progress
+        ).describe_divided()
+        seen = ContentIdSet()
         n_before = 0
         for batch in chunks(rows):
-            self._publish(self._new(batch, n_before, binding, own, seen))
+            self._publish(self._select_new(batch, n_before, binding, own, seen))
             n_before += len(batch)
             progress("comparisons", rows.position, rows.size)
         return self.counts
 
-    def _new(
-        self, batch: Sequence[Row], n_before: int, binding: Binding, own: OwnRows, seen: Seen
+    def _select_new(
+        self,
+        batch: Sequence[FileRow],
+        n_before: int,
+        binding: Binding,
+        own: ExportedRows,
+        seen: ContentIdSet,
     ) -> list[dict[str, Any]]:
         """Those of the batch that are neither wrong nor there already, as COMPARISONS rows with
         their flag.
         """
-        read: list[tuple[Row, dict[str, Any], bool]] = []
-        refused: list[tuple[Row, str]] = []
+        read: list[tuple[FileRow, dict[str, Any], bool]] = []
+        refused: list[tuple[FileRow, str]] = []
         for position, row in enumerate(batch, start=n_before + 1):
             try:
                 if row.fault is not None:
-                    raise Rejected(row.fault)
-                plain, is_own = own.cells(row.cells)
+                    raise RowRejected(row.fault)
+                plain, is_own = own.unprotect_cells(row.cells)
                 read.append(
-                    (row, self._comparison(binding.of(plain), position, is_own=is_own), is_own)
+                    (
+                        row,
+                        self._build_comparison(
+                            binding.select_cells(plain), position, is_own=is_own
+                        ),
+                        is_own,
+                    )
                 )
-            except Rejected as cause:
+            except RowRejected as cause:
                 refused.append((row, str(cause)))
-        stored = self.known.pair_keys([c["comparison_id"] for _, c, _ in read])
-        by_source_id = self.shelf.with_source_ids(
+        stored = self.known.find_pair_keys([c["comparison_id"] for _, c, _ in read])
+        by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
         )
-        by_texts = self.shelf.with_pair_keys([c["pair_key"] for _, c, _ in read])
+        by_texts = self.store.with_pair_keys([c["pair_key"] for _, c, _ in read])
         new = []
         for row, comparison, is_own in read:
             comparison_id, source_id, key = (
@@ -164,17 +185,17 @@ class ComparisonImport:
         self.counts = self.counts.plus(rejected=len(refused))
         return new
 
-    def _comparison(
+    def _build_comparison(
         self, cells: Mapping[str, Any], position: int, *, is_own: bool
     ) -> dict[str, Any]:
         """COMPARISONS and the pair's key. An empty completion is one: the model answered
         nothing.
         """
-        prompt = text(cells["prompt"], "prompt")
-        a = text(cells["completion_a"], "completion_a", may_be_empty=True)
-        b = text(cells["completion_b"], "completion_b", may_be_empty=True)
-        source_id = optional_identifier(cells.get("source_pair_id"), "source_pair_id")
-        source = self.source or optional_identifier(cells.get("source"), "source") or SOURCE
+        prompt = parse_text(cells["prompt"], "prompt")
+        a = parse_text(cells["completion_a"], "completion_a", may_be_empty=True)
+        b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
+        source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
+        source = self.source or parse_optional_identifier(cells.get("source"), "source") or SOURCE
         own_prompt = prompt_id(prompt, None)
         comparison = {
             "day": self.now.date().isoformat(),
@@ -185,36 +206,40 @@ class ComparisonImport:
             "completion_b_id": content_id(own_prompt, b),
             "completion_a": a,
             "completion_b": b,
-            "model_version_a": optional_identifier(cells.get("model_version_a"), "model_version_a")
+            "model_version_a": parse_optional_identifier(
+                cells.get("model_version_a"), "model_version_a"
+            )
             or MODEL,
-            "model_version_b": optional_identifier(cells.get("model_version_b"), "model_version_b")
+            "model_version_b": parse_optional_identifier(
+                cells.get("model_version_b"), "model_version_b"
+            )
             or MODEL,
-            "category": optional_identifier(cells.get("category"), "category")
+            "category": parse_optional_identifier(cells.get("category"), "category")
             or Category.INSTRUCTION.value,
             "repeat_of": None,
             "position": position,
             "seed": 0,
             "source": source,
             "source_pair_id": source_id,
-            "split_group": optional_identifier(cells.get("split_group"), "split_group"),
-            "split": optional_word(cells.get("split"), "split", SPLITS),
-            "gold": optional_word(cells.get("gold"), "gold", GOLD),
+            "split_group": parse_optional_identifier(cells.get("split_group"), "split_group"),
+            "split": parse_optional_word(cells.get("split"), "split", SPLITS),
+            "gold": parse_optional_word(cells.get("gold"), "gold", GOLD),
             "flag": None,
         }
         if is_own:
-            comparison |= self._as_it_was(cells)
+            comparison |= self._exported_fields(cells)
         return comparison | {"pair_key": self.pair_key(prompt, a, b)}
 
-    def _as_it_was(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+    def _exported_fields(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """What an exported row says of itself: it comes back under its own id and, but for tuples,
         which say no more, into its own day.
         """
         names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
-        ids = {name: identifier(cells[name], name) for name in names if name in cells}
+        ids = {name: parse_identifier(cells[name], name) for name in names if name in cells}
         if "day" in ids:
             _refuse_impossible_day(ids["day"], self.now)
         counts = {
-            name: whole(cells[name], name, low=0, high=2**62) or 0
+            name: parse_integer(cells[name], name, low=0, high=2**62) or 0
             for name in ("position", "seed")
             if name in cells
         }
@@ -222,8 +247,8 @@ class ComparisonImport:
             ids
             | counts
             | {
-                "repeat_of": optional_identifier(cells.get("repeat_of"), "repeat_of"),
-                "flag": optional_word(cells.get("flag"), "flag", FLAGS),
+                "repeat_of": parse_optional_identifier(cells.get("repeat_of"), "repeat_of"),
+                "flag": parse_optional_word(cells.get("flag"), "flag", FLAGS),
             }
         )
 
@@ -231,7 +256,7 @@ class ComparisonImport:
         rows = list(new)
         if rows:
             frame = pd.DataFrame(rows, columns=list(COMPARISONS.columns))
-            self.shelf.publish(frame, published_at=self.now)
+            self.store.publish(frame, published_at=self.now)
             self.counts = self.counts.plus(imported=len(rows))
             self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
 
@@ -245,10 +270,10 @@ def _refuse_impossible_day(day: str, now: datetime) -> None:
     except ValueError:
         is_canonical = False
     if not is_canonical:
-        raise Rejected(f"day is {day!r}. Write YYYY-MM-DD")
+        raise RowRejected(f"day is {day!r}. Write YYYY-MM-DD")
     latest = (now.date() + SPARE).isoformat()
     if not FIRST_DAY <= day <= latest:
-        raise Rejected(f"day is {day}. Days lie between {FIRST_DAY} and {latest}")
+        raise RowRejected(f"day is {day}. Days lie between {FIRST_DAY} and {latest}")
 
 
 def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, Row, refusals_named
+from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 from rlhf_pipeline.errors import DatasetError
 
 
@@ -35,13 +35,13 @@ class CsvFile:
                 f"{path}: columns {twice} come twice in the header. Rename one of them."
             )
         if len(self.columns) == 1:
-            self._guess_delimiter()
+            self._refuse_other_delimiter()
 
     @property
     def position(self) -> int:
         return self._position
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         records = self._records()
         next(records)
         n = len(self.columns)
@@ -53,12 +53,12 @@ class CsvFile:
                 if len(cells) != n
                 else None
             )
-            yield Row(line, dict(zip(self.columns, cells, strict=False)), fault or uneven)
+            yield FileRow(line, dict(zip(self.columns, cells, strict=False)), fault or uneven)
 
     def _records(self) -> Iterator[tuple[int, list[str], str | None]]:
         """Line a record begins on, its cells, what is wrong with it; blank lines are left out."""
         csv.field_size_limit(MAX_LINE)
-        with refusals_named(self._path), self._path.open("rb") as raw:
+        with translate_read_errors(self._path), self._path.open("rb") as raw:
             lines = io.TextIOWrapper(
                 raw, encoding="utf-8-sig", errors="surrogateescape", newline=""
             )
@@ -95,7 +95,7 @@ class CsvFile:
                 )
             yield line
 
-    def _guess_delimiter(self) -> None:
+    def _refuse_other_delimiter(self) -> None:
         """A header of one column usually means another delimiter: said before every row is refused
         for it.
         """

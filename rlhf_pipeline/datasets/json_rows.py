@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, Row, refusals_named
+from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
 from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import DatasetError
 
@@ -25,16 +25,16 @@ class JsonLines:
     def position(self) -> int:
         return self._position
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         return self._rows()
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[FileRow]:
         self._position = 0
-        with refusals_named(self._path), self._path.open("rb") as file:
+        with translate_read_errors(self._path), self._path.open("rb") as file:
             for line, raw in enumerate(_raw_lines(file), start=1):
                 self._position = file.tell()
                 if raw is None:
-                    yield Row(
+                    yield FileRow(
                         line,
                         {},
                         f"longer than {MAX_LINE // MEGABYTE} MB. Shorten it or split the file",
@@ -54,33 +54,33 @@ def _raw_lines(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
-def _json_row(line: int, raw: bytes) -> Row:
+def _json_row(line: int, raw: bytes) -> FileRow:
     try:
         cells = parse_json(raw.decode("utf-8"))
     except UnicodeDecodeError as cause:
-        return Row(
+        return FileRow(
             line,
             {"": raw.decode("utf-8", "replace").rstrip()},
             f"not UTF-8 (byte {cause.start + 1} of the line). Save the file as UTF-8",
         )
     except DocumentError as cause:
-        return Row(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
+        return FileRow(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
     except (ValueError, RecursionError) as cause:
-        return Row(
+        return FileRow(
             line,
             {"": raw.decode("utf-8", "replace").rstrip()},
             f"no JSON ({cause}). Write one JSON object a line",
         )
     if not isinstance(cells, dict):
-        return Row(
+        return FileRow(
             line,
             {"": cells},
             f"a {type(cells).__name__}, not an object. Write one JSON object a line",
         )
-    return Row(line, cells)
+    return FileRow(line, cells)
 
 
-def _columns_of(rows: Iterable[Row]) -> list[str]:
+def _columns_of(rows: Iterable[FileRow]) -> list[str]:
     """Of all rows: a member may come for the first time in the last object, and be the one that
     says which split it is of.
     """
@@ -121,10 +121,10 @@ class JsonArray:
     def position(self) -> int:
         return self._position
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         return self._rows()
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[FileRow]:
         text, blank = self._text, re.compile(r"\s*")
         at, line, counted = self._start, 1, 0
         at = _skip(blank, text, at)
@@ -158,9 +158,9 @@ def _skip(blank: re.Pattern[str], text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _element(line: int, value: Any) -> Row:
+def _element(line: int, value: Any) -> FileRow:
     if isinstance(value, dict):
-        return Row(line, value)
+        return FileRow(line, value)
     if isinstance(value, str):
-        return Row(line, {"text": value})
-    return Row(line, {"": value}, f"a {type(value).__name__}, neither an object nor a text")
+        return FileRow(line, {"text": value})
+    return FileRow(line, {"": value}, f"a {type(value).__name__}, neither an object nor a text")

@@ -72,7 +72,7 @@ KNOWN: dict[str, Names] = {"comparisons": COMPARISONS, "votes": VOTES, "prompts"
 SCHEMA = "schema"  # the column in which an export says what its rows are
 
 
-class Mapping(BaseModel):
+class ColumnMapping(BaseModel):
     """What a mapping file says: `columns` as `our name: column of the file`, `choices` as `word of
     the file: a|b|tie|both_bad|skip`.
     """
@@ -135,14 +135,14 @@ class Binding:
     def __contains__(self, name: str) -> bool:
         return name in self.columns
 
-    def of(self, cells: Mappings[str, Any]) -> dict[str, Any]:
+    def select_cells(self, cells: Mappings[str, Any]) -> dict[str, Any]:
         """The cells of a row under our names; what the file does not have is None."""
         return {name: cells.get(column) for name, column in self.columns.items()}
 
 
 def bind(
     names: Names,
-    mapping: Mapping,
+    mapping: ColumnMapping,
     columns: Sequence[str],
     *,
     what: str,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, Row
+from rlhf_pipeline.datasets.rows import BATCH_BYTES, BATCH_ROWS, MEGABYTE, FileRow
 from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.parquet import READING
+from rlhf_pipeline.parquet import READ_OPTIONS
 from rlhf_pipeline.prompts.rows import duplicate_columns
 
 
@@ -20,7 +20,9 @@ class ParquetFile:
         self._path = path
         try:
             # Buffered, so that a row group of a million rows is not held at once.
-            self._file = pq.ParquetFile(path, buffer_size=MEGABYTE, pre_buffer=False, **READING)
+            self._file = pq.ParquetFile(
+                path, buffer_size=MEGABYTE, pre_buffer=False, **READ_OPTIONS
+            )
         except (pa.ArrowException, OSError) as cause:
             if isinstance(cause, OSError) and cause.errno:
                 raise  # the disk refuses; of a damaged footer Arrow says no number
@@ -40,7 +42,7 @@ class ParquetFile:
     def position(self) -> int:
         return self._n_read
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         import pyarrow as pa
 
         self._n_read = 0
@@ -53,9 +55,9 @@ class ParquetFile:
         batch_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
         try:
             for batch in self._file.iter_batches(batch_size=batch_rows, use_threads=False):
-                for cells in _microseconds(batch).to_pylist():
+                for cells in _truncate_to_microseconds(batch).to_pylist():
                     self._n_read += 1
-                    yield Row(self._n_read, cells)
+                    yield FileRow(self._n_read, cells)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
             raise DatasetError(
                 f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). "
@@ -69,7 +71,7 @@ class ParquetFile:
             ) from cause
 
 
-def _microseconds(batch: Any) -> Any:
+def _truncate_to_microseconds(batch: Any) -> Any:
     """Nanoseconds cut off: Python's moments end at microseconds."""
     import pyarrow as pa
 

@@ -23,14 +23,14 @@ from rlhf_pipeline.frames import (
     time,
 )
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.people import by_people
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.splits import split_of
 
 FAMILY, VERSION = "preference", 1
 TUPLE_CHOICES = (Choice.A.value, Choice.B.value, Choice.TIE.value)
 
 
-def _rows_of(kind: str, columns: dict[str, Column], key: tuple[str, ...] = ()) -> FrameSchema:
+def _row_schema(kind: str, columns: dict[str, Column], key: tuple[str, ...] = ()) -> FrameSchema:
     name = f"{FAMILY}-v{VERSION}/{kind}"
     return FrameSchema(
         name,
@@ -54,7 +54,7 @@ _SOURCE = {
     "source_pair_id": text("its id there"),
 }
 
-COMPARISON_ROWS = _rows_of(
+COMPARISON_ROWS = _row_schema(
     "comparison",
     {
         "comparison_id": _COMPARISON["comparison_id"],
@@ -79,7 +79,7 @@ COMPARISON_ROWS = _rows_of(
     key=("comparison_id",),
 )
 
-VOTE_ROWS = _rows_of(
+VOTE_ROWS = _row_schema(
     "vote",
     {
         "comparison_id": _COMPARISON["comparison_id"],
@@ -102,7 +102,7 @@ VOTE_ROWS = _rows_of(
     },
 )
 
-TUPLE_ROWS = _rows_of(
+TUPLE_ROWS = _row_schema(
     "tuple",
     {
         "prompt": _COMPARISON["prompt"],
@@ -132,11 +132,11 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def is_own(value: object) -> bool:
+def is_exported(value: object) -> bool:
     """Whether what stands in a row's `schema` says that it is of this format. Raises FrameError for
     a version unknown here.
 
-    >>> is_own("preference-v1/vote"), is_own("argument pairs"), is_own(None)
+    >>> is_exported("preference-v1/vote"), is_exported("argument pairs"), is_exported(None)
     (True, False, False)
     """
     if not isinstance(value, str) or not value.startswith(f"{FAMILY}-v"):
@@ -154,7 +154,9 @@ def comparison_rows(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
     """COMPARISONS as they leave `project`: its own get it as their source, and there they have the
     id they have here.
     """
-    return _shaped(_with_source(check_frame(comparisons, COMPARISONS), project), COMPARISON_ROWS)
+    return _apply_schema(
+        _fill_source(check_frame(comparisons, COMPARISONS), project), COMPARISON_ROWS
+    )
 
 
 def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
@@ -163,7 +165,7 @@ def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
     """
     checked = check_frame(votes, VOTES_AS_CAST)
     kept = checked if superseded else checked[~checked["is_superseded"]]
-    return _shaped(
+    return _apply_schema(
         kept.assign(source_pair_id=kept["source_pair_id"].fillna(kept["comparison_id"])), VOTE_ROWS
     )
 
@@ -178,7 +180,7 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     """
     cast, judged = (
         check_frame(votes, VOTES_AS_CAST),
-        _with_source(check_frame(comparisons, COMPARISONS), project),
+        _fill_source(check_frame(comparisons, COMPARISONS), project),
     )
     unknown = cast.loc[~cast["comparison_id"].isin(judged["comparison_id"])]
     if not unknown.empty:
@@ -195,19 +197,19 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
         shown["flag"].isna() & shown["repeat_of"].isna(),
         ["comparison_id", *_SOURCE, "prompt", "a", "b", "split"],
     ]
-    kept = by_people(cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)]).drop(
+    kept = drop_machine_votes(cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)]).drop(
         columns="source_pair_id"
     )
     joined = kept.merge(teaches, on="comparison_id").sort_values("seq")
-    return _shaped(joined.rename(columns={"choice": "preferred"}), TUPLE_ROWS)
+    return _apply_schema(joined.rename(columns={"choice": "preferred"}), TUPLE_ROWS)
 
 
-def _with_source(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
+def _fill_source(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
     return comparisons.assign(
         source=comparisons["source"].fillna(project),
         source_pair_id=comparisons["source_pair_id"].fillna(comparisons["comparison_id"]),
     )
 
 
-def _shaped(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
+def _apply_schema(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     return check_frame(frame.assign(schema=schema.name)[list(schema.columns)], schema)

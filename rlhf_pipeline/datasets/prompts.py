@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlhf_pipeline.datasets import mapping
-from rlhf_pipeline.datasets.cells import Rejected, is_missing, one_of, optional_text, text
+from rlhf_pipeline.datasets.cells import (
+    RowRejected,
+    is_missing,
+    parse_enum,
+    parse_optional_text,
+    parse_text,
+)
+from rlhf_pipeline.datasets.content_id_set import ContentIdSet
+from rlhf_pipeline.datasets.import_counts import (
+    ImportCounts,
+    ImportProgress,
+    ignore_import_progress,
+)
 from rlhf_pipeline.datasets.mapping import bind
-from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
-from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.errors import DatasetError, PromptError
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.prompts.base import check_size
 from rlhf_pipeline.records import Category, Difficulty
@@ -40,14 +50,18 @@ class PromptImport:
     unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
 
     def run(
-        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+        self,
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+        progress: ImportProgress = ignore_import_progress,
     ) -> ImportCounts:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
-        known, seen = _known(self.target), Seen()
+        known, seen = _load_known_ids(self.target), ContentIdSet()
         unfinished = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with refusals_named(self.target):
+            with translate_write_errors(self.target):
                 self.target.parent.mkdir(parents=True, exist_ok=True)
                 if self.target.exists():
                     shutil.copyfile(self.target, unfinished)
@@ -64,13 +78,18 @@ class PromptImport:
         return self.counts
 
     def _take(
-        self, row: Row, binding: mapping.Binding, file: IO[str], known: Seen, seen: Seen
+        self,
+        row: FileRow,
+        binding: mapping.Binding,
+        file: IO[str],
+        known: ContentIdSet,
+        seen: ContentIdSet,
     ) -> None:
         try:
             if row.fault is not None:
-                raise Rejected(row.fault)
-            prompt = self._prompt(binding.of(row.cells), row.line)
-        except Rejected as cause:
+                raise RowRejected(row.fault)
+            prompt = self._prompt(binding.select_cells(row.cells), row.line)
+        except RowRejected as cause:
             self.rejects.add(row.line, str(cause), row.cells)
             self.counts = self.counts.plus(rejected=1)
             return
@@ -86,13 +105,13 @@ class PromptImport:
 
     def _prompt(self, cells: Mapping[str, Any], line: int) -> dict[str, Any]:
         """A row of the file that the `dataset` source reads."""
-        said = clean(text(cells["text"], "text"))
+        said = clean(parse_text(cells["text"], "text"))
         try:
             check_size(said, f"line {line}")
         except PromptError as cause:
-            raise Rejected(str(cause).partition(": ")[2].rstrip(".")) from cause
-        domain = optional_text(cells.get("domain"), "domain") or self.domain
-        reference = optional_text(cells.get("reference"), "reference")
+            raise RowRejected(str(cause).partition(": ")[2].rstrip(".")) from cause
+        domain = parse_optional_text(cells.get("domain"), "domain") or self.domain
+        reference = parse_optional_text(cells.get("reference"), "reference")
         difficulty = cells.get("difficulty")
         variables: dict[str, Any] = {"n_whitespace_tokens": len(said.split())}
         return {
@@ -100,7 +119,7 @@ class PromptImport:
             "category": _category(cells.get("category"), domain),
             "difficulty": Difficulty.MEDIUM.value
             if is_missing(difficulty)
-            else one_of(difficulty, "difficulty", Difficulty).value,
+            else parse_enum(difficulty, "difficulty", Difficulty).value,
             "reference": reference,
             "variables": variables | ({"domain": domain} if domain else {}),
         }
@@ -119,14 +138,14 @@ def clean(said: str) -> str:
 def _category(value: Any, domain: str | None) -> str:
     """As given; else the domain where it is one of ours; else `instruction`."""
     if not is_missing(value):
-        return one_of(value, "category", Category).value
+        return parse_enum(value, "category", Category).value
     said = (domain or "").strip().lower()
     return said if said in tuple(Category) else Category.INSTRUCTION.value
 
 
-def _known(target: Path) -> Seen:
+def _load_known_ids(target: Path) -> ContentIdSet:
     """The prompts of earlier imports."""
-    known = Seen()
+    known = ContentIdSet()
     if target.exists():
         try:
             with target.open(encoding="utf-8") as file:

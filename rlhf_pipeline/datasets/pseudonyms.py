@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.files import translate_write_errors
 
 SALT_FILE = "annotator_salt"
 SALT_BYTES = 32
@@ -29,7 +29,7 @@ class Pseudonyms:
         self._known: dict[str, str] = {}
 
     @classmethod
-    def of(cls, home: Path) -> "Pseudonyms":
+    def load(cls, home: Path) -> "Pseudonyms":
         """With the salt in `<home>/annotator_salt`, made at first use, readable by its owner
         alone.
         """
@@ -64,7 +64,7 @@ def _make_salt(path: Path) -> bytes:
     """Whole or not at all: half a salt would be another one."""
     salt = secrets.token_bytes(SALT_BYTES)
     unfinished = path.with_name(f".{SALT_FILE}.{os.getpid()}.tmp")
-    with refusals_named(path):
+    with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with os.fdopen(

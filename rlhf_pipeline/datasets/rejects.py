@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from rlhf_pipeline.datasets.reading import Row
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.datasets.row_files import FileRow
+from rlhf_pipeline.files import translate_write_errors
 
 MAX_SHOWN = 1_000  # characters of a cell that are kept: enough to find the row
 MAX_KINDS = 100  # different reasons that are counted apart
@@ -41,15 +41,15 @@ class Rejects:
             reason if reason in self.reasons or len(self.reasons) < MAX_KINDS else "other reasons"
         )
         self.reasons[kind] += 1
-        with refusals_named(self.path):
+        with translate_write_errors(self.path):
             if self._file is None:
                 self._unfinished.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._unfinished.open("w", encoding="utf-8")
-            row = {name: _shortened(value) for name, value in cells.items()}
+            row = {name: _shorten(value) for name, value in cells.items()}
             json.dump({"line": line, "reason": reason, "row": row}, self._file, default=str)
             self._file.write("\n")
 
-    def add_all(self, refused: Iterable[tuple[Row, str]]) -> None:
+    def add_all(self, refused: Iterable[tuple[FileRow, str]]) -> None:
         """Of one batch, in the order of the file, whichever check refused them."""
         for row, reason in sorted(refused, key=lambda item: item[0].line):
             self.add(row.line, reason, row.cells)
@@ -63,7 +63,7 @@ class Rejects:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with refusals_named(self.path):
+        with translate_write_errors(self.path):
             if self._file is not None:
                 self._file.close()
                 os.replace(self._unfinished, self.path)
@@ -71,7 +71,7 @@ class Rejects:
                 self.path.unlink(missing_ok=True)
 
 
-def _shortened(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if isinstance(value, str) and len(value) > MAX_SHOWN:
         return f"{value[:MAX_SHOWN]}… ({len(value):,} characters)"
     return value

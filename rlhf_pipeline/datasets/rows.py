@@ -17,7 +17,7 @@ BATCH_ROWS = 2_000
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """One row: the line of the file it begins on (Parquet: its number), its cells by column, and
     why it cannot be read, if so.
     """
@@ -44,16 +44,16 @@ class RowFile(Protocol):
     @property
     def position(self) -> int: ...
 
-    def __iter__(self) -> Iterator[Row]: ...
+    def __iter__(self) -> Iterator[FileRow]: ...
 
 
 def chunks(
-    rows: Iterable[Row], max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
-) -> Iterator[list[Row]]:
+    rows: Iterable[FileRow], max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
+) -> Iterator[list[FileRow]]:
     """Consecutive lists of at most `max_rows` rows and roughly `max_bytes`; a larger row comes
     alone.
     """
-    batch: list[Row] = []
+    batch: list[FileRow] = []
     size = 0
     for row in rows:
         row_size = row.size
@@ -67,7 +67,7 @@ def chunks(
 
 
 @contextlib.contextmanager
-def refusals_named(path: Path) -> Iterator[None]:
+def translate_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:

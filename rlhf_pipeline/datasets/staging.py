@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.files import translate_write_errors
 
 RUN_BYTES = 16_000_000
 FAN_IN = 64  # files open at once
@@ -51,30 +51,33 @@ class Staging:
             self._write_run()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        with refusals_named(self._folder):
+        with translate_write_errors(self._folder):
             if self._held:
                 self._write_run()
             while len(self._runs) > self._fan_in:
                 self._merge_first()
         with ExitStack() as open_files:
-            for entry in self._merged(self._runs, open_files):
+            for entry in self._merge(self._runs, open_files):
                 yield json.loads(entry.split("\t", 2)[2])
 
     def _write_run(self) -> None:
         self._held.sort()
-        with refusals_named(self._folder), self._new_run().open("w", encoding="ascii") as file:
+        with (
+            translate_write_errors(self._folder),
+            self._new_run().open("w", encoding="ascii") as file,
+        ):
             file.writelines(self._held)
         self._held, self._held_bytes = [], 0
 
     def _merge_first(self) -> None:
         first = list(islice(self._runs, self._fan_in))
         with ExitStack() as open_files, self._new_run().open("w", encoding="ascii") as file:
-            file.writelines(self._merged(first, open_files))
+            file.writelines(self._merge(first, open_files))
         self._runs = self._runs[self._fan_in :]
         for path in first:
             path.unlink()
 
-    def _merged(self, runs: list[Path], open_files: ExitStack) -> Iterator[str]:
+    def _merge(self, runs: list[Path], open_files: ExitStack) -> Iterator[str]:
         return heapq.merge(
             *(open_files.enter_context(path.open(encoding="ascii")) for path in runs)
         )

@@ -10,24 +10,28 @@ from typing import Any, Protocol
 
 from rlhf_pipeline.datasets import mapping
 from rlhf_pipeline.datasets.cells import (
-    Clock,
-    Rejected,
-    choice,
-    identifier,
+    MomentParser,
+    RowRejected,
     is_missing,
-    number,
-    one_of,
-    optional_identifier,
-    optional_text,
-    whole,
+    parse_choice,
+    parse_enum,
+    parse_identifier,
+    parse_integer,
+    parse_number,
+    parse_optional_identifier,
+    parse_optional_text,
+)
+from rlhf_pipeline.datasets.content_id_set import ContentIdSet
+from rlhf_pipeline.datasets.exported_rows import ExportedRows
+from rlhf_pipeline.datasets.import_counts import (
+    ImportCounts,
+    ImportProgress,
+    ignore_import_progress,
 )
 from rlhf_pipeline.datasets.mapping import Binding, bind
-from rlhf_pipeline.datasets.outcome import ImportCounts, Progress, unseen
-from rlhf_pipeline.datasets.own_rows import OwnRows
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.reading import Row, RowFile, chunks
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.seen import Seen
+from rlhf_pipeline.datasets.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
@@ -35,7 +39,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
 CAST_AT_ONCE = 1_000  # handed over together; the store divides them into its transactions
 MAX_STRENGTH = 4
-STORED_OTHERWISE = (
+STORED_DIFFERENTLY = (
     "this annotator's choice of that moment is stored already, with another strength, duration, "
     "reason or task. A vote is never changed: import the file with the same mapping as before"
 )
@@ -50,7 +54,7 @@ IDENTITY = (
     "task_id",
 )
 
-Turn = tuple[str, str, str, datetime | None]
+VoteIdentity = tuple[str, str, str, datetime | None]
 
 
 class SourceIds(Protocol):
@@ -62,12 +66,12 @@ class SourceIds(Protocol):
 class KnownVotes(Protocol):
     """What tells stored comparisons and votes: `store.imports`."""
 
-    def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
-    def known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
-    def votes_on(self, comparison_ids: Sequence[str]) -> set[Turn]: ...
+    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+    def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
+    def find_votes(self, comparison_ids: Sequence[str]) -> set[VoteIdentity]: ...
 
 
-class BallotBox(Protocol):
+class VoteWriter(Protocol):
     """What records votes: `store.votes`."""
 
     def cast_all(self, new_votes: Iterable[NewVote]) -> Any: ...
@@ -86,7 +90,7 @@ class VoteImport:
     known: KnownVotes
     rejects: Rejects
     staging: Staging
-    clock: Clock
+    clock: MomentParser
     pseudonyms: Pseudonyms | None  # None keeps annotators as they are
     are_undated: bool = False
     counts: ImportCounts = field(default_factory=ImportCounts)
@@ -95,10 +99,14 @@ class VoteImport:
     n_undated: int = 0
 
     def read(
-        self, rows: RowFile, names: mapping.Mapping, what: str, progress: Progress = unseen
+        self,
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+        progress: ImportProgress = ignore_import_progress,
     ) -> None:
         """All rows of the file: new ones are set down, the others counted."""
-        own = OwnRows("vote", rows)
+        own = ExportedRows("vote", rows)
         binding = bind(
             mapping.VOTES | (mapping.OWN_VOTES if own else {}),
             names,
@@ -113,48 +121,48 @@ class VoteImport:
                 f"{', '.join(rows.columns)}. Say which it is with --map voted_at=COLUMN, or that "
                 "there is none with --undated: such votes count for training, but never for drift."
             )
-        seen = Seen()
+        seen = ContentIdSet()
         for batch in chunks(rows):
             self._stage(batch, names.choices, binding, own, seen)
             progress("reading", rows.position, rows.size)
 
-    def cast(self, ballots: BallotBox, progress: Progress = unseen) -> None:
+    def cast(self, votes: VoteWriter, progress: ImportProgress = ignore_import_progress) -> None:
         """Record what `read` set down. After an error or a kill, import the same file again: only
         what is missing is cast.
         """
-        for batch in batched(self.staging, CAST_AT_ONCE):
-            ballots.cast_all(NewVote.model_validate(record) for record in batch)
+        for batch in split_into_batches(self.staging, CAST_AT_ONCE):
+            votes.cast_all(NewVote.model_validate(record) for record in batch)
             self.counts = self.counts.plus(imported=len(batch))
             progress("casting", self.counts.imported, len(self.staging))
 
     def _stage(
         self,
-        batch: Sequence[Row],
+        batch: Sequence[FileRow],
         words: Mapping[str, Choice],
         binding: Binding,
-        own: OwnRows,
-        seen: Seen,
+        own: ExportedRows,
+        seen: ContentIdSet,
     ) -> None:
-        read: list[tuple[Row, dict[str, Any], bool]] = []
-        refused: list[tuple[Row, str]] = []
+        read: list[tuple[FileRow, dict[str, Any], bool]] = []
+        refused: list[tuple[FileRow, str]] = []
         for row in batch:
             try:
                 if row.fault is not None:
-                    raise Rejected(row.fault)
-                plain, is_own = own.cells(row.cells)
-                cells = binding.of(plain)
+                    raise RowRejected(row.fault)
+                plain, is_own = own.unprotect_cells(row.cells)
+                cells = binding.select_cells(plain)
                 if is_own and cells.get("is_superseded") in (True, "true"):
-                    raise Rejected(
+                    raise RowRejected(
                         "its annotator replaced it by a later vote. Export without --superseded"
                     )
-                read.append((row, self._vote(cells, words, is_own=is_own), is_own))
-            except Rejected as cause:
+                read.append((row, self._build_vote(cells, words, is_own=is_own), is_own))
+            except RowRejected as cause:
                 refused.append((row, str(cause)))
-        placed = self._placed(read, refused)
+        placed = self._match_comparisons(read, refused)
         self.rejects.add_all(refused)
         keys = [import_key(vote) for _, vote, _ in placed]
-        known = self.known.known_keys(keys)
-        turns = self.known.votes_on(
+        known = self.known.find_known_keys(keys)
+        turns = self.known.find_votes(
             [
                 vote["comparison_id"]
                 for key, (_, vote, _) in zip(keys, placed, strict=True)
@@ -162,7 +170,7 @@ class VoteImport:
             ]
         )
         n_merged = n_known = 0
-        doubled: list[tuple[Row, str]] = []
+        doubled: list[tuple[FileRow, str]] = []
         for key, (row, vote, is_own) in zip(keys, placed, strict=True):
             is_stored = (
                 vote["comparison_id"],
@@ -175,14 +183,14 @@ class VoteImport:
             elif key in known or (is_own and is_stored):
                 n_known += 1
             elif is_stored and vote["voted_at"] is not None:
-                doubled.append((row, STORED_OTHERWISE))
+                doubled.append((row, STORED_DIFFERENTLY))
             else:
-                self._set_down(row.line, vote | {"idempotency_key": key})
+                self._stage_vote(row.line, vote | {"idempotency_key": key})
         self.rejects.add_all(doubled)
         refused += doubled
         self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refused))
 
-    def _set_down(self, line: int, vote: dict[str, Any]) -> None:
+    def _stage_vote(self, line: int, vote: dict[str, Any]) -> None:
         moment: datetime | None = vote["voted_at"]
         self.staging.add(
             moment,
@@ -194,11 +202,13 @@ class VoteImport:
         else:
             self.days.add(moment.date().isoformat())
 
-    def _placed(
-        self, read: Sequence[tuple[Row, dict[str, Any], bool]], refused: list[tuple[Row, str]]
-    ) -> list[tuple[Row, dict[str, Any], bool]]:
+    def _match_comparisons(
+        self,
+        read: Sequence[tuple[FileRow, dict[str, Any], bool]],
+        refused: list[tuple[FileRow, str]],
+    ) -> list[tuple[FileRow, dict[str, Any], bool]]:
         """Those votes whose comparison is stored, with its id; the others go to `refused`."""
-        stored = self.known.pair_keys(
+        stored = self.known.find_pair_keys(
             [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
         )
         by_source_id = self.comparisons.with_source_ids(
@@ -217,21 +227,21 @@ class VoteImport:
                 placed.append((row, vote | {"comparison_id": found}, is_own))
         return placed
 
-    def _vote(
+    def _build_vote(
         self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool
     ) -> dict[str, Any]:
         """A vote without idempotency key, its comparison under one of two names."""
-        comparison_id = optional_identifier(cells.get("comparison_id"), "comparison_id")
-        source_id = optional_identifier(cells.get("source_pair_id"), "source_pair_id")
+        comparison_id = parse_optional_identifier(cells.get("comparison_id"), "comparison_id")
+        source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         if comparison_id is None and source_id is None:
-            raise Rejected("it names no comparison: comparison_id or source_pair_id is missing")
-        annotator = identifier(cells["annotator_id"], "annotator_id")
-        said = choice(cells["choice"], words)
+            raise RowRejected("it names no comparison: comparison_id or source_pair_id is missing")
+        annotator = parse_identifier(cells["annotator_id"], "annotator_id")
+        said = parse_choice(cells["choice"], words)
         said_kind = cells.get("annotator_kind")
         kind = (
             AnnotatorKind.HUMAN
             if is_missing(said_kind)
-            else one_of(said_kind, "annotator_kind", AnnotatorKind)
+            else parse_enum(said_kind, "annotator_kind", AnnotatorKind)
         )
         # a model is nobody whose name needs hiding
         is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE
@@ -243,16 +253,16 @@ class VoteImport:
             else self.pseudonyms(annotator),
             "annotator_kind": kind.value,
             "choice": said.value,
-            "strength": _strength(cells.get("strength"), said),
-            "voted_at": self.clock.moment(cells.get("voted_at"), "voted_at"),
-            "duration_s": number(cells.get("duration_s"), "duration_s", low=0),
+            "strength": _parse_strength(cells.get("strength"), said),
+            "voted_at": self.clock.parse(cells.get("voted_at"), "voted_at"),
+            "duration_s": parse_number(cells.get("duration_s"), "duration_s", low=0),
             "reason": ""
             if is_own and cells.get("reason") == ""
-            else optional_text(cells.get("reason"), "reason"),
-            "stated_confidence": number(
+            else parse_optional_text(cells.get("reason"), "reason"),
+            "stated_confidence": parse_number(
                 cells.get("stated_confidence"), "stated_confidence", low=0, high=1
             ),
-            "task_id": optional_identifier(cells.get("task_id"), "task_id"),
+            "task_id": parse_optional_identifier(cells.get("task_id"), "task_id"),
         }
 
 
@@ -261,10 +271,12 @@ def import_key(vote: Mapping[str, Any]) -> str:
     return f"import:{content_id(*(vote[name] for name in IDENTITY))}"
 
 
-def batched(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+def split_into_batches(
+    records: Iterable[dict[str, Any]], size: int
+) -> Iterator[list[dict[str, Any]]]:
     """Consecutive lists of at most `size`.
 
-    >>> [len(batch) for batch in batched([{}, {}, {}], 2)]
+    >>> [len(batch) for batch in split_into_batches([{}, {}, {}], 2)]
     [2, 1]
     """
     rest = iter(records)
@@ -272,15 +284,15 @@ def batched(records: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[
         yield batch
 
 
-def _strength(value: Any, said: Choice) -> int | None:
+def _parse_strength(value: Any, said: Choice) -> int | None:
     """1 to 4 with a or b. A scale that begins at 0 for a tie says nothing beyond the tie."""
-    found = whole(value, "strength", low=0, high=MAX_STRENGTH)
+    found = parse_integer(value, "strength", low=0, high=MAX_STRENGTH)
     if found is not None and found > 0 and said not in (Choice.A, Choice.B):
-        raise Rejected(
+        raise RowRejected(
             f"strength {found} with choice {said}: strength says how much a or b is preferred"
         )
     if found == 0 and said in (Choice.A, Choice.B):
-        raise Rejected(
+        raise RowRejected(
             f"strength 0 with choice {said}: it is 1 (slight) to {MAX_STRENGTH} (strong)"
         )
     return found or None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Floats, Signal, error_value, own_params
+from rlhf_pipeline.drift.base import Floats, Signal, require_error, select_params
 
 
 class ADWINParams(BaseModel):
@@ -46,10 +46,10 @@ class ADWIN:
     name: ClassVar[str] = "adwin"
 
     def __init__(self, params: ADWINParams) -> None:
-        self.params = own_params(ADWINParams, params)
-        self._start()
+        self.params = select_params(ADWINParams, params)
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         from frouros.detectors.concept_drift import ADWIN as Frouros
         from frouros.detectors.concept_drift import ADWINConfig
 
@@ -65,7 +65,7 @@ class ADWIN:
 
     def update(self, value: float, seq: int) -> Signal | None:
         adwin = self._adwin
-        error = error_value(value, self.name, seq)
+        error = require_error(value, self.name, seq)
         total, width = adwin.total + error, adwin.width + 1
         self._seq_at[adwin.num_instances + 1] = seq
         # Frouros divides by zero for the smallest window it allows: an infinite bound there, hence
@@ -76,11 +76,11 @@ class ADWIN:
             self._forget_merged()
         if not adwin.drift:
             return None
-        evidence, change_seq = self._split(total - adwin.total, width - adwin.width)
+        evidence, change_seq = self._locate_change(total - adwin.total, width - adwin.width)
         if evidence["error_after"] <= evidence["error_before"]:
             adwin.drift = False
             return None
-        self._start()
+        self._reset()
         return Signal(level="drift", seq=seq, change_seq=change_seq, evidence=evidence)
 
     def _buckets(self) -> list[tuple[int, int, float]]:
@@ -97,7 +97,7 @@ class ADWIN:
     def _forget_merged(self) -> None:
         self._seq_at = {position: self._seq_at[position] for position, _, _ in self._buckets()}
 
-    def _split(self, cut_total: float, n_cut: int) -> tuple[dict[str, float], int]:
+    def _locate_change(self, cut_total: float, n_cut: int) -> tuple[dict[str, float], int]:
         """Error rates before and after the most likely change in what is left of the window, and
         its seq.
 

@@ -68,14 +68,14 @@ def params_hash(detector: DriftDetector) -> str:
     )
 
 
-def own_params(kind: type[P], params: BaseModel) -> P:
+def select_params(kind: type[P], params: BaseModel) -> P:
     """The fields of `kind` out of a larger set of parameters, so that one detector's hash ignores
     the others' knobs.
     """
     return kind.model_validate(params.model_dump(include=set(kind.model_fields)))
 
 
-def error_value(value: object, detector: str, seq: int) -> float:
+def require_error(value: object, detector: str, seq: int) -> float:
     """`value` as a float, or InvalidScores: Frouros takes NaN and then never fires again."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or math.isnan(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]

@@ -17,14 +17,14 @@ from pydantic import Field
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
-from rlhf_pipeline.drift.two_sample import adjusted, error_rate_rise, proportion
+from rlhf_pipeline.drift.two_sample import adjust_p_values, error_rate_rise, wilson_interval
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Interval
 
 Labels = npt.NDArray[np.int32]
 
-LOUDEST = 3  # times the median spread of the columns
+MAX_RELATIVE_SPREAD = 3  # times the median spread of the columns
 N_FOR_K = 400  # points that the number of clusters is chosen on
 ORDER = {"grew": 0, "shrank": 1, "steady": 2}
 
@@ -110,9 +110,9 @@ def semantic_clusters(
     two encoders.
     """
     params = params or ClusterParams()
-    _refuse_lost(reference, current)
-    before, now = _embedded(reference), _embedded(current)
-    _check(before, now, params)
+    _refuse_missing_embeddings(reference, current)
+    before, now = _embedded_prompts(reference), _embedded_prompts(current)
+    _require_enough(before, now, params)
     assert reference is not None
     assert current is not None
     if reference.embeddings.shape[1] != current.embeddings.shape[1]:
@@ -134,15 +134,15 @@ def semantic_clusters(
         is_current=is_current, label=label, distance=distance
     )
     return SemanticClusters(
-        clusters=_compared(rows, params, n_examples),
+        clusters=_compare_clusters(rows, params, n_examples),
         n_reference=len(before),
         n_current=len(now),
-        p_value=_homogeneity(label, is_current),
+        p_value=_homogeneity_p(label, is_current),
         explained=explained,
     )
 
 
-def _embedded(window: Window | None) -> pd.DataFrame:
+def _embedded_prompts(window: Window | None) -> pd.DataFrame:
     """One row per prompt with an embedding: comparison_id, embedding_row, and the mean error of all
     its comparisons.
     """
@@ -160,13 +160,13 @@ def _embedded(window: Window | None) -> pd.DataFrame:
     )
 
 
-def _refuse_lost(*windows: Window | None) -> None:
+def _refuse_missing_embeddings(*windows: Window | None) -> None:
     for why in (w.not_embedded for w in windows if w is not None):
         if why:
             raise NotEnoughData(f"{LEFT_OUT}{why}")
 
 
-def _check(before: pd.DataFrame, now: pd.DataFrame, params: ClusterParams) -> None:
+def _require_enough(before: pd.DataFrame, now: pd.DataFrame, params: ClusterParams) -> None:
     lacking = [
         f"the {name} window has {len(rows)} embedded prompts, {needed} are needed"
         for name, rows, needed in (
@@ -193,7 +193,7 @@ def _directions(points: Floats) -> Floats:
             "An embedding is NaN or infinite. Check the encoder; no row is left out silently."
         )
     spread = points.std(axis=0)
-    most = LOUDEST * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
+    most = MAX_RELATIVE_SPREAD * float(np.median(spread[spread > 0])) if (spread > 0).any() else 1.0
     centred = (points - points.mean(axis=0)) / np.maximum(spread / most, 1)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     return np.asarray(centred / np.where(length > 0, length, 1), dtype=np.float32)
@@ -208,14 +208,14 @@ def _k_means(points: Floats, params: ClusterParams) -> tuple[Labels, Floats, flo
             "No clusters: all embeddings are equal. Is the encoder one that tells texts apart?"
         )
     fitted = KMeans(
-        _number_of_clusters(points, params), n_init=4, random_state=params.cluster_seed
+        _choose_n_clusters(points, params), n_init=4, random_state=params.cluster_seed
     ).fit(points)
     distance = np.linalg.norm(points - fitted.cluster_centers_[fitted.labels_], axis=1)
     total = float(((points - points.mean(axis=0)) ** 2).sum())
     return fitted.labels_, distance, 1 - float((distance**2).sum()) / total
 
 
-def _number_of_clusters(points: Floats, params: ClusterParams) -> int:
+def _choose_n_clusters(points: Floats, params: ClusterParams) -> int:
     """The k of the highest mean silhouette on at most N_FOR_K of the points (Rousseeuw 1987); of
     equal ones the smallest.
     """
@@ -237,7 +237,9 @@ def _number_of_clusters(points: Floats, params: ClusterParams) -> int:
     return max(score, key=lambda k: score[k])
 
 
-def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tuple[Cluster, ...]:
+def _compare_clusters(
+    rows: pd.DataFrame, params: ClusterParams, n_examples: int
+) -> tuple[Cluster, ...]:
     by_size = (
         rows.groupby("label")["comparison_id"]
         .agg(["size", "min"])
@@ -246,11 +248,13 @@ def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tup
     parts = [rows[rows["label"] == label] for label in by_size.index]
     n_before, n_now = int((~rows["is_current"]).sum()), int(rows["is_current"].sum())
     counts = [(int((~part["is_current"]).sum()), int(part["is_current"].sum())) for part in parts]
-    p_share = adjusted([_exact(before, n_before, now, n_now) for before, now in counts])
-    rises = [_rise(part, params.min_in_cluster) for part in parts]
+    p_share = adjust_p_values(
+        [_fisher_exact_p(before, n_before, now, n_now) for before, now in counts]
+    )
+    rises = [_error_rise(part, params.min_in_cluster) for part in parts]
     tested = [i for i, rise in enumerate(rises) if rise is not None]
     p_error = dict(
-        zip(tested, adjusted([rise[1] for rise in rises if rise is not None]), strict=True)
+        zip(tested, adjust_p_values([rise[1] for rise in rises if rise is not None]), strict=True)
     )
     made = []
     for i, (part, (before, now), rise) in enumerate(zip(parts, counts, rises, strict=True)):
@@ -259,17 +263,17 @@ def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tup
         made.append(
             Cluster(
                 name=chr(ord("A") + i),
-                share_reference=proportion(before / n_before, n_before),
-                share_current=proportion(now / n_now, n_now),
+                share_reference=wilson_interval(before / n_before, n_before),
+                share_current=wilson_interval(now / n_now, n_now),
                 p_share=p_share[i],
                 change="steady" if not is_moved else "grew" if growth > 0 else "shrank",
-                error_reference=_error(part, False, params.min_in_cluster),
-                error_current=_error(part, True, params.min_in_cluster),
+                error_reference=_error_interval(part, False, params.min_in_cluster),
+                error_current=_error_interval(part, True, params.min_in_cluster),
                 p_error=p_error.get(i),
                 is_worse=rise is not None
                 and p_error[i] <= params.alpha
                 and rise[0] >= params.error_effect,
-                examples=_nearest(part, n_examples),
+                examples=_nearest_ids(part, n_examples),
             )
         )
     return tuple(
@@ -277,12 +281,12 @@ def _compared(rows: pd.DataFrame, params: ClusterParams, n_examples: int) -> tup
     )
 
 
-def _error(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
+def _error_interval(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
     errors = part.loc[part["is_current"] == is_current, "error"]
-    return proportion(float(errors.mean()), len(errors)) if len(errors) >= least else None
+    return wilson_interval(float(errors.mean()), len(errors)) if len(errors) >= least else None
 
 
-def _rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:
+def _error_rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:
     """Rise of the error rate and its p-value; None where one side is too small."""
     before, now = (
         part.loc[part["is_current"] == side, "error"].to_numpy(dtype=float)
@@ -294,20 +298,20 @@ def _rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:
     return result.effect, result.p_value
 
 
-def _exact(before: int, n_before: int, now: int, n_now: int) -> float:
+def _fisher_exact_p(before: int, n_before: int, now: int, n_now: int) -> float:
     from scipy.stats import fisher_exact
 
     return float(fisher_exact([[before, n_before - before], [now, n_now - now]]).pvalue)
 
 
-def _homogeneity(label: Labels, is_current: npt.NDArray[np.bool_]) -> float:
+def _homogeneity_p(label: Labels, is_current: npt.NDArray[np.bool_]) -> float:
     """Chi-squared test of the table cluster x window."""
     from scipy.stats import chi2_contingency
 
     return float(chi2_contingency(pd.crosstab(label, is_current).to_numpy()).pvalue)
 
 
-def _nearest(part: pd.DataFrame, n: int) -> tuple[str, ...]:
+def _nearest_ids(part: pd.DataFrame, n: int) -> tuple[str, ...]:
     ordered: Sequence[str] = part.sort_values(
         ["is_current", "distance", "comparison_id"], ascending=[False, True, True]
     )["comparison_id"].tolist()

@@ -26,18 +26,20 @@ class ConfirmationParams(BaseModel):
     )
 
 
-def source_of(event: DriftEvent) -> str:
+def event_source(event: DriftEvent) -> str:
     """What an event counts as. All calibration tests read the same rows, so together they are one
     witness.
     """
     return "calibration" if event.kind == "calibration" else event.detector
 
 
-def sources(events: Iterable[DriftEvent]) -> list[str]:
-    return sorted({source_of(event) for event in events})
+def event_sources(events: Iterable[DriftEvent]) -> list[str]:
+    return sorted({event_source(event) for event in events})
 
 
-def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tuple[DriftEvent, ...]:
+def find_confirming_events(
+    events: Sequence[DriftEvent], params: ConfirmationParams
+) -> tuple[DriftEvent, ...]:
     """The events between which most distinct detectors report, within `confirmation_window` votes;
     () if too few ever do.
 
@@ -54,13 +56,13 @@ def confirming(events: Sequence[DriftEvent], params: ConfirmationParams) -> tupl
     ]
     best = min(
         spans,
-        key=lambda span: (-len(sources(span)), span[-1].seq - span[0].seq, span[0].seq),
+        key=lambda span: (-len(event_sources(span)), span[-1].seq - span[0].seq, span[0].seq),
         default=(),
     )
-    return best if len(sources(best)) >= params.confirmations else ()
+    return best if len(event_sources(best)) >= params.confirmations else ()
 
 
-def change_seq(events: Sequence[DriftEvent]) -> int | None:
+def estimate_change_seq(events: Sequence[DriftEvent]) -> int | None:
     """The (lower) median of the votes at which the detectors date the change, each by its first
     event.
 
@@ -71,7 +73,7 @@ def change_seq(events: Sequence[DriftEvent]) -> int | None:
         dated: dict[str, int] = {}
         for event in sorted(events, key=lambda event: (event.seq, event.event_id)):
             if event.kind == kind and event.change_seq is not None:
-                dated.setdefault(source_of(event), event.change_seq)
+                dated.setdefault(event_source(event), event.change_seq)
         if dated:
             return median_low(dated.values())
     return None

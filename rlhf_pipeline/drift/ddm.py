@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Signal, error_value, own_params
+from rlhf_pipeline.drift.base import Signal, require_error, select_params
 
 
 class DDMParams(BaseModel):
@@ -49,10 +49,10 @@ class DDM:
     name: ClassVar[str] = "ddm"
 
     def __init__(self, params: DDMParams) -> None:
-        self.params = own_params(DDMParams, params)
-        self._start()
+        self.params = select_params(DDMParams, params)
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         from frouros.detectors.concept_drift import DDM as Frouros
         from frouros.detectors.concept_drift import DDMConfig
 
@@ -66,12 +66,12 @@ class DDM:
         self._warning_seq: int | None = None
 
     def update(self, value: float, seq: int) -> Signal | None:
-        self._ddm.update(value=error_value(value, self.name, seq))
+        self._ddm.update(value=require_error(value, self.name, seq))
         if self._ddm.drift:
             signal = self._signal(
                 "drift", seq, seq if self._warning_seq is None else self._warning_seq
             )
-            self._start()
+            self._reset()
             return signal
         if not self._ddm.warning:
             self._warning_seq = None

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Signal, error_value, own_params
+from rlhf_pipeline.drift.base import Signal, require_error, select_params
 
 
 class HDDMAParams(BaseModel):
@@ -46,10 +46,10 @@ class HDDMA:
     name: ClassVar[str] = "hddm_a"
 
     def __init__(self, params: HDDMAParams) -> None:
-        self.params = own_params(HDDMAParams, params)
-        self._start()
+        self.params = select_params(HDDMAParams, params)
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         from frouros.detectors.concept_drift import HDDMA as Frouros
         from frouros.detectors.concept_drift import HDDMAConfig
 
@@ -63,12 +63,12 @@ class HDDMA:
         self._warning_seq: int | None = None
 
     def update(self, value: float, seq: int) -> Signal | None:
-        error = error_value(value, self.name, seq)
+        error = require_error(value, self.name, seq)
         evidence = self._evidence(error)
         self._hddm.update(value=error)
         if self._hddm.drift:
             change_seq = seq if self._warning_seq is None else self._warning_seq
-            self._start()
+            self._reset()
             return Signal(level="drift", seq=seq, change_seq=change_seq, evidence=evidence)
         if not self._hddm.warning:
             self._warning_seq = None

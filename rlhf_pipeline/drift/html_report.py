@@ -14,11 +14,18 @@ from xml.etree.ElementTree import Element
 import pandas as pd
 
 from rlhf_pipeline.drift import page_parts
+from rlhf_pipeline.drift.calibration_section import render_calibration_over_time
 from rlhf_pipeline.drift.clusters import ClusterParams, SemanticClusters, semantic_clusters
-from rlhf_pipeline.drift.markup import el, html
-from rlhf_pipeline.drift.over_time import calibration_over_time
-from rlhf_pipeline.drift.page_parts import Texts, records_of
+from rlhf_pipeline.drift.markup import make_element, render_html
+from rlhf_pipeline.drift.page_parts import Texts, to_records
 from rlhf_pipeline.drift.page_style import STYLE
+from rlhf_pipeline.drift.page_text import (
+    describe_best_error_rate,
+    display_name,
+    format_share,
+    join_names,
+    make_badge,
+)
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.reliability import (
     Reliability,
@@ -26,7 +33,6 @@ from rlhf_pipeline.drift.reliability import (
     reliability_of_reference,
 )
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import badge, best_reachable, listed, named, share
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import CalibrationWindow, DriftEvent, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.votes import interval_of_mean
@@ -73,69 +79,73 @@ class DayEvidence:
     files: Sequence[str] = ()
 
 
-def html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> str:
+def render_html_report(evidence: DayEvidence, params: ClusterParams | None = None) -> str:
     """The page as one HTML document."""
     params, e = params or ClusterParams(), evidence
     rows = e.report.assign(evidence=[json.loads(cell) for cell in e.report["evidence"]])
-    clusters = _or_words(lambda: semantic_clusters(e.reference, e.current, params))
-    before, today = _calibration(e)
-    body = el(
+    clusters = _value_or_reason(lambda: semantic_clusters(e.reference, e.current, params))
+    before, today = _measure_calibration(e)
+    body = make_element(
         "body",
-        el("a", "To the content", href="#content", class_="skip"),
-        _head(e, rows),
-        el(
+        make_element("a", "To the content", href="#content", class_="skip"),
+        _render_head(e, rows),
+        make_element(
             "main",
-            _summary(evidence, rows, clusters, today),
-            _part(
+            _render_summary(evidence, rows, clusters, today),
+            _render_section(
                 "drift-over-time",
                 "1  Drift over time",
-                page_parts.drift_over_time(
+                page_parts.render_drift_over_time(
                     e.day, rows, e.errors, e.events, e.warnings, e.noise_ceiling
                 ),
             ),
-            _part(
+            _render_section(
                 "semantic-clusters",
                 "2  Semantic clusters",
-                page_parts.semantic_clusters(clusters, e.texts, params, e.noise_ceiling),
+                page_parts.render_clusters(clusters, e.texts, params, e.noise_ceiling),
             ),
-            _part(
+            _render_section(
                 "calibration",
                 "3  Calibration",
-                page_parts.calibration(before, today, rows, e.noise_ceiling, e.by_group),
+                page_parts.render_calibration(before, today, rows, e.noise_ceiling, e.by_group),
             ),
-            _part(
-                "calibration-over-time", "Calibration over time", calibration_over_time(e.over_time)
+            _render_section(
+                "calibration-over-time",
+                "Calibration over time",
+                render_calibration_over_time(e.over_time),
             ),
-            _part(
+            _render_section(
                 "data-drift",
                 "Lengths, confidence and embeddings",
-                page_parts.data_drift(rows, e.data_drift, e.files),
+                page_parts.render_data_drift(rows, e.data_drift, e.files),
             ),
             id="content",
         ),
-        el("footer", el("p", _provenance(e))),
+        make_element("footer", make_element("p", _provenance_note(e))),
     )
-    head = el(
+    head = make_element(
         "head",
-        el("meta", charset="utf-8"),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", f"Drift report of {e.day}: {_overall(rows)['verdict']} · {e.project}"),
-        el("style", STYLE),
+        make_element("meta", charset="utf-8"),
+        make_element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        make_element("meta", name="color-scheme", content="light dark"),
+        make_element(
+            "title", f"Drift report of {e.day}: {_overall_row(rows)['verdict']} · {e.project}"
+        ),
+        make_element("style", STYLE),
     )
-    return f"<!doctype html>\n{html(el('html', head, body, lang='en'))}\n"
+    return f"<!doctype html>\n{render_html(make_element('html', head, body, lang='en'))}\n"
 
 
-def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
-    overall = _overall(rows)
+def _render_head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
+    overall = _overall_row(rows)
     said, suspects = (
         overall["evidence"].get("says_drift", []),
         overall["evidence"].get("suspects", []),
     )
     because = (
-        f"Says drift: {listed(said)}."
+        f"Says drift: {join_names(said)}."
         if said
-        else f"Looks different: {', '.join(named(s.replace('/', ' by ')) for s in suspects)}."
+        else f"Looks different: {', '.join(display_name(s.replace('/', ' by ')) for s in suspects)}."
         if suspects
         else None
     )
@@ -150,13 +160,19 @@ def _head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
         if overall["n_reference"]
         else "none",
     }
-    return el(
+    return make_element(
         "header",
-        el("p", "Drift report", class_="kicker"),
-        el("h1", evidence.day, " ", badge(overall["verdict"])),
-        el("p", MEANING[Verdict(overall["verdict"])], class_="lead"),
-        el("p", because) if because else None,
-        el("dl", (el("div", el("dt", name), el("dd", value)) for name, value in facts.items())),
+        make_element("p", "Drift report", class_="kicker"),
+        make_element("h1", evidence.day, " ", make_badge(overall["verdict"])),
+        make_element("p", MEANING[Verdict(overall["verdict"])], class_="lead"),
+        make_element("p", because) if because else None,
+        make_element(
+            "dl",
+            (
+                make_element("div", make_element("dt", name), make_element("dd", value))
+                for name, value in facts.items()
+            ),
+        ),
     )
 
 
@@ -171,7 +187,7 @@ def _error_rate(judged: pd.DataFrame) -> Interval | None:
     )
 
 
-def _summary(
+def _render_summary(
     evidence: DayEvidence,
     rows: pd.DataFrame,
     clusters: SemanticClusters | str,
@@ -194,13 +210,13 @@ def _summary(
         (
             "drift-over-time",
             "Error rate",
-            "no votes" if rate is None else share(rate.value),
+            "no votes" if rate is None else format_share(rate.value),
             "nothing was judged"
             if rate is None
-            else f"95 % interval {share(rate.low)} to {share(rate.high)}; "
-            f"{best_reachable(evidence.noise_ceiling)}; "
-            + ("no reference yet" if before is None else f"reference {share(before)}"),
-            _worst(rows[rows["space"] == "errors"]),
+            else f"95 % interval {format_share(rate.low)} to {format_share(rate.high)}; "
+            f"{describe_best_error_rate(evidence.noise_ceiling)}; "
+            + ("no reference yet" if before is None else f"reference {format_share(before)}"),
+            _worst_verdict(rows[rows["space"] == "errors"]),
         ),
         ("semantic-clusters", "Clusters changed", moved, "grew, shrank or got worse", None),
         (
@@ -216,18 +232,18 @@ def _summary(
             else "every vote went one way, or no side was taken"
             if slope is None
             else f"95 % interval {slope.low:.2f} to {slope.high:.2f}",
-            _worst(rows[rows["space"] == "calibration"]),
+            _worst_verdict(rows[rows["space"] == "calibration"]),
         ),
     ]
-    return el(
+    return make_element(
         "ul",
         (
-            el(
+            make_element(
                 "li",
-                el("a", name, href=f"#{target}"),
-                el("strong", value),
-                el("span", note),
-                None if verdict is None else badge(verdict),
+                make_element("a", name, href=f"#{target}"),
+                make_element("strong", value),
+                make_element("span", note),
+                None if verdict is None else make_badge(verdict),
             )
             for target, name, value, note, verdict in cards
         ),
@@ -235,17 +251,17 @@ def _summary(
     )
 
 
-def _calibration(evidence: DayEvidence) -> tuple[Reliability | str, Reliability | str]:
+def _measure_calibration(evidence: DayEvidence) -> tuple[Reliability | str, Reliability | str]:
     window = evidence.reference
     before = (
         "The model has no reference window."
         if window is None
-        else _or_words(lambda: reliability_of_reference(window))
+        else _value_or_reason(lambda: reliability_of_reference(window))
     )
-    return before, _or_words(lambda: reliability_of_day(evidence.judged))
+    return before, _value_or_reason(lambda: reliability_of_day(evidence.judged))
 
 
-def _provenance(evidence: DayEvidence) -> str:
+def _provenance_note(evidence: DayEvidence) -> str:
     seqs = evidence.errors["seq"]
     read = "" if seqs.empty else f" The error stream is read up to vote {int(seqs.max()):,}."
     return (
@@ -254,8 +270,8 @@ def _provenance(evidence: DayEvidence) -> str:
     )
 
 
-def _overall(rows: pd.DataFrame) -> Mapping[str, Any]:
-    found = records_of(rows[rows["space"] == "overall"])
+def _overall_row(rows: pd.DataFrame) -> Mapping[str, Any]:
+    found = to_records(rows[rows["space"] == "overall"])
     if len(found) != 1:
         raise NotEnoughData(
             f"The drift report has {len(found)} overall rows instead of one. Make the report of "
@@ -265,7 +281,7 @@ def _overall(rows: pd.DataFrame) -> Mapping[str, Any]:
     return found[0]
 
 
-def _worst(rows: pd.DataFrame) -> Verdict | None:
+def _worst_verdict(rows: pd.DataFrame) -> Verdict | None:
     """The most serious verdict of the rows; a row with too little counts only where all have."""
     found = {Verdict(v) for v in rows["verdict"]}
     return next(
@@ -278,17 +294,17 @@ def _worst(rows: pd.DataFrame) -> Verdict | None:
     )
 
 
-def _or_words(make: Callable[[], T]) -> T | str:
+def _value_or_reason(make: Callable[[], T]) -> T | str:
     try:
         return make()
     except NotEnoughData as few:
         return str(few)
 
 
-def _part(name: str, title: str, children: Iterable[Element]) -> Element:
-    return el(
+def _render_section(name: str, title: str, children: Iterable[Element]) -> Element:
+    return make_element(
         "section",
-        el("h2", title, id=f"{name}-title"),
+        make_element("h2", title, id=f"{name}-title"),
         children,
         id=name,
         aria_labelledby=f"{name}-title",

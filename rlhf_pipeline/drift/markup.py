@@ -11,17 +11,17 @@ from xml.etree.ElementTree import Element, tostring
 
 Child: TypeAlias = "Element | str | Iterable[Element | str | None] | None"
 
-RUNS_OR_FETCHES = {"script", "iframe", "object", "embed", "link", "base", "img", "form"}
-FETCHING = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
+FORBIDDEN_TAGS = {"script", "iframe", "object", "embed", "link", "base", "img", "form"}
+FORBIDDEN_ATTRIBUTES = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
 
 
-def el(tag: str, *children: Child, **attributes: object) -> Element:
+def make_element(tag: str, *children: Child, **attributes: object) -> Element:
     """An element. `class_` is the attribute class, `aria_label` is aria-label; an attribute that is
     None is left out.
 
     Raises ValueError for an element or attribute that could run or fetch something.
 
-    >>> html(el("p", "1 < 2", class_="note"))
+    >>> render_html(make_element("p", "1 < 2", class_="note"))
     '<p class="note">1 &lt; 2</p>'
     """
     named = {
@@ -30,9 +30,11 @@ def el(tag: str, *children: Child, **attributes: object) -> Element:
         if value is not None
     }
     unsafe = sorted(
-        name for name in named if name in FETCHING or name.startswith("on") or name.endswith("href")
+        name
+        for name in named
+        if name in FORBIDDEN_ATTRIBUTES or name.startswith("on") or name.endswith("href")
     )
-    if tag in RUNS_OR_FETCHES or [
+    if tag in FORBIDDEN_TAGS or [
         name for name in unsafe if not (name == "href" and named[name].startswith("#"))
     ]:
         raise ValueError(
@@ -40,21 +42,21 @@ def el(tag: str, *children: Child, **attributes: object) -> Element:
             "alone: "
             "write it as text."
         )
-    element = Element(tag, {name: printable(value) for name, value in named.items()})
+    element = Element(tag, {name: replace_unprintable(value) for name, value in named.items()})
     for child in children:
-        _add(element, child)
+        _append(element, child)
     return element
 
 
-def html(element: Element) -> str:
+def render_html(element: Element) -> str:
     return tostring(element, encoding="unicode", method="html")
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """`text` without what HTML cannot hold: control characters and halves of characters are shown
     as �.
 
-    >>> printable("a\\x00b\\ud800c")
+    >>> replace_unprintable("a\\x00b\\ud800c")
     'a�b�c'
     """
     return "".join(
@@ -65,17 +67,17 @@ def printable(text: str) -> str:
     )
 
 
-def cut(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     """One line of at most `width` characters.
 
-    >>> cut("a  long\\nprompt", 8)
+    >>> truncate("a  long\\nprompt", 8)
     'a long …'
     """
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1].rstrip()} …"[: width + 1]
 
 
-def table(
+def make_table(
     caption: str,
     head: Sequence[Child],
     rows: Sequence[Sequence[Child]],
@@ -87,10 +89,10 @@ def table(
     """
     right = set(numeric)
     body = [
-        el(
+        make_element(
             "tr",
             (
-                el(
+                make_element(
                     "th" if i == 0 else "td",
                     cell,
                     scope="row" if i == 0 else None,
@@ -101,29 +103,31 @@ def table(
         )
         for row in rows
     ]
-    made = el(
+    made = make_element(
         "table",
-        el("caption", caption),
-        el(
+        make_element("caption", caption),
+        make_element(
             "thead",
-            el(
+            make_element(
                 "tr",
                 (
-                    el("th", cell, scope="col", class_="number" if i in right else None)
+                    make_element("th", cell, scope="col", class_="number" if i in right else None)
                     for i, cell in enumerate(head)
                 ),
             ),
         ),
-        el("tbody", body),
+        make_element("tbody", body),
     )
-    return el("div", made, class_="scroll", role="region", aria_label=caption, tabindex="0")
+    return make_element(
+        "div", made, class_="scroll", role="region", aria_label=caption, tabindex="0"
+    )
 
 
-def _add(parent: Element, child: Child) -> None:
+def _append(parent: Element, child: Child) -> None:
     if child is None:
         return
     if isinstance(child, str):
-        text = printable(child)
+        text = replace_unprintable(child)
         if len(parent):
             parent[-1].tail = (parent[-1].tail or "") + text
         else:
@@ -132,4 +136,4 @@ def _add(parent: Element, child: Child) -> None:
         parent.append(child)
     else:
         for one in child:
-            _add(parent, one)
+            _append(parent, one)

@@ -8,27 +8,27 @@ from xml.etree.ElementTree import Element
 
 import pandas as pd
 
-from rlhf_pipeline.calibration.by_group import MIN_PAIRS, largest
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, largest_groups
 from rlhf_pipeline.drift import drawings
 from rlhf_pipeline.drift.clusters import Cluster, ClusterParams, SemanticClusters
-from rlhf_pipeline.drift.markup import Child, cut, el, table
+from rlhf_pipeline.drift.markup import Child, make_element, make_table, truncate
+from rlhf_pipeline.drift.page_text import (
+    describe_best_error_rate,
+    describe_ceiling,
+    display_name,
+    explain_ceiling,
+    format_interval,
+    format_p_value,
+    format_share,
+    format_value,
+    make_badge,
+    missing_note,
+)
 from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.drift.reliability import MIN_IN_BIN, Reliability
 from rlhf_pipeline.drift.stream import StreamWarning
-from rlhf_pipeline.drift.wording import (
-    badge,
-    best_reachable,
-    ceiling_words,
-    missing,
-    named,
-    number,
-    p_value,
-    share,
-    value_of,
-    why_ceiling,
-)
 from rlhf_pipeline.records import DriftEvent, GroupCalibration, Interval, ReliabilityBin, Verdict
-from rlhf_pipeline.votes.plots import shortened
+from rlhf_pipeline.votes.plots import shorten
 
 Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
 
@@ -36,7 +36,7 @@ PROMPT_WIDTH, COMPLETION_WIDTH = 160, 100  # characters of an example
 MOST_GROUPS, NAME_WIDTH = 20, 40  # groups that are seen at once, characters of their names
 
 
-def drift_over_time(
+def render_drift_over_time(
     day: str,
     rows: pd.DataFrame,
     errors: pd.DataFrame,
@@ -46,29 +46,31 @@ def drift_over_time(
 ) -> Iterable[Element]:
     """The error rate in vote order, and what each detector said of it."""
     if errors.empty:
-        yield missing(
+        yield missing_note(
             "No vote has met a prediction of this model yet: there is no error to draw. "
             "Predictions are made when comparisons appear."
         )
     else:
-        yield el(
+        yield make_element(
             "p",
             "An error is a vote against the completion that the reward model scored higher. "
             "Detectors read them in the order of votes.",
         )
-        drawn = drawings.timeline(errors, events, warnings, day=day, noise_ceiling=noise_ceiling)
-        yield figure(
+        drawn = drawings.draw_timeline(
+            errors, events, warnings, day=day, noise_ceiling=noise_ceiling
+        )
+        yield make_figure(
             drawn,
-            legend(
+            make_legend(
                 ("curve", "error rate of the last 100 votes, with its 95 % band"),
                 ("fired", "drift, with where the change is thought to begin"),
                 ("warned", "warning"),
                 ("today", "votes of this day"),
-                *_ceiling_key("best reachable, from the noise ceiling", noise_ceiling),
+                *_ceiling_legend("best reachable, from the noise ceiling", noise_ceiling),
             ),
         )
-        yield el("p", why_ceiling(noise_ceiling))
-    yield table(
+        yield make_element("p", explain_ceiling(noise_ceiling))
+    yield make_table(
         "What watches the errors",
         [
             "Detector",
@@ -80,12 +82,15 @@ def drift_over_time(
             "Votes or rows",
             "What it saw",
         ],
-        [[*_test_cells(row), _seen(row)] for row in records_of(rows[rows["space"] == "errors"])],
+        [
+            [*_test_cells(row), _describe_signals(row)]
+            for row in to_records(rows[rows["space"] == "errors"])
+        ],
         numeric=range(2, 7),
     )
 
 
-def semantic_clusters(
+def render_clusters(
     found: SemanticClusters | str,
     texts_of: Callable[[Sequence[str]], Texts],
     params: ClusterParams,
@@ -95,7 +100,7 @@ def semantic_clusters(
     could be made.
     """
     if isinstance(found, str):
-        yield missing(found)
+        yield missing_note(found)
         return
     texts = texts_of([example for cluster in found.clusters for example in cluster.examples])
     alike = (
@@ -103,19 +108,21 @@ def semantic_clusters(
         if found.p_value <= params.alpha
         else "hold them alike, as far as chance can tell"
     )
-    yield el(
+    yield make_element(
         "p",
         f"{len(found.clusters)} clusters of {found.n_reference + found.n_current:,} prompts by "
         "k-means over what the reward model sees of each, prompt with completion; the clusters "
-        f"hold {share(found.explained)} of the variance. Reference and day {alike} (χ² test, p "
-        f"{p_value(found.p_value)}). Each prompt counts once; those that got worse or grew stand "
+        f"hold {format_share(found.explained)} of the variance. Reference and day {alike} (χ² test, p "
+        f"{format_p_value(found.p_value)}). Each prompt counts once; those that got worse or grew stand "
         "first.",
     )
-    yield figure(
-        drawings.changes(found.clusters),
-        legend(("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True),
+    yield make_figure(
+        drawings.draw_cluster_changes(found.clusters),
+        make_legend(
+            ("ref", "reference"), ("now", "this day"), ("changed", "changed"), intervals=True
+        ),
     )
-    yield table(
+    yield make_table(
         "Clusters, reference against day",
         [
             "Cluster",
@@ -126,15 +133,15 @@ def semantic_clusters(
         ],
         [_cluster_cells(cluster, texts) for cluster in found.clusters],
     )
-    yield el(
+    yield make_element(
         "p",
         f"A cluster grew or shrank where Fisher's exact test stays below {params.alpha:g} after "
         "correction for all clusters and the share moved by at least "
-        f"{share(params.share_effect)}; "
-        f"it got worse where the error rate rose by at least {share(params.error_effect)} at the "
+        f"{format_share(params.share_effect)}; "
+        f"it got worse where the error rate rose by at least {format_share(params.error_effect)} at the "
         f"same level. Below {params.min_in_cluster} prompts no error rate is given. Of all "
         "votes of "
-        f"the day: {best_reachable(noise_ceiling)}.",
+        f"the day: {describe_best_error_rate(noise_ceiling)}.",
         class_="note",
     )
 
@@ -147,17 +154,20 @@ def _cluster_cells(cluster: Cluster, texts: Texts) -> list[Child]:
     verdict = Verdict.DRIFT if cluster.is_worse else Verdict.WARNING if change else Verdict.STABLE
     shown = [texts[i] for i in cluster.examples if i in texts]
     examples = [
-        (cut(prompt, PROMPT_WIDTH), cut(completion, COMPLETION_WIDTH))
+        (truncate(prompt, PROMPT_WIDTH), truncate(completion, COMPLETION_WIDTH))
         for prompt, completion in shown
     ]
     return [
         cluster.name,
-        badge(verdict, said or "steady"),
-        _from_to(cluster.share_reference, cluster.share_current, cluster.p_share),
-        _from_to(cluster.error_reference, cluster.error_current, cluster.p_error),
-        el(
+        make_badge(verdict, said or "steady"),
+        _before_after_cell(cluster.share_reference, cluster.share_current, cluster.p_share),
+        _before_after_cell(cluster.error_reference, cluster.error_current, cluster.p_error),
+        make_element(
             "ul",
-            (el("li", prompt, el("small", completion)) for prompt, completion in examples),
+            (
+                make_element("li", prompt, make_element("small", completion))
+                for prompt, completion in examples
+            ),
             class_="examples",
         )
         if examples
@@ -165,22 +175,32 @@ def _cluster_cells(cluster: Cluster, texts: Texts) -> list[Child]:
     ]
 
 
-def _from_to(before: Interval | None, now: Interval | None, p: float | None) -> Child:
+def _before_after_cell(before: Interval | None, now: Interval | None, p: float | None) -> Child:
     """What it was and is, how sure that is, and the p-value of the difference."""
     pair = (("reference", before), ("today", now))
     lines = [
-        el("span", f"{when} ", "too few" if i is None else el("b", share(i.value)), class_="line")
+        make_element(
+            "span",
+            f"{when} ",
+            "too few" if i is None else make_element("b", format_share(i.value)),
+            class_="line",
+        )
         for when, i in pair
     ]
     ranges = [
-        el("small", f"{share(i.low)} to {share(i.high)}, {i.n:,} prompts") if i else None
+        make_element("small", f"{format_share(i.low)} to {format_share(i.high)}, {i.n:,} prompts")
+        if i
+        else None
         for _, i in pair
     ]
     shown = [part for line, span in zip(lines, ranges, strict=True) for part in (line, span)]
-    return [*shown, None if p is None else el("span", f"p {p_value(p)}", class_="line")]
+    return [
+        *shown,
+        None if p is None else make_element("span", f"p {format_p_value(p)}", class_="line"),
+    ]
 
 
-def calibration(
+def render_calibration(
     before: Reliability | str,
     today: Reliability | str,
     rows: pd.DataFrame,
@@ -190,37 +210,37 @@ def calibration(
     """Stated confidence against what came true, in the reference, today and in each group of today,
     and the tests of it.
     """
-    yield from (missing(words) for words in (before, today) if isinstance(words, str))
+    yield from (missing_note(words) for words in (before, today) if isinstance(words, str))
     bins = [() if isinstance(side, str) else side.bins for side in (before, today)]
     if any(bins):
-        yield el(
+        yield make_element(
             "p",
             "Of predictions stated with 80 % confidence 80 % should be right: on the diagonal. "
             "Below it the model is overconfident.",
         )
-        yield figure(
-            drawings.reliability(*bins, noise_ceiling=noise_ceiling),
-            legend(
+        yield make_figure(
+            drawings.draw_reliability(*bins, noise_ceiling=noise_ceiling),
+            make_legend(
                 ("ref", "reference"), ("now", f"this day; faint: fewer than {MIN_IN_BIN} rows"),
-                *_ceiling_key("noise ceiling", noise_ceiling), intervals=True,
+                *_ceiling_legend("noise ceiling", noise_ceiling), intervals=True,
             ),
         )  # fmt: skip
-        yield el("p", ceiling_words(noise_ceiling))
+        yield make_element("p", describe_ceiling(noise_ceiling))
         measures: list[tuple[str, Callable[[Reliability], str | None]]] = [
             (
                 "Calibration slope (1 is calibrated)",
-                lambda r: None if r.slope is None else number(r.slope),
+                lambda r: None if r.slope is None else format_interval(r.slope),
             ),
-            ("ECE, equal mass (never 0 by chance alone)", lambda r: number(r.ece)),
+            ("ECE, equal mass (never 0 by chance alone)", lambda r: format_interval(r.ece)),
             (
                 "ECE without its noise",
-                lambda r: None if r.ece_debiased is None else number(r.ece_debiased),
+                lambda r: None if r.ece_debiased is None else format_interval(r.ece_debiased),
             ),
             ("ECE, lower bound (97.5 %)", lambda r: f"{r.ece_lower_bound:.3f}"),
-            ("Brier score (0.25 is a coin)", lambda r: number(r.brier)),
+            ("Brier score (0.25 is a coin)", lambda r: format_interval(r.brier)),
             ("Rows", lambda r: f"{r.n:,}"),
         ]
-        yield table(
+        yield make_table(
             "Calibration, reference against day",
             ["Measure", "Reference", "This day"],
             [
@@ -235,22 +255,22 @@ def calibration(
             ],
             numeric=(1, 2),
         )
-        yield el(
+        yield make_element(
             "details",
-            el("summary", "Reliability by stated confidence"),
+            make_element("summary", "Reliability by stated confidence"),
             _bin_table(bins[0], bins[1]),
         )
     if by_group:
-        shown = largest(by_group, MOST_GROUPS)
+        shown = largest_groups(by_group, MOST_GROUPS)
         rest = [group for group in by_group if group not in shown]
         yield _group_table("This day by source and category", shown)
         if rest:
-            yield el(
+            yield make_element(
                 "details",
-                el("summary", f"{len(rest):,} smaller groups"),
+                make_element("summary", f"{len(rest):,} smaller groups"),
                 _group_table("Smaller groups", rest),
             )
-        yield el(
+        yield make_element(
             "p",
             f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it "
             "would be "
@@ -258,22 +278,22 @@ def calibration(
             "judged one again.",
             class_="note",
         )
-    yield table(
+    yield make_table(
         "Calibration tests",
         ["Test", "Verdict", "Value", "Threshold", "Votes"],
         [
             [
-                named(row["detector"]),
-                badge(row["verdict"]),
-                value_of(row["statistic"]),
-                value_of(row["threshold"]),
+                display_name(row["detector"]),
+                make_badge(row["verdict"]),
+                format_value(row["statistic"]),
+                format_value(row["threshold"]),
                 f"{row['n_current']:,}",
             ]
-            for row in records_of(rows[rows["space"] == "calibration"])
+            for row in to_records(rows[rows["space"] == "calibration"])
         ],
         numeric=(2, 3, 4),
     )
-    yield el(
+    yield make_element(
         "p",
         "A test fails where even the favourable end of its interval is beyond the threshold, or "
         "its p is below it; each on a good model on about 2.5 % of days at most.",
@@ -281,7 +301,7 @@ def calibration(
     )
 
 
-def _ceiling_key(words: str, ceiling: Interval | None) -> list[tuple[str, str]]:
+def _ceiling_legend(words: str, ceiling: Interval | None) -> list[tuple[str, str]]:
     """Its entry of a legend, where it is drawn."""
     return (
         []
@@ -299,7 +319,7 @@ def _group_table(caption: str, groups: Sequence[GroupCalibration]) -> Element:
         "ECE without its noise",
         "Calibration slope",
     ]
-    return table(caption, head, [_group_row(group) for group in groups], numeric=range(1, 6))
+    return make_table(caption, head, [_group_row(group) for group in groups], numeric=range(1, 6))
 
 
 def _group_row(group: GroupCalibration) -> list[Child]:
@@ -310,7 +330,7 @@ def _group_row(group: GroupCalibration) -> list[Child]:
         else (interval_cell(m.accuracy), interval_cell(m.ece_debiased), interval_cell(m.slope))
     )
     return [
-        f"{group.by}: {shortened(group.group, NAME_WIDTH)}",
+        f"{group.by}: {shorten(group.group, NAME_WIDTH)}",
         f"{group.n:,}",
         accuracy,
         interval_cell(group.noise_ceiling),
@@ -326,7 +346,11 @@ def interval_cell(interval: Interval | None) -> Child:
     if interval is None:
         return "unknown"
     beside = str(interval).rpartition("]")[2].strip()
-    return [number(interval), el("small", beside)] if beside else number(interval)
+    return (
+        [format_interval(interval), make_element("small", beside)]
+        if beside
+        else format_interval(interval)
+    )
 
 
 def _bin_table(before: Sequence[ReliabilityBin], today: Sequence[ReliabilityBin]) -> Element:
@@ -340,7 +364,7 @@ def _bin_table(before: Sequence[ReliabilityBin], today: Sequence[ReliabilityBin]
         for low in lows
     ]
     head = ["Stated confidence", "Right in reference", "Rows", "Right today", "Rows"]
-    return table("Share predicted right", head, rows, numeric=range(1, 5))
+    return make_table("Share predicted right", head, rows, numeric=range(1, 5))
 
 
 def _bin_cells(b: ReliabilityBin | None) -> tuple[str, str]:
@@ -350,48 +374,48 @@ def _bin_cells(b: ReliabilityBin | None) -> tuple[str, str]:
     return (
         "too few"
         if few
-        else f"{share(b.accuracy)} ({share(b.accuracy_low)} to {share(b.accuracy_high)})",
+        else f"{format_share(b.accuracy)} ({format_share(b.accuracy_low)} to {format_share(b.accuracy_high)})",
         f"{b.n:,}",
     )
 
 
-def data_drift(
+def render_data_drift(
     rows: pd.DataFrame, evidently: Mapping[str, Any], files: Sequence[str]
 ) -> Iterable[Element]:
     """The tests of lengths, confidence and embeddings, and what Evidently says of the same rows."""
-    yield el(
+    yield make_element(
         "p", "A change of the data alone is a warning: it is no proof that the model is wrong."
     )
     spaces = rows[~rows["space"].isin(["errors", "calibration", "overall"])]
-    yield table(
+    yield make_table(
         "Tests between the reference and the day",
         ["Space", "Verdict", "Statistic", "Threshold", "p", "Reference", "Day", "Test"],
         [
-            [named(row["space"]), *_test_cells(row)[1:], named(row["detector"])]
-            for row in records_of(spaces)
+            [display_name(row["space"]), *_test_cells(row)[1:], display_name(row["detector"])]
+            for row in to_records(spaces)
         ],
         numeric=range(2, 7),
     )
-    for row in records_of(spaces[spaces["space"] == "embeddings"]):
+    for row in to_records(spaces[spaces["space"] == "embeddings"]):
         reason = str(row["evidence"].get("reason", ""))
         if reason.startswith(LEFT_OUT):
-            yield missing(reason)
+            yield missing_note(reason)
     columns = [m for m in evidently.get("metrics", []) if "column" in m.get("config", {})]
     if columns:
-        yield table(
+        yield make_table(
             "Evidently's data drift, one row per prompt",
             ["Column", "Method", "p", "Threshold", "Differs"],
             [_evidently_cells(m) for m in columns],
             numeric=(2, 3),
         )
     else:
-        yield missing(
+        yield missing_note(
             "Evidently compared nothing: "
             f"{evidently.get('insufficient', 'it was handed no windows')}."
         )
     if files:
-        names = [part for name in files for part in (", ", el("code", name))][1:]
-        yield el(
+        names = [part for name in files for part in (", ", make_element("code", name))][1:]
+        yield make_element(
             "p",
             "Evidently's own results lie beside this page in the MLflow run of the day's "
             "drift_report: ",
@@ -406,29 +430,29 @@ def _evidently_cells(metric: Mapping[str, Any]) -> list[Child]:
     threshold = config.get("threshold")
     differs = "–" if threshold is None else "yes" if p < threshold else "no"
     return [
-        named(config["column"]),
+        display_name(config["column"]),
         str(config.get("method") or "default"),
-        p_value(p),
-        value_of(threshold),
+        format_p_value(p),
+        format_value(threshold),
         differs,
     ]
 
 
 def _test_cells(row: Mapping[str, Any]) -> list[Child]:
     return [
-        named(row["detector"]),
-        badge(row["verdict"]),
-        value_of(row["statistic"]),
-        value_of(row["threshold"]),
-        "–" if pd.isna(row["p_value"]) else p_value(float(row["p_value"])),
+        display_name(row["detector"]),
+        make_badge(row["verdict"]),
+        format_value(row["statistic"]),
+        format_value(row["threshold"]),
+        "–" if pd.isna(row["p_value"]) else format_p_value(float(row["p_value"])),
         f"{row['n_reference']:,}",
         f"{row['n_current']:,}",
     ]
 
 
-def _seen(row: Mapping[str, Any]) -> str:
+def _describe_signals(row: Mapping[str, Any]) -> str:
     said = row["evidence"]
-    events = [_event_words(event) for event in said.get("events", [])]
+    events = [_describe_event(event) for event in said.get("events", [])]
     at = [f"{seq:,}" for seq in said.get("warnings_at", [])]
     warned = (
         [f"warning at vote {', '.join(at[:3])}{f' and {len(at) - 3} more' if len(at) > 3 else ''}"]
@@ -436,7 +460,9 @@ def _seen(row: Mapping[str, Any]) -> str:
         else []
     )
     means = (
-        [f"{share(said['mean_reference'])} before, {share(said['mean_current'])} today"]
+        [
+            f"{format_share(said['mean_reference'])} before, {format_share(said['mean_current'])} today"
+        ]
         if "mean_current" in said
         else []
     )
@@ -446,43 +472,43 @@ def _seen(row: Mapping[str, Any]) -> str:
     )
 
 
-def _event_words(event: Mapping[str, Any]) -> str:
+def _describe_event(event: Mapping[str, Any]) -> str:
     after = event.get("error_after", event.get("error_rate"))
     since = f", since about {event['change_seq']:,}" if event.get("change_seq") else ""
     rise = (
-        f": {share(event['error_before'])} to {share(after)}"
+        f": {format_share(event['error_before'])} to {format_share(after)}"
         if "error_before" in event and after is not None
         else ""
     )
     return f"drift at vote {event['seq']:,}{since}{rise}"
 
 
-def figure(drawn: Element, caption: Element) -> Element:
+def make_figure(drawn: Element, caption: Element) -> Element:
     """A picture that scrolls by itself on a narrow screen."""
-    return el(
+    return make_element(
         "figure",
-        el(
+        make_element(
             "div", drawn, class_="scroll picture", tabindex="0", role="region", aria_label="picture"
         ),
         caption,
     )
 
 
-def legend(*entries: tuple[str, str], intervals: bool = False) -> Element:
+def make_legend(*entries: tuple[str, str], intervals: bool = False) -> Element:
     """The marks of a picture, `drawings.key` of each, and what they mean."""
-    bars = el("li", "bars: 95 % intervals") if intervals else None
-    return el(
+    bars = make_element("li", "bars: 95 % intervals") if intervals else None
+    return make_element(
         "figcaption",
-        el(
+        make_element(
             "ul",
-            (el("li", drawings.key(kind), words) for kind, words in entries),
+            (make_element("li", drawings.legend_mark(kind), words) for kind, words in entries),
             bars,
             class_="legend",
         ),
     )
 
 
-def records_of(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def to_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         dict(zip(rows.columns, row, strict=True)) for row in rows.itertuples(index=False, name=None)
     ]

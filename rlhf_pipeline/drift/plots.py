@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.calibration.by_group import UNKNOWN_CEILING
+from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
@@ -21,7 +21,7 @@ MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 60, 60  # more cannot be rea
 MARKERS = ("v", "s", "D", "P", "X")
 
 
-def drift_timeline(
+def draw_drift_timeline(
     errors: pd.DataFrame,
     events: Sequence[DriftEvent] = (),
     warnings: Sequence[StreamWarning] = (),
@@ -195,7 +195,7 @@ def _draw_days(axes: Any, rows: pd.DataFrame) -> None:
     labels = _day_labels(days.index.tolist())
     top = axes.secondary_xaxis("top")
     width = max(1.0, float(rows["seq"].max() - rows["seq"].min()))
-    shown = _apart(days[0.5].tolist(), width / MAX_DAY_LABELS)
+    shown = _spaced_indices(days[0.5].tolist(), width / MAX_DAY_LABELS)
     top.set_xticks([days[0.5].iloc[i] for i in shown], [labels[i] for i in shown], fontsize=8)
     top.tick_params(length=0)
     if len(days) > MAX_DAY_LINES:
@@ -225,7 +225,7 @@ def _draw_days(axes: Any, rows: pd.DataFrame) -> None:
             )
 
 
-def _apart(places: Sequence[float], least: float) -> list[int]:
+def _spaced_indices(places: Sequence[float], least: float) -> list[int]:
     """Which of these ascending places to label, so that no two labels touch."""
     kept: list[int] = []
     for i, place in enumerate(places):

@@ -16,7 +16,7 @@ import pandas as pd
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import ArtefactError, FrameError, InvalidScores
-from rlhf_pipeline.parquet import READING, WRITING
+from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
 from rlhf_pipeline.protocols import FileHashes
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
@@ -56,7 +56,7 @@ class Window:
     embeddings: Floats
     not_embedded: str | None = None
 
-    def independent(self) -> pd.DataFrame:
+    def one_row_per_prompt(self) -> pd.DataFrame:
         """One comparison per prompt: completions of one prompt resemble each other, and a test
         would count them as many.
 
@@ -79,7 +79,11 @@ class Window:
             contents = self._contents()
             for name, content in contents.items():
                 (partial / name).write_bytes(content)
-            with nullcontext() if hashes is None else hashes.replacing(_recorded(folder, contents)):
+            with (
+                nullcontext()
+                if hashes is None
+                else hashes.record_replacement(_hash_names(folder, contents))
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
                 partial.rename(folder)
         finally:
@@ -92,17 +96,17 @@ class Window:
         """
         try:
             contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
-            changed = [] if hashes is None else hashes.changed(_recorded(folder, contents))
+            changed = [] if hashes is None else hashes.find_changed(_hash_names(folder, contents))
             if changed:
                 raise ValueError(f"{changed[0]} was changed since it was written")
             meta = json.loads(contents[META])
-            rows = pd.read_parquet(BytesIO(contents[FRAME]), **READING)
+            rows = pd.read_parquet(BytesIO(contents[FRAME]), **READ_OPTIONS)
             embeddings = np.load(BytesIO(contents[EMBEDDINGS]), allow_pickle=False)
             if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
                 raise ValueError(
                     f"{len(rows)} rows and {len(embeddings)} embeddings where {META} says {meta}"
                 )
-            return cls(meta["model_version"], _typed(rows), embeddings)
+            return cls(meta["model_version"], _cast_columns(rows), embeddings)
         except Exception as cause:  # a damaged file raises whatever its decoder trips over
             raise ArtefactError(
                 f"Reference window {folder} cannot be read: {cause}. Restore it from a backup, or "
@@ -111,7 +115,7 @@ class Window:
 
     def _contents(self) -> dict[str, bytes]:
         frame, embeddings = BytesIO(), BytesIO()
-        self.rows.to_parquet(frame, index=False, **WRITING)
+        self.rows.to_parquet(frame, index=False, **WRITE_OPTIONS)
         np.save(embeddings, self.embeddings.astype(np.float32), allow_pickle=False)
         meta = {
             "model_version": self.model_version,
@@ -152,7 +156,7 @@ def reference_window(
             f"Reference window: pair {wrong.iloc[0, 0]} is of split {wrong.iloc[0, 1]}. Give only "
             "pairs of split calib."
         )
-    p_chosen = _probabilities(p_chosen, len(pairs))
+    p_chosen = _require_probabilities(p_chosen, len(pairs))
     keep = (pairs["n_votes"] > 0).to_numpy() & taste_changes.is_current(pairs)
     pairs, p_chosen = pairs[keep], p_chosen[keep]
     chosen_is_a = (pairs["chosen_side"] == "a").to_numpy()
@@ -174,7 +178,7 @@ def reference_window(
             "n_votes": pairs["n_votes"],
         }
     )
-    return _window(model_version, rows, texts, embed, max_embeddings)
+    return _build_window(model_version, rows, texts, embed, max_embeddings)
 
 
 def current_window(
@@ -210,15 +214,15 @@ def current_window(
         )
     known = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]
     joined = rows.merge(known, on="comparison_id", how="left", validate="one_to_one")
-    _probabilities(joined["p"].to_numpy(dtype=float), len(joined))
+    _require_probabilities(joined["p"].to_numpy(dtype=float), len(joined))
     texts = joined[["prompt", "completion_a"]].rename(columns={"completion_a": "completion"})
-    window = _window(
+    window = _build_window(
         model_version, joined.drop(columns=["prompt", "completion_a"]), texts, embed, max_embeddings
     )
     return window if embed is not None else replace(window, not_embedded=not_embedded)
 
 
-def _window(
+def _build_window(
     model_version: str,
     rows: pd.DataFrame,
     texts: pd.DataFrame,
@@ -235,7 +239,7 @@ def _window(
     rows, texts = rows.iloc[order].reset_index(drop=True), texts.iloc[order].reset_index(drop=True)
     first = rows.drop_duplicates("prompt_id").index[:max_embeddings]
     if embed is None or len(first) == 0:
-        return Window(model_version, _typed(rows), np.zeros((0, 0), dtype=np.float32))
+        return Window(model_version, _cast_columns(rows), np.zeros((0, 0), dtype=np.float32))
     embeddings = np.asarray(
         embed(texts["prompt"][first].tolist(), texts["completion"][first].tolist()),
         dtype=np.float32,
@@ -246,18 +250,18 @@ def _window(
             "among them. Check the encoder."
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
-    return Window(model_version, _typed(rows), embeddings)
+    return Window(model_version, _cast_columns(rows), embeddings)
 
 
-def _recorded(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+def _hash_names(folder: Path, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     return {f"{FOLDER}/{folder.name}/{name}": content for name, content in contents.items()}
 
 
-def _typed(rows: pd.DataFrame) -> pd.DataFrame:
+def _cast_columns(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[list(COLUMNS)].astype(COLUMNS)
 
 
-def _probabilities(values: Floats, n: int) -> Floats:
+def _require_probabilities(values: Floats, n: int) -> Floats:
     p = np.asarray(values, dtype=float)
     if p.shape != (n,):
         raise InvalidScores(

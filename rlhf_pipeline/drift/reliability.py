@@ -42,7 +42,7 @@ def reliability_of_reference(
     # `error` is the share of votes against the side predicted
     outcome = np.where(p > 0.5, 1 - error, error)
     weights = rows["n_votes"].to_numpy(dtype=float)
-    return _reliability(
+    return _measure_reliability(
         "reference", p, outcome, rows["comparison_id"].to_numpy(), weights, thresholds
     )
 
@@ -53,7 +53,7 @@ def reliability_of_day(
     """Columns `p`, `outcome`, `group` of single votes, as calibration tests see them. Raises
     NotEnoughData below `min_rows`.
     """
-    return _reliability(
+    return _measure_reliability(
         "day",
         judged["p"].to_numpy(),
         judged["outcome"].to_numpy(),
@@ -63,7 +63,7 @@ def reliability_of_day(
     )
 
 
-def _reliability(
+def _measure_reliability(
     name: str,
     p: Any,
     outcome: Any,

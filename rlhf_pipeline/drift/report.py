@@ -11,7 +11,12 @@ import pandas as pd
 
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.clusters import ClusterParams
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, confirming, source_of, sources
+from rlhf_pipeline.drift.confirmation import (
+    ConfirmationParams,
+    event_source,
+    event_sources,
+    find_confirming_events,
+)
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.stream import DetectorParams, StreamWarning
 from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, compare_windows
@@ -87,7 +92,7 @@ def drift_report(
                 {"reason": "no calibration test was made"},
             )
         )
-    rows.append(_overall(rows, own, day, last_seq, n_reference, n_current, params))
+    rows.append(_overall_row(rows, own, day, last_seq, n_reference, n_current, params))
     frame = pd.DataFrame([row.model_dump() for row in rows])
     frame["evidence"] = [
         json.dumps(row.evidence, sort_keys=True, allow_nan=False, default=str) for row in rows
@@ -122,7 +127,7 @@ def data_drift_report(
     columns = ["prompt_length", "completion_length", "confidence"]
     frames = []
     for name, window in (("reference", reference), ("current", current)):
-        rows = window.independent()
+        rows = window.one_row_per_prompt()
         if rows.empty:
             raise NotEnoughData(
                 f"The {name} window of {window.model_version} is empty; Evidently has nothing to "
@@ -189,7 +194,7 @@ def _calibration_row(test: Mapping[str, Any], n_current: int) -> SpaceVerdict:
     )
 
 
-def _overall(
+def _overall_row(
     rows: Sequence[SpaceVerdict],
     events: Sequence[DriftEvent],
     day: str,
@@ -205,10 +210,12 @@ def _overall(
         for e in events
         if until is not None and until - params.confirmation_window < e.seq <= until
     ]
-    saying = {source_of(e) for e in recent}
+    saying = {event_source(e) for e in recent}
     # On a day of thousands of votes a change of its morning lies further back than that window, and
     # the trigger fires on it all the same.
-    saying |= set(sources(confirming([e for e in events if str(e.day) == day], params)))
+    saying |= set(
+        event_sources(find_confirming_events([e for e in events if str(e.day) == day], params))
+    )
     saying |= {
         "error_rate"
         for r in rows

@@ -16,7 +16,7 @@ from rlhf_pipeline.drift.hddm_a import HDDMAParams
 from rlhf_pipeline.errors import ConfigurationError, FrameError
 from rlhf_pipeline.records import DriftEvent, Record, utc_now
 
-KEPT_WARNINGS = 200  # of one detector: more than any report looks back
+MAX_KEPT_WARNINGS = 200  # of one detector: more than any report looks back
 
 
 class DetectorParams(DDMParams, ADWINParams, HDDMAParams):
@@ -77,7 +77,7 @@ def scan(
     ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
     InvalidScores for an error that is no number in [0, 1].
     """
-    rows = _ordered(errors)
+    rows = _rows_in_order(errors)
     params = params or DetectorParams()
     at = detected_at or utc_now()
     events: list[DriftEvent] = []
@@ -113,13 +113,15 @@ def scan(
             if signal.level == "warning":
                 warnings.append({"seq": seq, "day": day})
             else:
-                events.append(_event(detector, signal, model_version, fingerprint, stream, day, at))
+                events.append(
+                    _make_event(detector, signal, model_version, fingerprint, stream, day, at)
+                )
         new_states[name] = {
             "model_version": model_version,
             "stream": stream,
             "params_hash": fingerprint,
             "last_seq": last_seq,
-            "warnings": warnings[-KEPT_WARNINGS:],
+            "warnings": warnings[-MAX_KEPT_WARNINGS:],
             "detector": detector.state(),
         }
     events.sort(key=lambda event: (event.seq, event.detector))
@@ -136,7 +138,7 @@ def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning
     return tuple(sorted(found, key=lambda w: (w.seq, w.detector)))
 
 
-def _ordered(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
+def _rows_in_order(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
     missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
     if missing:
         raise FrameError(
@@ -154,7 +156,7 @@ def _ordered(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
     return list(zip(ordered["seq"].tolist(), days, ordered["error"].tolist(), strict=True))
 
 
-def _event(
+def _make_event(
     detector: DriftDetector,
     signal: Signal,
     model_version: str,

@@ -34,7 +34,10 @@ def kolmogorov_smirnov(reference: Floats, current: Floats) -> TestResult:
     """
     from scipy.stats import ks_2samp
 
-    reference, current = _sample(reference, "reference"), _sample(current, "current")
+    reference, current = (
+        _require_sample(reference, "reference"),
+        _require_sample(current, "current"),
+    )
     result = ks_2samp(reference, current)
     return TestResult(float(result.statistic), float(result.statistic), float(result.pvalue))
 
@@ -50,11 +53,14 @@ def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10
     """
     from scipy.stats import chi2
 
-    reference, current = _sample(reference, "reference"), _sample(current, "current")
+    reference, current = (
+        _require_sample(reference, "reference"),
+        _require_sample(current, "current"),
+    )
     edges = np.unique(np.quantile(reference, np.linspace(0, 1, n_bins + 1)[1:-1]))
     if len(edges) == 1:  # (nearly) constant reference: below, at and above
         edges = np.array([np.nextafter(edges[0], -np.inf), edges[0]])
-    share_reference, share_current = _shares(reference, edges), _shares(current, edges)
+    share_reference, share_current = _bin_shares(reference, edges), _bin_shares(current, edges)
     psi = float(np.sum((share_current - share_reference) * np.log(share_current / share_reference)))
     per_degree = 1 / len(reference) + 1 / len(current)
     degrees = len(edges)
@@ -63,7 +69,7 @@ def population_stability(reference: Floats, current: Floats, *, n_bins: int = 10
     )
 
 
-def _shares(values: Floats, edges: Floats) -> Floats:
+def _bin_shares(values: Floats, edges: Floats) -> Floats:
     counts = np.bincount(np.digitize(values, edges, right=True), minlength=len(edges) + 1) + 0.5
     shares: Floats = counts / counts.sum()
     return shares
@@ -78,13 +84,16 @@ def maximum_mean_discrepancy(
     Arrays (n, d) and (m, d). One Gram matrix serves all permutations. Gretton et al. 2012, A Kernel
     Two-Sample Test.
     """
-    reference, current = _sample(reference, "reference", 2), _sample(current, "current", 2)
+    reference, current = (
+        _require_sample(reference, "reference", 2),
+        _require_sample(current, "current", 2),
+    )
     if reference.shape[1] != current.shape[1]:
         raise InvalidScores(
             f"Embeddings of {reference.shape[1]} and {current.shape[1]} dimensions cannot be "
             "compared. Embed both with one encoder."
         )
-    gram = _gram(np.concatenate([reference, current]))
+    gram = _gram_matrix(np.concatenate([reference, current]))
     n, total = len(reference), len(reference) + len(current)
     rng = np.random.default_rng(seed)
     labels = np.zeros((total, n_permutations + 1))
@@ -98,7 +107,7 @@ def maximum_mean_discrepancy(
     )
 
 
-def _gram(points: Floats) -> Floats:
+def _gram_matrix(points: Floats) -> Floats:
     """RBF kernel of all pairs, its diagonal zero: a point beside itself says nothing."""
     norms = np.sum(points**2, axis=1)
     squared = np.maximum(norms[:, None] + norms[None, :] - 2 * points @ points.T, 0)
@@ -131,7 +140,10 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     """
     from scipy.stats import norm
 
-    reference, current = _sample(reference, "reference"), _sample(current, "current")
+    reference, current = (
+        _require_sample(reference, "reference"),
+        _require_sample(current, "current"),
+    )
     rise = float(np.mean(current) - np.mean(reference))
     pooled = float(np.mean(np.concatenate([reference, current])))
     deviation = float(np.sqrt(pooled * (1 - pooled) * (1 / len(reference) + 1 / len(current))))
@@ -140,7 +152,7 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     return TestResult(rise, max(0.0, rise), p_value)
 
 
-def proportion(share: float, n: int, *, level: float = 0.95) -> Interval:
+def wilson_interval(share: float, n: int, *, level: float = 0.95) -> Interval:
     """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between
     the ends it is too wide, never too narrow.
     """
@@ -160,7 +172,7 @@ def proportion(share: float, n: int, *, level: float = 0.95) -> Interval:
     )
 
 
-def adjusted(p_values: Sequence[float]) -> list[float]:
+def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Benjamini–Hochberg: rejecting those at most alpha keeps the false discovery rate at alpha
     over the whole family.
     """
@@ -174,7 +186,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in result]
 
 
-def _sample(values: Floats, name: str, n_dimensions: int = 1) -> Floats:
+def _require_sample(values: Floats, name: str, n_dimensions: int = 1) -> Floats:
     sample = np.asarray(values, dtype=float)
     if sample.ndim != n_dimensions:
         raise InvalidScores(

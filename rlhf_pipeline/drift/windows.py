@@ -11,7 +11,7 @@ from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.two_sample import (
     TestResult,
-    adjusted,
+    adjust_p_values,
     error_rate_rise,
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
@@ -110,13 +110,13 @@ def compare_windows(
     """One verdict per test, always the same eight. `insufficient` where a window is too small or
     not there at all.
     """
-    tests = [_result(name, reference, current, params) for name in _THRESHOLDS]
+    tests = [_run_test(name, reference, current, params) for name in _THRESHOLDS]
     done = [i for i, (result, _, _) in enumerate(tests) if result is not None]
     p_adjusted: dict[int, float] = dict(
-        zip(done, adjusted([r.p_value for r, _, _ in tests if r is not None]), strict=True)
+        zip(done, adjust_p_values([r.p_value for r, _, _ in tests if r is not None]), strict=True)
     )
     verdicts = [
-        _verdict(name, *test, p_adjusted.get(i), params)
+        _make_verdict(name, *test, p_adjusted.get(i), params)
         for i, (name, test) in enumerate(zip(_THRESHOLDS, tests, strict=True))
     ]
     lost = next(
@@ -125,11 +125,11 @@ def compare_windows(
     return (
         verdicts
         if lost is None
-        else [_left_out(v, lost) if v.space == "embeddings" else v for v in verdicts]
+        else [_add_reason(v, lost) if v.space == "embeddings" else v for v in verdicts]
     )
 
 
-def _left_out(verdict: SpaceVerdict, why: str) -> SpaceVerdict:
+def _add_reason(verdict: SpaceVerdict, why: str) -> SpaceVerdict:
     return verdict.model_copy(
         update={"evidence": verdict.evidence | {"reason": f"{LEFT_OUT}{why}"}}
     )
@@ -148,12 +148,12 @@ _THRESHOLDS = {
 }
 
 
-def _result(
+def _run_test(
     name: tuple[str, str], reference: Window | None, current: Window | None, params: WindowParams
 ) -> tuple[TestResult | None, Floats, Floats]:
     """The test's result, None where there is too little, and the two samples it was done on."""
     space, test = name
-    before, now = _values(space, reference), _values(space, current)
+    before, now = _space_values(space, reference), _space_values(space, current)
     needed = params.min_votes if space == "errors" else params.min_prompts
     if len(before) < params.min_reference or len(now) < needed:
         return None, before, now
@@ -172,14 +172,14 @@ def _result(
     )
 
 
-def _values(space: str, window: Window | None) -> Floats:
+def _space_values(space: str, window: Window | None) -> Floats:
     if window is None:
         return np.zeros(0)
     if space == "embeddings":
         return window.embeddings
     if space == "errors":
         return np.asarray(window.rows["error"], dtype=float)
-    rows = window.independent()
+    rows = window.one_row_per_prompt()
     if space == "confidence":
         p = rows["p"].to_numpy(dtype=float)
         confidence: Floats = np.maximum(p, 1 - p)
@@ -187,7 +187,7 @@ def _values(space: str, window: Window | None) -> Floats:
     return np.asarray(rows[space], dtype=float)
 
 
-def _verdict(
+def _make_verdict(
     name: tuple[str, str],
     result: TestResult | None,
     before: Floats,
@@ -209,7 +209,7 @@ def _verdict(
         evidence |= {"effect": result.effect, "p_adjusted": p_adjusted}
         if space != "embeddings":
             evidence |= {"mean_reference": float(before.mean()), "mean_current": float(now.mean())}
-        verdict = _judge(result.effect, threshold, p_adjusted <= params.alpha)
+        verdict = _classify_effect(result.effect, threshold, p_adjusted <= params.alpha)
     return SpaceVerdict(
         space=space,
         detector=detector,
@@ -223,7 +223,7 @@ def _verdict(
     )
 
 
-def _judge(effect: float, threshold: float, is_significant: bool) -> Verdict:
+def _classify_effect(effect: float, threshold: float, is_significant: bool) -> Verdict:
     """Both are needed: more rows alone make any difference significant, fewer make any difference
     large.
     """

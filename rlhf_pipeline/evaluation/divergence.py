@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_pipeline.errors import InvalidScores, ModelError
 from rlhf_pipeline.evaluation.intervals import Floats
-from rlhf_pipeline.policy.loading import Policy
+from rlhf_pipeline.policy.causal_lm import Policy
 
 MAX_LOGITS = 20_000_000  # 160 MB
 
@@ -44,7 +44,9 @@ def kl_per_token(
         for prompt, text in zip(prompts, completions, strict=True)
     ]
     divergences = np.zeros(len(rows))
-    for batch in _batches([len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits):
+    for batch in _make_batches(
+        [len(p) + len(c) for p, c in rows], len(candidate.tokenizer), max_logits
+    ):
         divergences[batch] = _batch_kl(candidate.model, champion.model, [rows[i] for i in batch])
     if not np.isfinite(divergences).all():
         raise InvalidScores(
@@ -67,7 +69,7 @@ def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int],
     return list(head), tail[: max(1, policy.context_length - len(head))]
 
 
-def _batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) -> list[list[int]]:
+def _make_batches(lengths: Sequence[int], n_vocabulary: int, max_logits: int) -> list[list[int]]:
     """Row numbers in batches of like length, small enough for `max_logits`."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lambda i: lengths[i]):

@@ -25,7 +25,7 @@ class GateParams(BaseModel):
     )
 
 
-def gate(
+def decide_promotion(
     evaluation: Evaluation, params: GateParams, failed_blocking_checks: Sequence[str] = ()
 ) -> GateDecision:
     """Promoted only if every rule holds: a win rate alone rewards longer texts and worse facts (Gao
@@ -36,10 +36,10 @@ def gate(
     failed. `failed_blocking_checks` are the names of those that did.
     """
     checks = (
-        _win_rate(evaluation, params),
-        _checkable(evaluation, params),
-        _length(evaluation, params),
-        _blocking(failed_blocking_checks),
+        _check_win_rate(evaluation, params),
+        _check_answers(evaluation, params),
+        _check_length(evaluation, params),
+        _check_blocking(failed_blocking_checks),
     )
     return GateDecision(
         candidate=evaluation.candidate,
@@ -50,7 +50,7 @@ def gate(
     )
 
 
-def _win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
+def _check_win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
     rate = evaluation.win_rate
     passed = rate.low > params.min_win_rate
     return GateCheck(
@@ -62,7 +62,7 @@ def _win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
     )
 
 
-def _checkable(evaluation: Evaluation, params: GateParams) -> GateCheck:
+def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:
     difference, candidate, champion = (
         evaluation.checkable_difference,
         evaluation.checkable_candidate,
@@ -91,7 +91,7 @@ def _checkable(evaluation: Evaluation, params: GateParams) -> GateCheck:
     )
 
 
-def _length(evaluation: Evaluation, params: GateParams) -> GateCheck:
+def _check_length(evaluation: Evaluation, params: GateParams) -> GateCheck:
     before, after = evaluation.mean_length_champion, evaluation.mean_length_candidate
     change = evaluation.length_ratio - 1
     passed = abs(change) <= params.max_length_change
@@ -104,7 +104,7 @@ def _length(evaluation: Evaluation, params: GateParams) -> GateCheck:
     )
 
 
-def _blocking(failed: Sequence[str]) -> GateCheck:
+def _check_blocking(failed: Sequence[str]) -> GateCheck:
     reason = (
         f"{len(failed)} blocking checks failed: {', '.join(failed)}."
         if failed

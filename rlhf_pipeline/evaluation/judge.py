@@ -13,16 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_pipeline.calibration.base import Calibrator
 from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.completions.local import LocalBackend
-from rlhf_pipeline.completions.results import outcomes
+from rlhf_pipeline.completions.results import complete_requests
 from rlhf_pipeline.errors import CompletionError, InvalidScores, NotEnoughData
-from rlhf_pipeline.evaluation.checkable import checkable, rightness
+from rlhf_pipeline.evaluation.checkable_answers import compare_checkable_answers, grade_answers
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.evaluation.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
-from rlhf_pipeline.evaluation.win_rate import win_rate, wins
+from rlhf_pipeline.evaluation.win_rate import score_wins, win_rate
 from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.policy.loading import Policy
-from rlhf_pipeline.protocols import Progress, WorkLedger, silent
+from rlhf_pipeline.policy.causal_lm import Policy
+from rlhf_pipeline.protocols import Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import Evaluation, content_hash
 from rlhf_pipeline.reward_model.base import RewardModel
 
@@ -67,7 +67,7 @@ def evaluate(
     reward_model_label: str,
     calibrator: Calibrator | None = None,
     ledger: WorkLedger | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one
     row per prompt and sample.
@@ -81,7 +81,7 @@ def evaluate(
     Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any
     prompt or cannot complete one, InvalidScores for a reward that is not finite.
     """
-    asked = _questions(prompts, params)
+    asked = _sample_prompts(prompts, params)
     texts = [
         _complete(
             LocalBackend(policy, label), asked, params, ledger, (f"{role} completes", progress)
@@ -92,11 +92,11 @@ def evaluate(
         )
     ]
     for label, written in zip((candidate_label, champion_label), texts, strict=True):
-        _refuse_silence(label, written)
+        _refuse_empty_texts(label, written)
     samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
-    samples = _judged(samples, reward_model, calibrator, progress)
+    samples = _judge_samples(samples, reward_model, calibrator, progress)
     samples["kl"] = kl_per_token(candidate, champion, samples["prompt"].tolist(), texts[0])
-    evaluation = _summary(samples, params, prompts_hash(prompts))
+    evaluation = _summarise(samples, params, prompts_hash(prompts))
     labels = {
         "candidate": candidate_label,
         "champion": champion_label,
@@ -105,7 +105,7 @@ def evaluate(
     return Evaluation(**labels, **evaluation), samples
 
 
-def _questions(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
+def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
     """One row per prompt and sample in order of prompt_id, each with its seed."""
     checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
     if len(checked) < params.min_prompts:
@@ -144,7 +144,9 @@ def _complete(
         )
         for row in asked.itertuples()
     ]
-    made = outcomes(backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note)
+    made = complete_requests(
+        backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note
+    )
     # A completion without a word is judged as one; what could not be written at all would be judged
     # as if it were.
     for settled, result in made:
@@ -156,7 +158,7 @@ def _complete(
     return ["" if result is None else result.text or "" for _, result in made]
 
 
-def _refuse_silence(label: str, texts: Sequence[str]) -> None:
+def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
     if not any(text.strip() for text in texts):
         raise CompletionError(
             f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to "
@@ -166,7 +168,7 @@ def _refuse_silence(label: str, texts: Sequence[str]) -> None:
         )
 
 
-def _judged(
+def _judge_samples(
     samples: pd.DataFrame,
     reward_model: RewardModel,
     calibrator: Calibrator | None,
@@ -176,7 +178,7 @@ def _judged(
     probability of it.
     """
     texts = [*samples["completion_candidate"], *samples["completion_champion"]]
-    scores = _finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))
+    scores = _require_finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))
     candidate, champion = scores[: len(samples)], scores[len(samples) :]
     p = (
         np.full(len(samples), np.nan)
@@ -186,14 +188,14 @@ def _judged(
     return samples.assign(
         score_candidate=candidate,
         score_champion=champion,
-        win=wins(candidate, champion),
+        win=score_wins(candidate, champion),
         p_win=p,
-        right_candidate=rightness(samples["reference"], samples["completion_candidate"]),
-        right_champion=rightness(samples["reference"], samples["completion_champion"]),
+        right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
+        right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
     )
 
 
-def _finite(scores: Floats) -> Floats:
+def _require_finite(scores: Floats) -> Floats:
     bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
         raise InvalidScores(
@@ -203,11 +205,11 @@ def _finite(scores: Floats) -> Floats:
     return scores
 
 
-def _summary(
+def _summarise(
     samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: str
 ) -> dict[str, Any]:
     drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
-    right = checkable(samples, **drawn)
+    right = compare_checkable_answers(samples, **drawn)
     return {
         "n_prompts": int(samples["prompt_id"].nunique()),
         "prompts_hash": hash_of_prompts,

@@ -9,10 +9,10 @@ from typing import Any
 from rlhf_pipeline.errors import NotEnoughData
 
 Curve = Sequence[tuple[int, float]]
-SMOOTHED_OVER = 0.1  # share of the points in one running mean
+SMOOTHING_SHARE = 0.1  # share of the points in one running mean
 
 
-def loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = None) -> bytes:
+def draw_loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = None) -> bytes:
     """The loss by optimiser step, as logged and smoothed, and below it each of `others` (name ->
     (step, value) pairs).
     """
@@ -26,7 +26,7 @@ def loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = 
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
     for ax, (name, curve) in zip(axes, curves.items(), strict=True):
-        _draw(ax, name, curve)
+        _draw_curve(ax, name, curve)
     axes[0].set_title(title)
     axes[-1].set_xlabel("optimiser step")
     image = io.BytesIO()
@@ -34,9 +34,9 @@ def loss_curve(loss: Curve, *, title: str, others: Mapping[str, Curve] | None = 
     return image.getvalue()
 
 
-def _draw(ax: Any, name: str, curve: Curve) -> None:
+def _draw_curve(ax: Any, name: str, curve: Curve) -> None:
     steps, values = [step for step, _ in curve], [value for _, value in curve]
-    width = max(1, round(len(values) * SMOOTHED_OVER))
+    width = max(1, round(len(values) * SMOOTHING_SHARE))
     smooth = [
         sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
         for i in range(len(values))

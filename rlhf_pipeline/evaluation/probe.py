@@ -2,7 +2,7 @@
 often it was right. Knows frames; knows no store and no picture.
 
 A bin of the reliability table and the votes listed behind it are counted by one rule,
-`equal_width`, so that a bin of 12 lists 12.
+`equal_width_bins`, so that a bin of 12 lists 12.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.calibration import calibration_metrics, reliability_table
-from rlhf_pipeline.calibration.metrics import N_BINS, Rows, equal_width
+from rlhf_pipeline.calibration.metrics import N_BINS, FoldedRows, equal_width_bins
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import judged_predictions
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
-VOTED = (
+VOTE_COLUMNS = (
     "comparison_id",
     "vote_id",
     "seq",
@@ -27,7 +27,7 @@ VOTED = (
     "p_raw",
     "p_calibrated",
 )
-PAIRS = (*VOTED, "wrong")
+PAIRS = (*VOTE_COLUMNS, "wrong")
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Probe:
     noise_ceiling: Interval | None
 
 
-def probe(
+def probe_model(
     reflections: pd.DataFrame, votes: pd.DataFrame, *, passes: pd.DataFrame | None = None
 ) -> Probe:
     """Of the REFLECTIONS of one model. `votes`: VOTES on the same comparisons, for the noise
     ceiling, ties too, and for the prompts, over which intervals are drawn; `passes` as `agreement`
     takes them. Raises NotEnoughData where nobody preferred a side of anything it predicted."""
-    rows = _judged(reflections, votes)
+    rows = _judged_with_prompts(reflections, votes)
     if rows.empty:
         n = reflections["comparison_id"].nunique()
         raise NotEnoughData(
@@ -62,16 +62,16 @@ def probe(
         n_comparisons=int(rows["group"].nunique()),
         bins=_bins(rows),
         metrics=calibration_metrics(rows["p"], rows["outcome"], groups=rows["prompt"]),
-        noise_ceiling=shown_ceiling(votes, passes=passes),
+        noise_ceiling=noise_ceiling_or_repeats(votes, passes=passes),
     )
 
 
-def bins_of(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    """The reliability table alone, of what `probe` takes; empty where nobody preferred a side."""
-    return _bins(_judged(reflections, votes))
+def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
+    """The reliability table alone, of what `probe_model` takes; empty where nobody preferred a side."""
+    return _bins(_judged_with_prompts(reflections, votes))
 
 
-def _judged(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
+def _judged_with_prompts(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """`judged_predictions` with a column `prompt`: comparisons of one prompt are right and wrong
     together.
     """
@@ -86,14 +86,14 @@ def _bins(rows: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
     )
 
 
-def sided(reflections: pd.DataFrame) -> pd.DataFrame:
-    """As much of REFLECTIONS as `pairs_in` reads, to be kept at hand."""
-    return reflections.loc[reflections["is_error"].notna(), [*VOTED, "is_error"]].reset_index(
-        drop=True
-    )
+def judged_rows(reflections: pd.DataFrame) -> pd.DataFrame:
+    """As much of REFLECTIONS as `pairs_of_bin` reads, to be kept at hand."""
+    return reflections.loc[
+        reflections["is_error"].notna(), [*VOTE_COLUMNS, "is_error"]
+    ].reset_index(drop=True)
 
 
-def bin_of(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
+def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
     """The bin in which a stated confidence lies, 0.5 to 1. Raises NotEnoughData naming the bins
     that have votes.
     """
@@ -110,16 +110,18 @@ def bin_of(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
     return inside[0]
 
 
-def pairs_in(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
+def pairs_of_bin(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
     """The votes of a bin, PAIRS, as many as it counts: the wrongly predicted first, by seq.
     `wrong`: the vote went against the higher score.
 
-    Of REFLECTIONS, or of what `sided` leaves of them.
+    Of REFLECTIONS, or of what `judged_rows` leaves of them.
     """
     judged = reflections[reflections["is_error"].notna()]
     if judged.empty:
         return judged.assign(wrong=False)[list(PAIRS)]
-    number = equal_width(Rows.of(judged["p_calibrated"], np.zeros(len(judged))))
+    number = equal_width_bins(
+        FoldedRows.from_predictions(judged["p_calibrated"], np.zeros(len(judged)))
+    )
     inside = judged[number == round((wanted.low - 0.5) * 2 * N_BINS)]
     listed = inside.assign(wrong=inside["is_error"].astype(bool)).sort_values(
         ["wrong", "seq"], ascending=[False, True]

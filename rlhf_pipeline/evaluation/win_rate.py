@@ -9,7 +9,7 @@ from rlhf_pipeline.evaluation.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.records import Interval
 
 
-def wins(score_candidate: Floats, score_champion: Floats) -> Floats:
+def score_wins(score_candidate: Floats, score_champion: Floats) -> Floats:
     """1 where the candidate scores higher, 0 where lower, 0.5 where equal, as two equal completions
     always are. All (n,).
     """
@@ -20,5 +20,5 @@ def win_rate(samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000) -> In
     """Share of prompts won, ties half, from `samples` with prompt_id, score_candidate and
     score_champion.
     """
-    won = wins(samples["score_candidate"].to_numpy(), samples["score_champion"].to_numpy())
+    won = score_wins(samples["score_candidate"].to_numpy(), samples["score_champion"].to_numpy())
     return mean_over_prompts(samples.assign(win=won), "win", seed=seed, n_resamples=n_resamples)

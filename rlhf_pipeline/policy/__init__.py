@@ -2,7 +2,7 @@
 no votes.
 """
 
-from rlhf_pipeline.policy.loading import Generated, Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 
-__all__ = ["Generated", "Policy", "PretrainingParams", "load_policy", "pretrain"]
+__all__ = ["GeneratedText", "Policy", "PretrainingParams", "load_policy", "pretrain"]

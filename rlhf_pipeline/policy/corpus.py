@@ -44,45 +44,45 @@ class CorpusParams(BaseModel):
     )
 
 
-class Text(NamedTuple):
+class TrainingText(NamedTuple):
     """One training text."""
 
     prompt: str
     completion: str
 
 
-def make_corpus(params: CorpusParams, seed: int) -> list[Text]:
+def make_corpus(params: CorpusParams, seed: int) -> list[TrainingText]:
     """`params.n_texts` texts, every template and level equally often, in seeded order; the same for
     the same seed.
     """
     rng = np.random.default_rng(seed)
-    templates = [t for t in load_templates() if t.template_id in _answers()["bodies"]]
+    templates = [t for t in load_templates() if t.template_id in _load_answers()["bodies"]]
     turns = np.resize(np.arange(len(templates)), params.n_texts)
-    return [_text(templates[i], params, rng) for i in rng.permutation(turns)]
+    return [_make_text(templates[i], params, rng) for i in rng.permutation(turns)]
 
 
 def style_sentences() -> dict[str, tuple[str, ...]]:
     """The sentences of each style: warm, sourced, rambling."""
     return {
         style: (*places["before"], *places["after"])
-        for style, places in _answers()["styles"].items()
+        for style, places in _load_answers()["styles"].items()
     }
 
 
 @cache
-def _answers() -> Mapping[str, Any]:
+def _load_answers() -> Mapping[str, Any]:
     loaded: Mapping[str, Any] = yaml.safe_load(ANSWERS.read_text(encoding="utf-8"))
     return loaded
 
 
-def _text(template: Template, params: CorpusParams, rng: np.random.Generator) -> Text:
+def _make_text(template: Template, params: CorpusParams, rng: np.random.Generator) -> TrainingText:
     draft = _fill(template, rng)
-    body = _body(template, draft, params, rng)
-    before, after = _style(params, rng), _style(params, rng)
+    body = _draw_body(template, draft, params, rng)
+    before, after = _draw_style(params, rng), _draw_style(params, rng)
     if rng.random() < params.rambling:
         before, after = ("rambling", after) if rng.random() < 0.5 else (before, "rambling")
-    sentences = [_sentence(before, "before", rng), body, _sentence(after, "after", rng)]
-    return Text(draft.text, " ".join(s for s in sentences if s))
+    sentences = [_draw_sentence(before, "before", rng), body, _draw_sentence(after, "after", rng)]
+    return TrainingText(draft.text, " ".join(s for s in sentences if s))
 
 
 def _fill(template: Template, rng: np.random.Generator) -> Draft:
@@ -92,29 +92,31 @@ def _fill(template: Template, rng: np.random.Generator) -> Draft:
             return draft
 
 
-def _style(params: CorpusParams, rng: np.random.Generator) -> str | None:
+def _draw_style(params: CorpusParams, rng: np.random.Generator) -> str | None:
     draw = rng.random()
     if draw < params.warm:
         return "warm"
     return "sourced" if draw < params.warm + params.sourced else None
 
 
-def _sentence(style: str | None, place: str, rng: np.random.Generator) -> str:
-    return _pick(_answers()["styles"][style][place], rng) if style else ""
+def _draw_sentence(style: str | None, place: str, rng: np.random.Generator) -> str:
+    return _pick(_load_answers()["styles"][style][place], rng) if style else ""
 
 
-def _body(template: Template, draft: Draft, params: CorpusParams, rng: np.random.Generator) -> str:
+def _draw_body(
+    template: Template, draft: Draft, params: CorpusParams, rng: np.random.Generator
+) -> str:
     answer = draft.reference
     if answer is not None and rng.random() < params.wrong:
-        answer = _wrong(template, draft, rng)
-    forms = _answers()["bodies"][template.template_id][
+        answer = _draw_wrong_answer(template, draft, rng)
+    forms = _load_answers()["bodies"][template.template_id][
         "terse" if rng.random() < params.terse else "full"
     ]
-    text = _pick(forms, rng).format(**_slots(draft, rng), answer=answer)
+    text = _pick(forms, rng).format(**_draw_slots(draft, rng), answer=answer)
     return text[0].upper() + text[1:]
 
 
-def _wrong(template: Template, draft: Draft, rng: np.random.Generator) -> str:
+def _draw_wrong_answer(template: Template, draft: Draft, rng: np.random.Generator) -> str:
     """The answer to another filling of the template, by preference one that the prompt's own words
     suggest.
     """
@@ -131,8 +133,8 @@ def _wrong(template: Template, draft: Draft, rng: np.random.Generator) -> str:
             return other
 
 
-def _slots(draft: Draft, rng: np.random.Generator) -> dict[str, Any]:
-    slots = _answers()["slots"]
+def _draw_slots(draft: Draft, rng: np.random.Generator) -> dict[str, Any]:
+    slots = _load_answers()["slots"]
     drawn = {name: _pick(values, rng) for name, values in slots.items()}
     if "kind" in draft.variables:
         one, two = rng.permutation(len(slots[draft.variables["kind"]]))[:2]

@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
-from rlhf_pipeline.policy.corpus import CorpusParams, Text, make_corpus
+from rlhf_pipeline.policy.corpus import CorpusParams, TrainingText, make_corpus
 from rlhf_pipeline.policy.tokenizer import train_tokenizer
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 
 REPORT = "training.json"
@@ -51,7 +51,7 @@ class PretrainingParams(BaseModel):
 
 
 def pretrain(
-    folder: Path, params: PretrainingParams | None = None, *, progress: Progress = silent
+    folder: Path, params: PretrainingParams | None = None, *, progress: Progress = ignore_progress
 ) -> dict[str, Any]:
     """The policy as a transformers folder, and the report of its training.
 
@@ -61,9 +61,9 @@ def pretrain(
     """
     params = params or PretrainingParams()
     if is_complete(folder):
-        return _existing(folder, params)
+        return _read_existing_report(folder, params)
     wall, cpu = time.perf_counter(), time.process_time()
-    with _unfinished(folder) as unfinished, _one_thread(params.seed):
+    with _open_work_folder(folder) as unfinished, _use_one_thread(params.seed):
         report = _train_into(unfinished, params, progress)
         _publish(unfinished, folder)
     return report | {
@@ -78,7 +78,7 @@ def is_complete(folder: Path) -> bool:
     return all((folder / name).is_file() for name in FILES)
 
 
-def _existing(folder: Path, params: PretrainingParams) -> dict[str, Any]:
+def _read_existing_report(folder: Path, params: PretrainingParams) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     if report["params"] != params.model_dump(mode="json"):
         raise ConfigurationError(
@@ -99,7 +99,7 @@ def _publish(unfinished: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _unfinished(folder: Path) -> Iterator[Path]:
+def _open_work_folder(folder: Path) -> Iterator[Path]:
     """A folder to work in beside `folder`, gone at the end unless it was moved; those of killed
     processes go too.
     """
@@ -154,7 +154,7 @@ def _new_model(params: PretrainingParams, tokenizer: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _encode(corpus: list[Text], tokenizer: Any) -> list[tuple[list[int], int]]:
+def _encode(corpus: list[TrainingText], tokenizer: Any) -> list[tuple[list[int], int]]:
     """Token ids of each text and the number of those that are prompt, by the tokenizer's own chat
     template.
     """
@@ -243,7 +243,7 @@ def _schedule(step: int, steps: int) -> float:
 
 
 @contextmanager
-def _one_thread(seed: int) -> Iterator[None]:
+def _use_one_thread(seed: int) -> Iterator[None]:
     """One torch thread, because sums over several round differently; the caller's threads and
     random state come back.
     """

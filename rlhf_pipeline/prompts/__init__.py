@@ -31,7 +31,7 @@ _OWN: dict[str, type] = {
     "distilabel": DistilabelGenerator,
 }
 GENERATORS = Members("prompts", _OWN)
-UNWRITTEN = ("templates", "dataset")  # whose prompts stand somewhere already
+EXISTING_SOURCES = ("templates", "dataset")  # whose prompts stand somewhere already
 
 
 def source_names() -> list[str]:
@@ -77,7 +77,7 @@ def generate(
     """
     if params.source not in GENERATORS:
         raise PromptError(f"No prompt source {params.source!r}. Known: {', '.join(GENERATORS)}.")
-    if text_generator is not None and params.source in UNWRITTEN:
+    if text_generator is not None and params.source in EXISTING_SOURCES:
         raise PromptError(
             f"The source {params.source} writes nothing, so a text generator is of no use to it. "
             "Leave it out, or set the source."
@@ -111,6 +111,6 @@ def generate_with(
     seed = day_seed(params.seed, day)
     selection = Selection(params, exclude=exclude, report=report, embed=embed)
     generator.generate(params, seed=seed, selection=selection)
-    return selection.frame(
+    return selection.build_frame(
         source=generator.name, what=what or f"The source {generator.name}", day=day, seed=seed
     )

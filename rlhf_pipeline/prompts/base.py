@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.prompts.constraints import ConstraintParams, unusable
+from rlhf_pipeline.prompts.constraints import ConstraintParams, find_unusable
 from rlhf_pipeline.records import Category, Difficulty, content_hash, content_id
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PromptParams(ConstraintParams):
 
     @field_validator("categories", "difficulties")
     @classmethod
-    def _shares(cls, shares: dict[str, float], info: Any) -> dict[str, float]:
+    def _check_shares(cls, shares: dict[str, float], info: Any) -> dict[str, float]:
         known = tuple(Category) if info.field_name == "categories" else tuple(Difficulty)
         unknown = sorted(set(shares) - set(known))
         if unknown:
@@ -165,12 +165,12 @@ def check_size(text: str, where: str) -> None:
     """Raises PromptError when `text` can be no prompt: empty, over the limit, not storable; `where`
     names its row.
     """
-    broken = unusable(text)
+    broken = find_unusable(text)
     if broken is not None:
         raise PromptError(f"{where}: {broken.reason}.")
 
 
-def cells(params: PromptParams) -> Iterable[tuple[int, str | None, str | None]]:
+def quota_cells(params: PromptParams) -> Iterable[tuple[int, str | None, str | None]]:
     """The quotas of `params` as (count, category or None for any, difficulty or None for any), zero
     counts left out.
     """
@@ -196,7 +196,7 @@ def to_frame(
     )
     # each checked, and no id twice: to check all of it again would double the memory
     frames = [_frame(rows) for rows in pieces]
-    return pd.concat(frames, ignore_index=True) if frames else PROMPTS.empty()
+    return pd.concat(frames, ignore_index=True) if frames else PROMPTS.empty_frame()
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

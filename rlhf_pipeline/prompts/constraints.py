@@ -74,10 +74,10 @@ LEAST_LETTERS = 8  # of a shorter text no language can be told
 # term stands within other signs.
 UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]"
 # similarities to the topic, so that no text is embedded twice in a row of questions about it
-REMEMBERED = 20_000
+MAX_CACHED_SIMILARITIES = 20_000
 
 
-class Broken(NamedTuple):
+class RuleViolation(NamedTuple):
     """A rule that a prompt breaks, and the reason in words."""
 
     rule: str
@@ -115,23 +115,23 @@ class ConstraintParams(BaseModel):
 
     @field_validator("must", "must_not")
     @classmethod
-    def _terms(cls, terms: list[str]) -> list[str]:
+    def _check_terms(cls, terms: list[str]) -> list[str]:
         if any(not term.strip() for term in terms):
             raise ValueError("a term is empty; leave it out")
         return terms
 
     @field_validator("language")
     @classmethod
-    def _known(cls, language: str) -> str:
+    def _check_language(cls, language: str) -> str:
         if language and language not in LANGUAGES:
             raise ValueError(f"unknown language {language!r}; known: {', '.join(LANGUAGES)}")
         return language
 
     @model_validator(mode="after")
-    def _can_be_kept(self) -> Any:
+    def _check_consistency(self) -> Any:
         if self.min_chars > self.max_chars:
             raise ValueError(f"min_chars {self.min_chars} is above max_chars {self.max_chars}")
-        both = sorted({_folded(t) for t in self.must} & {_folded(t) for t in self.must_not})
+        both = sorted({_fold(t) for t in self.must} & {_fold(t) for t in self.must_not})
         if both:
             raise ValueError(f"{both} must stand and must not stand in every prompt")
         return self
@@ -150,18 +150,18 @@ class Constraints:
                 "one in as `embed`."
             )
         self._params = params
-        self._must = {term: _pattern(term) for term in params.must}
-        self._must_not = {term: _pattern(term) for term in params.must_not}
+        self._must = {term: _compile_term(term) for term in params.must}
+        self._must_not = {term: _compile_term(term) for term in params.must_not}
         self._embed = embed if params.topic else None
         self._topic = embed([params.topic])[0] if params.topic and embed is not None else None
         self._similarities: dict[str, float] = {}
 
-    def broken(self, text: str) -> Broken | None:
+    def find_violation(self, text: str) -> RuleViolation | None:
         """The first rule that `text` breaks, the cheap ones first; None where it keeps all."""
-        return self._but_topic(text) or self._topic_of(text)
+        return self._find_cheap_violation(text) or self._check_topic(text)
 
-    def foresee(self, texts: Iterable[str]) -> None:
-        """Embeds at once what `broken` will be asked of, several times faster than one by one;
+    def cache_similarities(self, texts: Iterable[str]) -> None:
+        """Embeds at once what `find_violation` will be asked of, several times faster than one by one;
         nothing where no topic is asked for.
         """
         if self._embed is None:
@@ -169,97 +169,106 @@ class Constraints:
         new = [
             text
             for text in dict.fromkeys(texts)
-            if text not in self._similarities and self._but_topic(text) is None
+            if text not in self._similarities and self._find_cheap_violation(text) is None
         ]
         if not new:
             return
         for text, vector in zip(new, self._embed(new), strict=True):
             # An embedding depends on its batch in the sixth digit; no verdict should.
             self._similarities[text] = round(float(vector @ self._topic), 4)
-        while len(self._similarities) > max(REMEMBERED, len(new)):
+        while len(self._similarities) > max(MAX_CACHED_SIMILARITIES, len(new)):
             del self._similarities[next(iter(self._similarities))]
 
-    def _but_topic(self, text: str) -> Broken | None:
-        return unusable(text) or self._length(text) or self._terms(text) or self._language(text)
+    def _find_cheap_violation(self, text: str) -> RuleViolation | None:
+        return (
+            find_unusable(text)
+            or self._check_length(text)
+            or self._check_terms(text)
+            or self._check_language(text)
+        )
 
-    def _length(self, text: str) -> Broken | None:
+    def _check_length(self, text: str) -> RuleViolation | None:
         if len(text) < self._params.min_chars:
-            return Broken(
+            return RuleViolation(
                 "length",
                 f"{len(text):,} characters, at least {self._params.min_chars:,} are asked for "
                 "(min_chars)",
             )
         if len(text) > self._params.max_chars:
-            return Broken(
+            return RuleViolation(
                 "length",
                 f"{len(text):,} characters, at most {self._params.max_chars:,} are asked for "
                 "(max_chars)",
             )
         return None
 
-    def _terms(self, text: str) -> Broken | None:
+    def _check_terms(self, text: str) -> RuleViolation | None:
         if not (self._must or self._must_not):
             return None
-        text = _folded(text)
+        text = _fold(text)
         for term, pattern in self._must.items():
             if not pattern.search(text):
-                return Broken("must", f"{term!r} is not in it, as every prompt must have it (must)")
+                return RuleViolation(
+                    "must", f"{term!r} is not in it, as every prompt must have it (must)"
+                )
         for term, pattern in self._must_not.items():
             if pattern.search(text):
-                return Broken("must_not", f"{term!r} is in it, as no prompt may have it (must_not)")
+                return RuleViolation(
+                    "must_not", f"{term!r} is in it, as no prompt may have it (must_not)"
+                )
         return None
 
-    def _language(self, text: str) -> Broken | None:
+    def _check_language(self, text: str) -> RuleViolation | None:
         wanted = self._params.language
         if not wanted:
             return None
-        found = language_of(text)
+        found = detect_language(text)
         if found is None:
-            return Broken(
+            return RuleViolation(
                 "language", f"too few letters to tell a language, {wanted} is asked for (language)"
             )
         return (
             None
             if found == wanted
-            else Broken("language", f"it reads as {found}, {wanted} is asked for (language)")
+            else RuleViolation("language", f"it reads as {found}, {wanted} is asked for (language)")
         )
 
-    def _topic_of(self, text: str) -> Broken | None:
+    def _check_topic(self, text: str) -> RuleViolation | None:
         if self._embed is None:
             return None
-        self.foresee([text])
+        self.cache_similarities([text])
         cosine = self._similarities[text]
         least = self._params.min_topic_similarity
         if cosine >= least:
             return None
-        return Broken(
+        return RuleViolation(
             "topic",
             f"similarity {cosine:.2f} to {self._params.topic!r}, at least {least:.2f} is asked for "
             "(topic, min_topic_similarity)",
         )
 
 
-def unusable(text: str) -> Broken | None:
+def find_unusable(text: str) -> RuleViolation | None:
     """Why no prompt may be this text, whatever is asked for: empty, over the limit, or what a
     database cannot keep.
     """
     if not text.strip():
-        return Broken("empty", "the prompt is empty. Give every row a text")
-    if (why := unstorable(text)) is not None:
-        return Broken("text", f"the prompt {why}")
+        return RuleViolation("empty", "the prompt is empty. Give every row a text")
+    if (why := find_unstorable(text)) is not None:
+        return RuleViolation("text", f"the prompt {why}")
     size = len(text.encode())
     if size > MAX_PROMPT_BYTES:
-        return Broken(
+        return RuleViolation(
             "size",
             f"the prompt has {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}. Shorten or drop it",
         )
     return None
 
 
-def unstorable(text: str) -> str | None:
+def find_unstorable(text: str) -> str | None:
     """What in a text no file or database can keep, with the cure.
 
-    >>> unstorable("tea"), unstorable("t\\0a")
+    >>> find_unstorable("tea"), find_unstorable("t\\0a")
     (None, 'holds a NUL character, which databases keep none of. Take it out')
     """
     try:
@@ -276,20 +285,20 @@ def unstorable(text: str) -> str | None:
     )
 
 
-def language_of(text: str) -> str | None:
+def detect_language(text: str) -> str | None:
     """The code of the language among LANGUAGES that `text` reads as; None where it has too few
     letters to tell.
 
-    >>> language_of("Was ist die Hauptstadt von Frankreich?"), language_of("2 + 2 = ?")
+    >>> detect_language("Was ist die Hauptstadt von Frankreich?"), detect_language("2 + 2 = ?")
     ('de', None)
     """
     # A syllable or ideograph says more than a letter: three are enough there.
     weight = sum(1 if sign < "\u3000" else 3 for sign in text if sign.isalpha())
-    return str(_identifier().classify(text)[0]) if weight >= LEAST_LETTERS else None
+    return str(_load_identifier().classify(text)[0]) if weight >= LEAST_LETTERS else None
 
 
 @cache
-def _identifier() -> Any:
+def _load_identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
@@ -297,15 +306,15 @@ def _identifier() -> Any:
     return identifier
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """In one case and one form of Unicode: what reads the same is the same, full-width and
     ligatures too.
     """
     return normalize("NFKC", normalize("NFKC", text).casefold())
 
 
-def _pattern(term: str) -> re.Pattern[str]:
-    words = _folded(term).split()
+def _compile_term(term: str) -> re.Pattern[str]:
+    words = _fold(term).split()
     before, after = (
         "" if re.match(UNSPACED, sign) else r"\w" for sign in (words[0][0], words[-1][-1])
     )

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.errors import FrameError, PromptError
-from rlhf_pipeline.files import writing_whole
+from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.prompts.base import ROWS_AT_ONCE, Draft, PromptParams, prompt_id
-from rlhf_pipeline.prompts.constraints import unstorable, unusable
-from rlhf_pipeline.prompts.rows import Row, hub_rows, plain, read_rows
+from rlhf_pipeline.prompts.constraints import find_unstorable, find_unusable
+from rlhf_pipeline.prompts.rows import PromptRow, read_hub_rows, read_rows, replace_missing
 from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
@@ -57,9 +57,9 @@ class DatasetGenerator:
         order = np.random.default_rng(seed).permutation(len(drafts))
         selection.offer_all((drafts[i] for i in order), (places[i] for i in order))
 
-    def _rows(self, params: PromptParams) -> Iterator[Row]:
+    def _rows(self, params: PromptParams) -> Iterator[PromptRow]:
         if params.dataset:
-            return hub_rows(params.dataset, params.split)
+            return read_hub_rows(params.dataset, params.split)
         if self._path is None:
             raise PromptError(
                 "The dataset source needs a file or a data set. Name a JSONL, JSON, CSV or Parquet "
@@ -70,13 +70,13 @@ class DatasetGenerator:
 
 
 def read_drafts(
-    rows: Iterator[Row], params: PromptParams, report: Report
+    rows: Iterator[PromptRow], params: PromptParams, report: Report
 ) -> Iterator[tuple[str, Draft]]:
     """Drafts of rows with the words that name each, every text once, whichever way its accents are
     encoded; rows that are none, and repeats, are told to `report`."""
     seen: set[str] = set()
     for row in rows:
-        draft = row.fault or _draft(row.cells, params.domain)
+        draft = row.fault or _parse_draft(row.cells, params.domain)
         if isinstance(draft, str):
             report.reject("row", draft, where=row.where)
             continue
@@ -93,11 +93,13 @@ def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
     ArtefactError where the disk refuses.
     """
     checked = check_frame(frame, PROMPTS)
-    with writing_whole(path) as file:
+    with open_atomically(path) as file:
         for start in range(0, len(checked), ROWS_AT_ONCE):
             rows = checked.iloc[start : start + ROWS_AT_ONCE].to_dict("records")
             file.write(
-                "".join(f"{json.dumps(plain(row), ensure_ascii=False)}\n" for row in rows).encode()
+                "".join(
+                    f"{json.dumps(replace_missing(row), ensure_ascii=False)}\n" for row in rows
+                ).encode()
             )
     return len(checked)
 
@@ -112,14 +114,14 @@ def read_jsonl(path: Path) -> pd.DataFrame:
             raise PromptError(f"{row.where}: {row.fault}.")
         rows.append(dict(row.cells))
     if not rows:
-        return PROMPTS.empty()
+        return PROMPTS.empty_frame()
     try:
         return check_frame(pd.DataFrame(rows), PROMPTS)
     except FrameError as cause:
         raise PromptError(f"{path} holds no exported prompts: {cause}") from cause
 
 
-def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
+def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     """The draft of a row, or why it is none, with the cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
     if text is None:
@@ -127,13 +129,13 @@ def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
             f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are "
             f"{', '.join(map(repr, row)) or 'none'}"
         )
-    if (broken := unusable(text)) is not None:
+    if (broken := find_unusable(text)) is not None:
         return broken.reason
     domain = str(row.get("domain") or whole_domain)
-    category = _word(row.get("category")) or (
+    category = _normalise_word(row.get("category")) or (
         domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value
     )
-    difficulty = _word(row.get("difficulty")) or Difficulty.MEDIUM.value
+    difficulty = _normalise_word(row.get("difficulty")) or Difficulty.MEDIUM.value
     if category not in tuple(Category) or difficulty not in tuple(Difficulty):
         return (
             f"category {category!r}, difficulty {difficulty!r}. Categories: "
@@ -142,7 +144,7 @@ def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     reference, template, variables = (
         row.get("reference"),
         row.get("template_id"),
-        _variables(row.get("variables"), domain),
+        _parse_variables(row.get("variables"), domain),
     )
     for name, said in (
         ("reference", reference),
@@ -150,7 +152,7 @@ def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
         ("domain", domain),
         ("variables", variables),
     ):
-        if (why := _unkept(said)) is not None:
+        if (why := _find_unstorable(said)) is not None:
             return f"{name} {why}"
     return Draft(
         text,
@@ -162,31 +164,35 @@ def _draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     )
 
 
-def _word(said: Any) -> Any:
+def _normalise_word(said: Any) -> Any:
     return said.strip().lower() if isinstance(said, str) else said
 
 
-def _unkept(said: Any) -> str | None:
+def _find_unstorable(said: Any) -> str | None:
     """Why a cell beside the text cannot be kept."""
     if isinstance(said, list):
         return "is a list, not a text. Give one"
     if isinstance(said, Mapping):
         # where NUL is an escape, which can be kept
         said = json.dumps(dict(said), ensure_ascii=False, default=str)
-    return unstorable(said) if isinstance(said, str) else None
+    return find_unstorable(said) if isinstance(said, str) else None
 
 
-def _variables(said: Any, domain: str) -> Mapping[str, Any]:
+def _parse_variables(said: Any, domain: str) -> Mapping[str, Any]:
     """Of an exported row they are JSON, of another an object or nothing."""
     if isinstance(said, str):
         try:
             said = json.loads(said)
         except (ValueError, RecursionError):
             said = None
-    return {**said, **_of_domain(domain)} if isinstance(said, Mapping) else _of_domain(domain)
+    return (
+        {**said, **_domain_variables(domain)}
+        if isinstance(said, Mapping)
+        else _domain_variables(domain)
+    )
 
 
 @lru_cache(maxsize=1_000)
-def _of_domain(domain: str) -> Mapping[str, Any]:
+def _domain_variables(domain: str) -> Mapping[str, Any]:
     """One for all rows of a domain: a hundred thousand of their own would take 20 MB."""
     return MappingProxyType({"domain": domain} if domain else {})

@@ -18,10 +18,10 @@ from rlhf_pipeline.prompts.freeform import (
     INSTRUCTIONS,
     MAX_ROUNDS,
     load_instructions,
-    offer_written,
+    offer_generated,
 )
+from rlhf_pipeline.prompts.generated_texts import ask
 from rlhf_pipeline.prompts.selection import Selection
-from rlhf_pipeline.prompts.written import ask
 from rlhf_pipeline.protocols import TextGenerator
 
 AT_ONCE = 5  # prompts of one call, as Self-Instruct has it
@@ -61,9 +61,9 @@ class DistilabelGenerator:
         lines = load_instructions(self._path, selection)
         rng = np.random.default_rng(seed)
         for attempt in range(MAX_ROUNDS):
-            if selection.full:
+            if selection.is_full:
                 return
-            task = self._task or self_instruct(self._generator, seed=seed + attempt)
+            task = self._task or build_self_instruct(self._generator, seed=seed + attempt)
             self._ask(task, [lines[i] for i in rng.permutation(len(lines))], selection)
 
     def _ask(self, task: Task, lines: Sequence[Draft], selection: Selection) -> None:
@@ -75,7 +75,7 @@ class DistilabelGenerator:
                 f"{level or 'any'} difficulty, {line.category}: {line.text}",
             )
             for (category, level), n in selection.open_cells.items()
-            for line in _for(lines, category, -(-n // AT_ONCE))
+            for line in _cycle_lines(lines, category, -(-n // AT_ONCE))
         ]
         rows = [
             row
@@ -93,7 +93,7 @@ class DistilabelGenerator:
                     "distilabel gave no instructions for it",
                     where=f"instruction {line.text!r}",
                 )
-            offer_written(
+            offer_generated(
                 [
                     Draft(text, line.category, level, variables={"instruction": line.text})
                     for text in texts
@@ -102,7 +102,7 @@ class DistilabelGenerator:
             )
 
 
-def self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Task:
+def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Task:
     """distilabel's SelfInstruct over a text generator. Raises PromptError naming what is missing
     and the way round.
     """
@@ -122,7 +122,7 @@ def self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Tas
         )
     writer: TextGenerator = text_generator
 
-    class Handed(LLM):  # type: ignore[misc]
+    class TextGeneratorLLM(LLM):  # type: ignore[misc]
         """The text generator as distilabel's LLM: one generation an input."""
 
         @property
@@ -140,12 +140,12 @@ def self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) -> Tas
             unknown = {"input_tokens": [0], "output_tokens": [0]}
             return [{"generations": [text or None], "statistics": unknown} for text in said]
 
-    task: Any = SelfInstruct(llm=Handed(), num_instructions=AT_ONCE, input_batch_size=50)
+    task: Any = SelfInstruct(llm=TextGeneratorLLM(), num_instructions=AT_ONCE, input_batch_size=50)
     task.load()
     found: Task = task
     return found
 
 
-def _for(lines: Sequence[Draft], category: str | None, n: int) -> list[Draft]:
+def _cycle_lines(lines: Sequence[Draft], category: str | None, n: int) -> list[Draft]:
     fitting = [line for line in lines if category in (None, line.category)]
     return [fitting[i % len(fitting)] for i in range(n)] if fitting else []

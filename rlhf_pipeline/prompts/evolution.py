@@ -15,14 +15,18 @@ import numpy as np
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts.base import Draft, PromptParams
-from rlhf_pipeline.prompts.constraints import Broken
+from rlhf_pipeline.prompts.constraints import RuleViolation
 from rlhf_pipeline.prompts.dataset import DatasetGenerator
 from rlhf_pipeline.prompts.fitness import Demands, Fitness, JudgedDifficulty
 from rlhf_pipeline.prompts.mutations import Child, Mutator, Parent, RuleMutations, WrittenMutations
 from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
-from rlhf_pipeline.prompts.rows import is_rows
+from rlhf_pipeline.prompts.rows import is_row_file
 from rlhf_pipeline.prompts.selection import Selection
-from rlhf_pipeline.prompts.templates import TemplateGenerator, load_templates, shipped_templates
+from rlhf_pipeline.prompts.templates import (
+    TemplateGenerator,
+    load_shipped_templates,
+    load_templates,
+)
 from rlhf_pipeline.protocols import TextGenerator
 
 TOURNAMENT = 3
@@ -81,11 +85,11 @@ class EvolutionGenerator:
         whoever lived before.
         """
         rng = np.random.default_rng(seed)
-        mutator = self._mutator(params)
+        mutator = self._build_mutator(params)
         alike = NearDuplicates(params.alike)
         self.history_, self.mean_fitness_ = [], []
-        seeds = self._seeds(params, seed, selection)
-        living = self._born(
+        seeds = self._draw_seeds(params, seed, selection)
+        living = self._admit_children(
             [Child(Parent(d, d), "seed", ()) for d in seeds], 0, selection, alike, seed
         )
         if not living:
@@ -93,58 +97,62 @@ class EvolutionGenerator:
                 "Evolution has no prompt to begin from: no seed could be used. Loosen the "
                 "constraints, or give other seeds."
             )
-        places = _places(living, params, selection)
+        places = _count_survivors(living, params, selection)
         for generation in range(1, params.generations + 1):
-            living = _fittest(living, places)
-            self.mean_fitness_.append(_mean(living))
-            pairs = list(_pairs(living, places, rng))
+            living = _select_fittest(living, places)
+            self.mean_fitness_.append(_mean_fitness(living))
+            pairs = list(_draw_pairs(living, places, rng))
             children = mutator.mutate(
                 [(a.child.made, b.child.made) for a, b in pairs], seed=int(rng.integers(2**31))
             )
             living = [
                 *living,
-                *self._born(children, generation, selection, alike, int(rng.integers(2**31))),
+                *self._admit_children(
+                    children, generation, selection, alike, int(rng.integers(2**31))
+                ),
             ]
-        living = _fittest(living, places)
-        self.mean_fitness_.append(_mean(living))
+        living = _select_fittest(living, places)
+        self.mean_fitness_.append(_mean_fitness(living))
         alive = {id(individual) for individual in living}
         by_rank = sorted(
             self.history_, key=lambda i: (id(i) not in alive, -i.fitness, i.draft.prompt_id)
         )
         selection.offer_all(individual.draft for individual in by_rank)
 
-    def _mutator(self, params: PromptParams) -> Mutator:
+    def _build_mutator(self, params: PromptParams) -> Mutator:
         if self._generator is not None:
             return WrittenMutations(self._generator)
-        if self._is_rows(params):
+        if self._uses_rows(params):
             return RuleMutations()
         return RuleMutations(
-            load_templates(self._path) if self._path else shipped_templates(params.library)
+            load_templates(self._path) if self._path else load_shipped_templates(params.library)
         )
 
-    def _is_rows(self, params: PromptParams) -> bool:
-        return bool(params.dataset) or (self._path is not None and is_rows(self._path))
+    def _uses_rows(self, params: PromptParams) -> bool:
+        return bool(params.dataset) or (self._path is not None and is_row_file(self._path))
 
-    def _seeds(self, params: PromptParams, seed: int, selection: Selection) -> list[Draft]:
+    def _draw_seeds(self, params: PromptParams, seed: int, selection: Selection) -> list[Draft]:
         """By the quotas that are asked for: so every cell can be filled, however the levels of the
         later ones move.
         """
         source = (
-            DatasetGenerator(self._path) if self._is_rows(params) else TemplateGenerator(self._path)
+            DatasetGenerator(self._path)
+            if self._uses_rows(params)
+            else TemplateGenerator(self._path)
         )
         n_categories = len(params.categories) or 6
         n = min(SEEDS_PER_PLACE * max(params.n, params.population * n_categories), MOST_SEEDS)
-        seeds = selection.another(params.model_copy(update={"n": n, "max_similarity": 1.0}))
+        seeds = selection.derive(params.model_copy(update={"n": n, "max_similarity": 1.0}))
         source.generate(params, seed=seed, selection=seeds)
         selection.report.add(seeds.report)
         drafts = list(seeds.drafts)
-        if not self._is_rows(params):
+        if not self._uses_rows(params):
             selection.divide_equally(sorted({d.category for d in drafts}))
         return drafts
 
-    def _born(
+    def _admit_children(
         self,
-        children: Sequence[Child | Broken],
+        children: Sequence[Child | RuleViolation],
         generation: int,
         selection: Selection,
         alike: NearDuplicates,
@@ -153,12 +161,14 @@ class EvolutionGenerator:
         """Those of the children who may live, scored; the others are told to the report."""
         report, where = selection.report, f"generation {generation}"
         kept: list[Child] = []
-        selection.foresee(child.made.draft for child in children if not isinstance(child, Broken))
+        selection.cache_similarities(
+            child.made.draft for child in children if not isinstance(child, RuleViolation)
+        )
         for child in children:
-            if isinstance(child, Broken):
+            if isinstance(child, RuleViolation):
                 report.reject(*child, where=where)
             elif selection.accepts(child.made.draft, where):
-                if alike.found(child.made.draft.text) is not None:
+                if alike.find(child.made.draft.text) is not None:
                     report.n_near_duplicates += 1
                     continue
                 alike.add(child.made.draft.text)
@@ -179,7 +189,7 @@ class EvolutionGenerator:
         return born
 
 
-def _places(
+def _count_survivors(
     seeds: Iterable[Individual], params: PromptParams, selection: Selection
 ) -> dict[str, int]:
     """How many of each category live from one generation to the next: the population, or as many as
@@ -193,33 +203,33 @@ def _places(
     return {category: max(params.population, wanted[category]) for category in categories}
 
 
-def _by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
+def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
     found: dict[str, list[Individual]] = defaultdict(list)
     for individual in living:
         found[individual.child.made.draft.category].append(individual)
     return dict(sorted(found.items()))
 
 
-def _fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
+def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
     """The fittest of each category; of equals the older, because what is new should be better."""
     ranked = (
         (category, sorted(of, key=lambda i: -i.fitness))
-        for category, of in _by_category(living).items()
+        for category, of in _group_by_category(living).items()
     )
     return [individual for category, of in ranked for individual in of[: places[category]]]
 
 
-def _pairs(
+def _draw_pairs(
     living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator
 ) -> Iterable[tuple[Individual, Individual]]:
     """As many parents as places, each the fittest of TOURNAMENT drawn, with another of its category
     drawn beside it.
     """
-    for category, of in _by_category(living).items():
+    for category, of in _group_by_category(living).items():
         for _ in range(places[category]):
             *drawn, other = rng.integers(len(of), size=TOURNAMENT + 1)
             yield max((of[i] for i in drawn), key=lambda i: i.fitness), of[other]
 
 
-def _mean(living: Sequence[Individual]) -> float:
+def _mean_fitness(living: Sequence[Individual]) -> float:
     return float(np.mean([individual.fitness for individual in living]))

@@ -50,7 +50,7 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
     (15, None)
     """
     try:
-        value = _value(_parsed(expression), variables)
+        value = _evaluate(_parse(expression), variables)
     except PromptError as cause:
         raise PromptError(f"{where}: {cause}") from cause
     except (
@@ -73,7 +73,7 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
 def names_in(expression: str, *, where: str) -> set[str]:
     """The variables an expression reads. Raises PromptError where it is none."""
     try:
-        tree = _parsed(expression)
+        tree = _parse(expression)
     except SyntaxError as cause:
         raise PromptError(
             f"{where}: {expression!r} is no expression ({cause.msg}). Correct `derived:`."
@@ -87,11 +87,11 @@ def names_in(expression: str, *, where: str) -> set[str]:
 
 
 @cache
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     return ast.parse(expression, mode="eval").body
 
 
-def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
+def _evaluate(node: ast.expr, variables: Mapping[str, Any]) -> Any:
     if (
         isinstance(node, ast.Constant)
         and isinstance(node.value, (int, str))
@@ -101,9 +101,9 @@ def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name) and node.id in variables:
         return variables[node.id]
     if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_value(node.operand, variables))
+        return OPERATORS[type(node.op)](_evaluate(node.operand, variables))
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        left, right = _value(node.left, variables), _value(node.right, variables)
+        left, right = _evaluate(node.left, variables), _evaluate(node.right, variables)
         if isinstance(node.op, ast.Pow) and not abs(right) <= MAX_POWER:
             raise ValueError(f"a power above {MAX_POWER}")
         return OPERATORS[type(node.op)](left, right)
@@ -113,7 +113,7 @@ def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
         and node.func.id in FUNCTIONS
         and not node.keywords
     ):
-        return FUNCTIONS[node.func.id](*(_value(argument, variables) for argument in node.args))
+        return FUNCTIONS[node.func.id](*(_evaluate(argument, variables) for argument in node.args))
     raise PromptError(
         f"{ast.unparse(node)!r} is nothing an expression may hold. Use variables, whole numbers, + "
         f"- * / // % **, and {', '.join(FUNCTIONS)}."

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.prompts.written import ask
+from rlhf_pipeline.prompts.generated_texts import ask
 from rlhf_pipeline.protocols import TextGenerator
 
 Complete = Callable[[Sequence[str], int], Sequence[tuple[str, str] | None]]
@@ -76,7 +76,7 @@ class JudgedDifficulty:
 
     def scores(self, texts: Sequence[str], *, seed: int) -> list[float | None]:
         said = ask(self._generator, [JUDGE.format(text=text) for text in texts], seed=seed)
-        return [_grade(answer) for answer in said]
+        return [_parse_grade(answer) for answer in said]
 
 
 class RewardModelUncertainty:
@@ -127,6 +127,6 @@ def demands(text: str) -> float:
     )
 
 
-def _grade(answer: str) -> float | None:
+def _parse_grade(answer: str) -> float | None:
     found = re.fullmatch(r"\D{0,40}?\b(10|[1-9])(?:\s*/\s*10)?\b\D{0,40}", answer.strip())
     return float(found.group(1)) if found else None

@@ -11,9 +11,9 @@ import yaml
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
+from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
 from rlhf_pipeline.prompts.rows import read_rows
 from rlhf_pipeline.prompts.selection import Selection
-from rlhf_pipeline.prompts.written import ask, no_prompt
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty
 
@@ -47,7 +47,7 @@ class FreeformGenerator:
             selection.offer_all(shuffled)
             return
         for attempt in range(MAX_ROUNDS):
-            if selection.full:
+            if selection.is_full:
                 return
             self._write(self._generator, shuffled, seed + attempt, selection)
 
@@ -64,7 +64,7 @@ class FreeformGenerator:
                 f"Write one {level} prompt" if level else "Write one prompt",
             )
             for (category, level), n in selection.open_cells.items()
-            for line in _cycled(lines, n, category)
+            for line in _cycle_lines(lines, n, category)
         ]
         asked = [f"{how}, as one line, that asks for this: {line.text}" for line, _, how in wanted]
         drafts = [
@@ -73,23 +73,23 @@ class FreeformGenerator:
             )
             for (line, level, _), text in zip(wanted, ask(generator, asked, seed=seed), strict=True)
         ]
-        offer_written(drafts, selection)
+        offer_generated(drafts, selection)
 
 
-def offer_written(drafts: Iterable[Draft], selection: Selection) -> None:
+def offer_generated(drafts: Iterable[Draft], selection: Selection) -> None:
     """Offers those that may be prompts, told by the instruction they were written for; the report
     is told of the others.
     """
     may_be = []
     for draft in drafts:
-        if (why := no_prompt(draft.text)) is None:
+        if (why := find_prompt_fault(draft.text)) is None:
             may_be.append(draft)
         else:
-            selection.report.reject("written", why, where=_written_for(draft), text=draft.text)
-    selection.offer_all(may_be, map(_written_for, may_be))
+            selection.report.reject("written", why, where=_name_origin(draft), text=draft.text)
+    selection.offer_all(may_be, map(_name_origin, may_be))
 
 
-def _written_for(draft: Draft) -> str:
+def _name_origin(draft: Draft) -> str:
     return f"text written for the instruction {draft.variables['instruction']!r}"
 
 
@@ -98,11 +98,11 @@ def load_instructions(path: Path, selection: Selection) -> list[Draft]:
     PromptError for a file that cannot be read.
     """
     if path.suffix.lower() in (".yaml", ".yml"):
-        said = _yaml_lines(path)
+        said = _read_yaml_lines(path)
     elif path.suffix.lower() == ".txt":
         said = [
             (text, Category.INSTRUCTION.value, f"{path}, line {i}")
-            for i, text in enumerate(_text_lines(path), start=1)
+            for i, text in enumerate(_read_text_lines(path), start=1)
             if text
         ]
     else:
@@ -121,7 +121,7 @@ def load_instructions(path: Path, selection: Selection) -> list[Draft]:
     lines = []
     for text, category, where in said:
         try:
-            lines.append(_line(text, category, where))
+            lines.append(_parse_line(text, category, where))
         except PromptError as cause:
             selection.report.reject(
                 "row", str(cause).removeprefix(f"{where}: ").rstrip("."), where=where, text=text
@@ -129,7 +129,7 @@ def load_instructions(path: Path, selection: Selection) -> list[Draft]:
     return lines
 
 
-def _text_lines(path: Path) -> list[str]:
+def _read_text_lines(path: Path) -> list[str]:
     try:
         return [line.strip() for line in path.read_bytes().decode("utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as cause:
@@ -138,7 +138,7 @@ def _text_lines(path: Path) -> list[str]:
         ) from cause
 
 
-def _yaml_lines(path: Path) -> list[tuple[str, str, str]]:
+def _read_yaml_lines(path: Path) -> list[tuple[str, str, str]]:
     try:
         by_category = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
@@ -156,13 +156,13 @@ def _yaml_lines(path: Path) -> list[tuple[str, str, str]]:
     ]
 
 
-def _line(text: str, category: str, where: str) -> Draft:
+def _parse_line(text: str, category: str, where: str) -> Draft:
     if category not in tuple(Category):
         raise PromptError(f"{where}: unknown category {category!r}. Known: {', '.join(Category)}.")
     check_size(text, where)
     return Draft(text, category, Difficulty.MEDIUM)
 
 
-def _cycled(lines: list[Draft], n: int, category: str | None) -> list[Draft]:
+def _cycle_lines(lines: list[Draft], n: int, category: str | None) -> list[Draft]:
     fitting = [d for d in lines if category in (None, d.category)]
     return [fitting[i % len(fitting)] for i in range(n)] if fitting else []

@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 
 from rlhf_pipeline.prompts.base import Draft
-from rlhf_pipeline.prompts.constraints import Broken
+from rlhf_pipeline.prompts.constraints import RuleViolation
+from rlhf_pipeline.prompts.generated_texts import MAX_CHARS, ask, find_prompt_fault
 from rlhf_pipeline.prompts.templates import Template
-from rlhf_pipeline.prompts.written import MAX_CHARS, ask, no_prompt
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty
 
@@ -76,7 +76,7 @@ class Mutator(Protocol):
 
     def mutate(
         self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int
-    ) -> list[Child | Broken]: ...
+    ) -> list[Child | RuleViolation]: ...
 
 
 class RuleMutations:
@@ -88,22 +88,26 @@ class RuleMutations:
         """`templates` are those that drafts may have been filled from."""
         self._templates = {(t.template_id, t.difficulty.value): t for t in templates}
 
-    def mutate(self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int) -> list[Child | Broken]:
+    def mutate(
+        self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int
+    ) -> list[Child | RuleViolation]:
         rng = np.random.default_rng(seed)
-        return [self._child(parent, other, rng) for parent, other in pairs]
+        return [self._mutate_pair(parent, other, rng) for parent, other in pairs]
 
-    def _child(self, parent: Parent, other: Parent, rng: np.random.Generator) -> Child | Broken:
+    def _mutate_pair(
+        self, parent: Parent, other: Parent, rng: np.random.Generator
+    ) -> Child | RuleViolation:
         if len(parent.after) < MOST_CLAUSES and rng.random() < DEPTH_SHARE:
-            return _deeper(parent, rng)
-        template = self._template(parent.root)
-        ways: list[Callable[[], Child | Broken]] = [lambda: _told_to(parent, rng)]
+            return _add_clause(parent, rng)
+        template = self._find_template(parent.root)
+        ways: list[Callable[[], Child | RuleViolation]] = [lambda: _change_audience(parent, rng)]
         if template is not None:
-            ways.append(lambda: _refilled(parent, template, rng))
+            ways.append(lambda: _refill(parent, template, rng))
         if not (parent.is_double or other.is_double) and other.root.text != parent.root.text:
-            ways.append(lambda: _combined(parent, other))
+            ways.append(lambda: _combine(parent, other))
         return ways[int(rng.integers(len(ways)))]()
 
-    def _template(self, root: Draft) -> Template | None:
+    def _find_template(self, root: Draft) -> Template | None:
         return self._templates.get((root.template_id or "", root.difficulty))
 
 
@@ -113,7 +117,9 @@ class WrittenMutations:
     def __init__(self, text_generator: TextGenerator) -> None:
         self._generator = text_generator
 
-    def mutate(self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int) -> list[Child | Broken]:
+    def mutate(
+        self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int
+    ) -> list[Child | RuleViolation]:
         rng = np.random.default_rng(seed)
         kinds = []
         for _ in pairs:
@@ -125,19 +131,19 @@ class WrittenMutations:
         ]
         said = ask(self._generator, asked, seed=seed)
         return [
-            _written(parent, text, *kind)
+            _parse_written(parent, text, *kind)
             for (parent, _), text, kind in zip(pairs, said, kinds, strict=True)
         ]
 
 
 @cache
-def _rules() -> Mapping[str, Any]:
+def _load_rules() -> Mapping[str, Any]:
     loaded: Mapping[str, Any] = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     return loaded
 
 
-def _deeper(parent: Parent, rng: np.random.Generator) -> Child | Broken:
-    kinds = _rules()["depth"]
+def _add_clause(parent: Parent, rng: np.random.Generator) -> Child | RuleViolation:
+    kinds = _load_rules()["depth"]
     free = [
         (kind, effect, clause)
         for kind, effects in kinds.items()
@@ -147,7 +153,7 @@ def _deeper(parent: Parent, rng: np.random.Generator) -> Child | Broken:
     ]
     kind, effect, clause = free[int(rng.integers(len(free)))]
     root = replace(parent.root, reference=None) if effect == "changes" else parent.root
-    return _child(
+    return _make_child(
         replace(parent, root=root, after=(*parent.after, clause)),
         f"depth:{kind}",
         (parent,),
@@ -155,40 +161,42 @@ def _deeper(parent: Parent, rng: np.random.Generator) -> Child | Broken:
     )
 
 
-def _refilled(parent: Parent, template: Template, rng: np.random.Generator) -> Child | Broken:
+def _refill(parent: Parent, template: Template, rng: np.random.Generator) -> Child | RuleViolation:
     for _ in range(20):  # combinations that cannot be filled give none
         draft = template.fill(int(rng.integers(template.n_combinations)))
         if draft is not None and draft.text != parent.root.text:
             kept = draft if parent.root.reference is not None else replace(draft, reference=None)
-            return _child(replace(parent, root=kept), "breadth:refill", (parent,))
-    return Broken("mutation", f"the template {template.template_id} gave no other values")
+            return _make_child(replace(parent, root=kept), "breadth:refill", (parent,))
+    return RuleViolation("mutation", f"the template {template.template_id} gave no other values")
 
 
-def _told_to(parent: Parent, rng: np.random.Generator) -> Child | Broken:
-    free = [clause for clause in _rules()["breadth"]["audience"] if clause != parent.before]
-    return _child(
+def _change_audience(parent: Parent, rng: np.random.Generator) -> Child | RuleViolation:
+    free = [clause for clause in _load_rules()["breadth"]["audience"] if clause != parent.before]
+    return _make_child(
         replace(parent, before=free[int(rng.integers(len(free)))]), "breadth:audience", (parent,)
     )
 
 
-def _combined(parent: Parent, other: Parent) -> Child | Broken:
+def _combine(parent: Parent, other: Parent) -> Child | RuleViolation:
     """Two prompts in one, as they were at their roots: what is checkable of each is not of both."""
     text = (
         f"Do both, and say what they have in common. First: {parent.root.text} Second: "
         f"{other.root.text}"
     )
     root = Draft(text, parent.draft.category, parent.draft.difficulty)
-    return _child(
+    return _make_child(
         Parent(root, root, is_double=True), "breadth:combine", (parent, other), harder=True
     )
 
 
-def _child(
+def _make_child(
     made: Parent, mutation: str, parents: tuple[Parent, ...], *, harder: bool = False
-) -> Child | Broken:
+) -> Child | RuleViolation:
     text = " ".join(part for part in (made.before, made.root.text, *made.after) if part)
     if len(text) > MAX_CHARS:
-        return Broken("mutation", f"{len(text):,} characters, a mutation may have {MAX_CHARS:,}")
+        return RuleViolation(
+            "mutation", f"{len(text):,} characters, a mutation may have {MAX_CHARS:,}"
+        )
     level = parents[0].draft.difficulty
     level = LEVELS[min(LEVELS.index(Difficulty(level)) + harder, len(LEVELS) - 1)].value
     draft = Draft(
@@ -202,11 +210,11 @@ def _child(
     return Child(replace(made, draft=draft), mutation, tuple(p.draft.prompt_id for p in parents))
 
 
-def _written(parent: Parent, said: str, way: str, how: str) -> Child | Broken:
+def _parse_written(parent: Parent, said: str, way: str, how: str) -> Child | RuleViolation:
     text = " ".join(said.split()).removeprefix("Prompt:").strip()
-    if (why := no_prompt(text)) is not None:
-        return Broken("mutation", f"{why} ({way}, {how})")
+    if (why := find_prompt_fault(text)) is not None:
+        return RuleViolation("mutation", f"{why} ({way}, {how})")
     if text.casefold() == parent.draft.text.casefold():
-        return Broken("mutation", f"the prompt came back unchanged ({way}, {how})")
+        return RuleViolation("mutation", f"the prompt came back unchanged ({way}, {how})")
     root = Draft(text, parent.draft.category, parent.draft.difficulty)
-    return _child(Parent(root, root), f"{way}:{how}", (parent,), harder=way == "depth")
+    return _make_child(Parent(root, root), f"{way}:{how}", (parent,), harder=way == "depth")

@@ -36,15 +36,15 @@ class NearDuplicates:
     def __init__(self, max_similarity: float) -> None:
         """Two texts are near-duplicates above `max_similarity`, 0 to 1."""
         self.max_similarity = max_similarity
-        self._rows = rows_of_a_band(max_similarity)
+        self._rows = rows_per_band(max_similarity)
         self._texts: list[str] = []
         self._n_bands = N_HASHES // self._rows
-        self._make_room(FIRST_SIZE)
+        self._allocate(FIRST_SIZE)
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def found(self, text: str) -> tuple[float, str] | None:
+    def find(self, text: str) -> tuple[float, str] | None:
         """A text above the limit, with its similarity; None where there is none."""
         mine, minima = shingles(text), signature(text)
         alike = self._candidates(minima)
@@ -61,13 +61,13 @@ class NearDuplicates:
     def add(self, text: str) -> None:
         if len(self._texts) == len(self._signatures):
             earlier = self._signatures
-            self._make_room(2 * len(earlier))
+            self._allocate(2 * len(earlier))
             for number, minima in enumerate(earlier):
                 self._link(number, minima)
         self._link(len(self._texts), signature(text))
         self._texts.append(text)
 
-    def _make_room(self, size: int) -> None:
+    def _allocate(self, size: int) -> None:
         """Empty tables for `size` texts: `_first` holds, by band and slot, the last text put there,
         `_earlier` the one put before each.
         """
@@ -104,11 +104,11 @@ class NearDuplicates:
         return mixed % len(self._signatures)
 
 
-def rows_of_a_band(similarity: float) -> int:
+def rows_per_band(similarity: float) -> int:
     """The most minima a band may have so that LEAST_FOUND of all texts this similar share a band:
     longer bands, fewer comparisons.
 
-    >>> [rows_of_a_band(s) for s in (0.3, 0.6, 0.8, 0.95)]
+    >>> [rows_per_band(s) for s in (0.3, 0.6, 0.8, 0.95)]
     [1, 2, 4, 8]
     """
     wide = [
@@ -125,7 +125,7 @@ def shingles(text: str) -> frozenset[str]:
     >>> sorted(shingles("A  cats!"))
     [' cats', 'a cat', 'cats!']
     """
-    plain = _plain(text)
+    plain = _normalise(text)
     return frozenset(plain[i : i + SHINGLE] for i in range(max(1, len(plain) - SHINGLE + 1)))
 
 
@@ -140,7 +140,7 @@ def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
 
 def signature(text: str) -> Ints:
     """The N_HASHES minima of a text, (N_HASHES,)."""
-    plain = _plain(text)
+    plain = _normalise(text)
     signs = np.frombuffer(
         plain.ljust(SHINGLE).encode("utf-32-le", "surrogatepass"), dtype="<u4"
     ).astype(np.int64)
@@ -150,5 +150,5 @@ def signature(text: str) -> Ints:
     return np.asarray(((_FACTORS * runs + _TERMS) % PRIME).min(axis=1), dtype=np.int32)
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())

@@ -1,7 +1,7 @@
 """Rows of a JSONL, JSON, CSV or Parquet file, of a folder of texts, or of a data set of the hub,
 one by one. Knows files; knows no prompts.
 
-A row that cannot be read costs itself alone: it comes as a `Row` with a fault. PromptError is for
+A row that cannot be read costs itself alone: it comes as a `PromptRow` with a fault. PromptError is for
 what cannot be read at all.
 """
 
@@ -15,14 +15,14 @@ import pandas as pd
 
 from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.parquet import READING
+from rlhf_pipeline.parquet import READ_OPTIONS
 
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 DOCUMENTS = (".txt", ".md")
 ROWS_AT_ONCE = 1_000
 
 
-class Row(NamedTuple):
+class PromptRow(NamedTuple):
     """One row: the words that name it in an error, and its cells; or the fault that keeps it from
     being read, with its cure.
     """
@@ -32,11 +32,11 @@ class Row(NamedTuple):
     fault: str | None = None
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[PromptRow]:
     """The rows of a file, or the texts of a folder. Raises PromptError for what does not exist, is
     of another kind, or is whole no such file."""
     if path.is_dir():
-        yield from _documents(path)
+        yield from _read_documents(path)
         return
     if not path.is_file():
         raise PromptError(f"Prompts file {path} does not exist. Check RLHF_PROMPTS_FILE.")
@@ -58,26 +58,26 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def duplicate_columns(schema: Any) -> list[str]:
     """Names that an Arrow schema holds twice, nested ones with their path, sorted."""
-    return sorted(set(_duplicates([schema.field(i) for i in range(len(schema.names))], "")))
+    return sorted(set(_find_duplicates([schema.field(i) for i in range(len(schema.names))], "")))
 
 
-def _duplicates(fields: Sequence[Any], path: str) -> Iterator[str]:
+def _find_duplicates(fields: Sequence[Any], path: str) -> Iterator[str]:
     names = [field.name for field in fields]
     for field in fields:
         if names.count(field.name) > 1:
             yield f"{path}{field.name}"
         kind = field.type
-        yield from _duplicates(
+        yield from _find_duplicates(
             [kind.field(i) for i in range(kind.num_fields)], f"{path}{field.name}."
         )
 
 
-def is_rows(path: Path) -> bool:
+def is_row_file(path: Path) -> bool:
     """Whether `read_rows` may read it, by its name."""
     return path.is_dir() or path.suffix.lower() in DATA_FILES
 
 
-def hub_rows(name: str, split: str) -> Iterator[Row]:
+def read_hub_rows(name: str, split: str) -> Iterator[PromptRow]:
     """The rows of one split of a data set, by hub id or folder, streamed: nothing is kept on disk.
     Raises PromptError naming cause and cure.
     """
@@ -87,7 +87,7 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
     try:
         rows = datasets.load_dataset(name, split=split, streaming=True)
         for number, cells in enumerate(rows, start=1):
-            yield Row(f"{where}, row {number}", plain(cells))
+            yield PromptRow(f"{where}, row {number}", replace_missing(cells))
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as cause:
         said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise PromptError(
@@ -97,7 +97,7 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
         ) from cause
 
 
-def plain(cells: Mapping[Any, Any]) -> dict[str, Any]:
+def replace_missing(cells: Mapping[Any, Any]) -> dict[str, Any]:
     """Cells with None for what is missing, NaN among it."""
     return {
         str(key): None
@@ -123,7 +123,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str | None]]:
                 yield number, line.decode(encoding, errors="surrogateescape"), fault
 
 
-def _documents(folder: Path) -> Iterator[Row]:
+def _read_documents(folder: Path) -> Iterator[PromptRow]:
     """Each text below a folder, such as a résumé or a transcript, cleaned as `rlhf import prompts`
     does, with its name and length.
     """
@@ -139,13 +139,13 @@ def _documents(folder: Path) -> Iterator[Row]:
                 .strip()
             )
         except UnicodeDecodeError as cause:
-            yield Row(
+            yield PromptRow(
                 str(path),
                 {},
                 f"not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8",
             )
         except OSError as cause:
-            yield Row(
+            yield PromptRow(
                 str(path),
                 {},
                 f"it cannot be read ({cause.strerror or cause}). Check its permissions and the "
@@ -156,38 +156,40 @@ def _documents(folder: Path) -> Iterator[Row]:
                 "document": path.relative_to(folder).as_posix(),
                 "n_whitespace_tokens": len(text.split()),
             }
-            yield Row(str(path), {"text": text, "variables": known})
+            yield PromptRow(str(path), {"text": text, "variables": known})
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
+def _json_lines(path: Path) -> Iterator[PromptRow]:
     for number, line, fault in _lines(path):
         if line.strip():
             yield _json_row(f"{path}, line {number}", line, fault)
 
 
-def _json_row(where: str, line: str, fault: str | None) -> Row:
+def _json_row(where: str, line: str, fault: str | None) -> PromptRow:
     if fault is not None:
-        return Row(where, {}, fault)
+        return PromptRow(where, {}, fault)
     try:
         cells = parse_json(line)
     except DocumentError as cause:
-        return Row(where, {}, str(cause))
+        return PromptRow(where, {}, str(cause))
     except json.JSONDecodeError as cause:
-        return Row(
+        return PromptRow(
             where, {}, f"no JSON ({cause.msg}, column {cause.colno}). Write one JSON object a line"
         )
     except (ValueError, RecursionError) as cause:  # a number or a nesting beyond what Python reads
-        return Row(where, {}, f"no JSON ({cause}). Write one JSON object a line")
-    return _object(where, cells)
+        return PromptRow(where, {}, f"no JSON ({cause}). Write one JSON object a line")
+    return _build_row(where, cells)
 
 
-def _object(where: str, cells: Any) -> Row:
+def _build_row(where: str, cells: Any) -> PromptRow:
     if isinstance(cells, dict):
-        return Row(where, plain(cells))
-    return Row(where, {}, f"a {type(cells).__name__}, not an object. Write one JSON object a row")
+        return PromptRow(where, replace_missing(cells))
+    return PromptRow(
+        where, {}, f"a {type(cells).__name__}, not an object. Write one JSON object a row"
+    )
 
 
-def _json_array(path: Path) -> Iterator[Row]:
+def _json_array(path: Path) -> Iterator[PromptRow]:
     """Objects of a list, each by the line it begins on. What stands after a place that is no JSON
     cannot be told apart and is refused.
     """
@@ -197,13 +199,13 @@ def _json_array(path: Path) -> Iterator[Row]:
         raise PromptError(
             f"{path}: not UTF-8 (byte {cause.start + 1}: {cause.reason}). Save the file as UTF-8."
         ) from cause
-    at, line = _blank(said, 0), 1
+    at, line = _skip_blanks(said, 0), 1
     if said[at : at + 1] != "[":
         raise PromptError(
             f"{path} begins with no list. Write [{{...}}, {{...}}], or one object a line in a "
             ".jsonl file."
         )
-    seen, at = 0, _blank(said, at + 1)
+    seen, at = 0, _skip_blanks(said, at + 1)
     while said[at : at + 1] != "]":
         line, seen = line + said.count("\n", seen, at), at
         try:
@@ -215,23 +217,23 @@ def _json_array(path: Path) -> Iterator[Row]:
                 f"{path}, line {line}: no JSON ({cause}). Correct it; what follows cannot be read "
                 "either."
             ) from cause
-        yield _object(f"{path}, line {line}", cells)
-        at = _blank(said, end)
+        yield _build_row(f"{path}, line {line}", cells)
+        at = _skip_blanks(said, end)
         if said[at : at + 1] == ",":
-            at = _blank(said, at + 1)
+            at = _skip_blanks(said, at + 1)
         elif said[at : at + 1] != "]":
             raise PromptError(
                 f"{path}, line {line}: neither a comma nor the end of the list follows. Correct it."
             )
 
 
-def _blank(said: str, at: int) -> int:
+def _skip_blanks(said: str, at: int) -> int:
     while said[at : at + 1].isspace():
         at += 1
     return at
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path) -> Iterator[PromptRow]:
     """Records by the line each begins on, quoted as in RFC 4180. Read strictly: a quote that is
     left open would else swallow all that follows.
     """
@@ -267,23 +269,23 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         faults.clear()
         fault = undecoded[0] if undecoded else fault
         if columns is None:
-            columns = _columns(record, fault, where)
+            columns = _parse_header(record, fault, where)
         elif fault is not None:
-            yield Row(where, {}, fault)
+            yield PromptRow(where, {}, fault)
         elif record and len(record) != len(columns):
-            yield Row(
+            yield PromptRow(
                 where,
                 {},
                 f"cells: {len(record)}, in the header: {len(columns)}. Quote cells that hold a "
                 "comma or a line break",
             )
         elif record:
-            yield Row(
+            yield PromptRow(
                 where, {name: cell for name, cell in zip(columns, record, strict=True) if cell}
             )
 
 
-def _columns(header: list[str], fault: str | None, where: str) -> list[str]:
+def _parse_header(header: list[str], fault: str | None, where: str) -> list[str]:
     """The names of a header. Raises PromptError where they name no cells."""
     columns = [name.strip() for name in header]
     twice = sorted({name for name in columns if name and columns.count(name) > 1})
@@ -300,13 +302,13 @@ def _columns(header: list[str], fault: str | None, where: str) -> list[str]:
     return columns
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[PromptRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     number = 0
     try:
-        with pq.ParquetFile(path, **READING) as file:
+        with pq.ParquetFile(path, **READ_OPTIONS) as file:
             twice = duplicate_columns(file.schema_arrow)
             if twice:
                 raise PromptError(
@@ -315,7 +317,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(ROWS_AT_ONCE):
                 for cells in batch.to_pylist():
                     number += 1
-                    yield Row(f"{path}, row {number}", plain(cells))
+                    yield PromptRow(f"{path}, row {number}", replace_missing(cells))
     except (OSError, ValueError, pa.ArrowException) as cause:
         raise PromptError(
             f"{path} is no readable Parquet file ({cause}). Write it again."

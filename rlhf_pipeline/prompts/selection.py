@@ -13,7 +13,7 @@ from itertools import chain, islice, repeat
 import pandas as pd
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts.base import Draft, PromptParams, cells, to_frame
+from rlhf_pipeline.prompts.base import Draft, PromptParams, quota_cells, to_frame
 from rlhf_pipeline.prompts.constraints import Constraints, Embed
 from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
 
@@ -116,18 +116,18 @@ class Selection:
         self._alike = NearDuplicates(params.max_similarity) if params.max_similarity < 1 else None
         self._ids: set[str] = set()
         self.must_be_full = True
-        self._divide(params)
+        self._set_quotas(params)
 
     def divide_equally(self, categories: Iterable[str]) -> None:
         """Equal shares of the source's own categories, where the params name none; to be called
         before anything is offered.
         """
         if not self._params.categories:
-            self._divide(
+            self._set_quotas(
                 self._params.model_copy(update={"categories": dict.fromkeys(categories, 1.0)})
             )
 
-    def another(self, params: PromptParams) -> "Selection":
+    def derive(self, params: PromptParams) -> "Selection":
         """An empty one that excludes the same, for `params`, and may stay short of them; its
         rejections go to the same sink, its counts to a report of its own."""
         other = Selection(
@@ -136,10 +136,10 @@ class Selection:
         other.must_be_full = False
         return other
 
-    def _divide(self, params: PromptParams) -> None:
+    def _set_quotas(self, params: PromptParams) -> None:
         self._params = params
         self._quotas: dict[Cell, int] = {
-            (category, level): n for n, category, level in cells(params)
+            (category, level): n for n, category, level in quota_cells(params)
         }
         self._taken: dict[Cell, list[tuple[str, Draft]]] = {cell: [] for cell in self._quotas}
 
@@ -149,7 +149,7 @@ class Selection:
         return (draft for taken in self._taken.values() for _, draft in taken)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return not self.open_cells
 
     @property
@@ -167,12 +167,12 @@ class Selection:
         """Offers until the selection is full; what is lazy is read little further. `places` are the
         words that name each draft.
         """
-        for draft, where in zip(self.foreseen(drafts), chain(places, repeat(""))):  # noqa: B905 (places may be fewer)
-            if self.full:
+        for draft, where in zip(self.read_ahead(drafts), chain(places, repeat(""))):  # noqa: B905 (places may be fewer)
+            if self.is_full:
                 return
             self.offer(draft, where)
 
-    def foreseen(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
+    def read_ahead(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
         """The same drafts, read ahead where a topic is asked for, because many texts are embedded
         faster than one by one.
         """
@@ -181,13 +181,13 @@ class Selection:
             return
         remaining, ahead = iter(drafts), FIRST_AHEAD
         while some := list(islice(remaining, ahead)):
-            self.foresee(some)
+            self.cache_similarities(some)
             yield from some
             ahead = min(2 * ahead, MOST_AHEAD)
 
-    def foresee(self, drafts: Iterable[Draft]) -> None:
+    def cache_similarities(self, drafts: Iterable[Draft]) -> None:
         """Says what will be offered soon."""
-        self._constraints.foresee(
+        self._constraints.cache_similarities(
             d.text
             for d in drafts
             if self._has_room(d)
@@ -215,10 +215,10 @@ class Selection:
         if name in self._ids:
             self.report.n_duplicates += 1
             return False
-        if (broken := self._constraints.broken(draft.text)) is not None:
+        if (broken := self._constraints.find_violation(draft.text)) is not None:
             self.report.reject(*broken, where=where, text=draft.text)
             return False
-        if self._alike is not None and self._alike.found(draft.text) is not None:
+        if self._alike is not None and self._alike.find(draft.text) is not None:
             self.report.n_near_duplicates += 1
             return False
         return True
@@ -232,7 +232,7 @@ class Selection:
         self._taken[self._cell(draft)].append((name, draft))
         self.report.n_kept += 1
 
-    def frame(self, *, source: str, what: str, day: str, seed: int) -> pd.DataFrame:
+    def build_frame(self, *, source: str, what: str, day: str, seed: int) -> pd.DataFrame:
         """The PROMPTS, cell by cell in the order of the quotas; called once, because the drafts
         make room for their rows.
 
@@ -240,11 +240,11 @@ class Selection:
         """
         for (category, level), wanted in self.open_cells.items():
             found = len(self._taken[category, level])
-            raise PromptError(self._shortage(what, wanted + found, found, category, level))
+            raise PromptError(self._describe_shortage(what, wanted + found, found, category, level))
         self._ids.clear()
-        return to_frame(self._handed_over(), source=source, day=day, seed=seed)
+        return to_frame(self._drain_drafts(), source=source, day=day, seed=seed)
 
-    def _handed_over(self) -> Iterator[tuple[str, Draft]]:
+    def _drain_drafts(self) -> Iterator[tuple[str, Draft]]:
         for taken in self._taken.values():
             taken.reverse()
             while taken:
@@ -256,7 +256,7 @@ class Selection:
             draft.difficulty if self._params.difficulties else None,
         )
 
-    def _shortage(
+    def _describe_shortage(
         self, what: str, wanted: int, found: int, category: str | None, level: str | None
     ) -> str:
         kind = " ".join(k for k in (level, category) if k) or "new"

@@ -28,9 +28,9 @@ MAX_TRIES = 200_000
 # Near-duplicates, texts off the topic, and all that break a rule, after which a template is given
 # up: one whose fixed words break a rule would else be filled 200,000 times. To embed a text takes
 # 10 ms, and few lists have more than 40 values.
-IN_A_ROW = (200, 40, 2_000)
+MAX_REFUSALS_IN_A_ROW = (200, 40, 2_000)
 # what a level may say otherwise than its template, beside variables
-OF_A_LEVEL = ("text", "derived", "distinct", "reference")
+LEVEL_FIELDS = ("text", "derived", "distinct", "reference")
 
 
 class Reference(BaseModel):
@@ -107,7 +107,9 @@ class TemplateGenerator:
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """See `PromptGenerator`; templates of one category and difficulty take turns."""
-        templates = load_templates(self._path) if self._path else shipped_templates(params.library)
+        templates = (
+            load_templates(self._path) if self._path else load_shipped_templates(params.library)
+        )
         selection.divide_equally(sorted({t.category.value for t in templates}))
         rng = np.random.default_rng(seed)
         for (category, difficulty), n in selection.open_cells.items():
@@ -127,7 +129,7 @@ class TemplateGenerator:
                 return
 
 
-def shipped_templates(library: str) -> tuple[Template, ...]:
+def load_shipped_templates(library: str) -> tuple[Template, ...]:
     """The templates of LIBRARIES by name, or of `all` of them."""
     return tuple(
         t
@@ -181,12 +183,14 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
     levels: Mapping[str, Any] = raw.get("levels") or {raw.get("difficulty", Difficulty.MEDIUM): {}}
     tables = library.get("tables") or {}
     for level, overrides in levels.items():
-        said = {**raw, **{key: value for key, value in overrides.items() if key in OF_A_LEVEL}}
+        said = {**raw, **{key: value for key, value in overrides.items() if key in LEVEL_FIELDS}}
         specs = {
             **(raw.get("variables") or {}),
-            **{name: spec for name, spec in overrides.items() if name not in OF_A_LEVEL},
+            **{name: spec for name, spec in overrides.items() if name not in LEVEL_FIELDS},
         }
-        variables = {name: _values(name, spec, library, where) for name, spec in specs.items()}
+        variables = {
+            name: _parse_values(name, spec, library, where) for name, spec in specs.items()
+        }
         reference = said.get("reference") or {}
         if reference.get("table") is not None and reference["table"] not in tables:
             raise PromptError(
@@ -211,11 +215,11 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
         yield template
 
 
-def _values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+def _parse_values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     if isinstance(spec, list) and spec:
         return tuple(spec)
     if isinstance(spec, dict) and "range" in spec:
-        return _range(name, spec["range"], where)
+        return _parse_range(name, spec["range"], where)
     kind, key = ("tables", spec.get("table")) if isinstance(spec, dict) else ("lists", spec)
     known = library.get(kind) or {}
     if key not in known:
@@ -226,7 +230,7 @@ def _values(name: str, spec: Any, library: Mapping[str, Any], where: str) -> tup
     return tuple(known[key])
 
 
-def _range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
+def _parse_range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
     if isinstance(bounds, list) and len(bounds) in (2, 3) and all(type(b) is int for b in bounds):
         first, last, step = (*bounds, 1)[:3]
         numbers = tuple(range(first, last + 1, step)) if step else ()
@@ -273,11 +277,12 @@ def _take_turns(
 ) -> None:
     """Up to `n` new drafts, one template after the other."""
     streams = [
-        selection.foreseen(_fillings(templates[i], rng)) for i in rng.permutation(len(templates))
+        selection.read_ahead(_iterate_fillings(templates[i], rng))
+        for i in rng.permutation(len(templates))
     ]
     while streams and n:
         for stream in list(streams):
-            draft = _next(stream, selection)
+            draft = _next_draft(stream, selection)
             if draft is None:
                 streams.remove(stream)
             elif n:  # a full cell lets every template begin, so that the draws of the next do not depend on its size
@@ -285,28 +290,30 @@ def _take_turns(
                 n -= 1
 
 
-def _next(stream: Iterator[Draft], selection: Selection) -> Draft | None:
+def _next_draft(stream: Iterator[Draft], selection: Selection) -> Draft | None:
     """The next draft that may stay; None at the end, and where so many in a row may not that the
     rest hardly will.
     """
-    began = _refusals(selection.report)
+    began = _count_refusals(selection.report)
     for draft in stream:
         if selection.accepts(draft):
             return draft
         if any(
             now - before >= most
-            for now, before, most in zip(_refusals(selection.report), began, IN_A_ROW, strict=True)
+            for now, before, most in zip(
+                _count_refusals(selection.report), began, MAX_REFUSALS_IN_A_ROW, strict=True
+            )
         ):
             return None
     return None
 
 
-def _refusals(report: Report) -> tuple[int, int, int]:
+def _count_refusals(report: Report) -> tuple[int, int, int]:
     """As IN_A_ROW has them."""
     return report.n_near_duplicates, report.n_rejected["topic"], report.n_rejected.total()
 
 
-def _fillings(template: Template, rng: np.random.Generator) -> Iterator[Draft]:
+def _iterate_fillings(template: Template, rng: np.random.Generator) -> Iterator[Draft]:
     """Drafts in seeded order; of very many combinations a large seeded sample, with repeats."""
     n = template.n_combinations
     order = rng.permutation(n) if n <= MAX_TRIES else rng.integers(n, size=MAX_TRIES)

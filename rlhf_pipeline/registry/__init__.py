@@ -3,13 +3,18 @@ no model class and no Dagster.
 """
 
 from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.registry.interface import web_interface
-from rlhf_pipeline.registry.openings import OPENINGS, opening_recorder, openings
-from rlhf_pipeline.registry.removal import StoredVersion, n_bytes_of, remove_files, stored_versions
+from rlhf_pipeline.registry.interface import web_server_command
+from rlhf_pipeline.registry.openings import OPENINGS, list_openings, opening_recorder
+from rlhf_pipeline.registry.removal import (
+    StoredVersion,
+    remove_files,
+    stored_versions,
+    version_size,
+)
 from rlhf_pipeline.registry.runs import (
     Run,
     TrackedRun,
-    ceiling_beside,
+    ceiling_metric,
     is_accuracy,
     lacks_ceiling,
     missing_ceilings,
@@ -38,16 +43,16 @@ __all__ = [
     "StoredVersion",
     "TrackedRun",
     "Tracking",
-    "ceiling_beside",
+    "ceiling_metric",
     "code_commit",
     "is_accuracy",
     "lacks_ceiling",
+    "list_openings",
     "make_tables",
     "missing_ceilings",
-    "n_bytes_of",
     "opening_recorder",
-    "openings",
     "remove_files",
     "stored_versions",
-    "web_interface",
+    "version_size",
+    "web_server_command",
 ]

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors thr
 from rlhf_pipeline.errors import StoreError
 
 # codes of MLflow, no faults
-ABOUT_THE_REQUEST = (
+REQUEST_ERROR_CODES = (
     "RESOURCE_DOES_NOT_EXIST",
     "RESOURCE_ALREADY_EXISTS",
     "INVALID_PARAMETER_VALUE",
@@ -47,7 +47,7 @@ class DatabaseBusy(StoreError):
     """The same call may succeed a moment later."""
 
 
-class Faults:
+class DatabaseFaults:
     """Names the faults of one tracking database; `database` is its file, None for a server."""
 
     def __init__(self, database: Path | None, patience_s: float):
@@ -55,14 +55,14 @@ class Faults:
         self._patience_s = patience_s
 
     @contextmanager
-    def named(self) -> Iterator[None]:
+    def translate(self) -> Iterator[None]:
         """Turn every fault of the database inside into a StoreError."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
         except MlflowException as cause:
-            if cause.error_code in ABOUT_THE_REQUEST:
+            if cause.error_code in REQUEST_ERROR_CODES:
                 raise
             raise self._error(str(cause)) from cause
         except (SQLAlchemyError, sqlite3.Error) as cause:
@@ -94,12 +94,12 @@ class Faults:
         return f"MLflow's database {self._database} {cure} ({reason})"
 
 
-class NamedClient:
+class FaultTranslatingClient:
     """An MlflowClient whose calls raise StoreError for faults of the database. Calls that move
     files raise what their storage raises.
     """
 
-    def __init__(self, client: Any, faults: Faults):
+    def __init__(self, client: Any, faults: DatabaseFaults):
         self._client = client
         self._faults = faults
 
@@ -109,7 +109,7 @@ class NamedClient:
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._faults.named():
+            with self._faults.translate():
                 return method(*args, **kwargs)
 
         return call

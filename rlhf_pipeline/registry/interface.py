@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_pipeline.config import silence_telemetry
 
 
-def web_interface(
+def web_server_command(
     tracking_uri: str, artifacts: Path, *, host: str, port: int
 ) -> tuple[list[str], dict[str, str]]:
     """The command of MLflow's web server with one worker, and the environment it needs: what

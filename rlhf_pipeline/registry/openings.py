@@ -35,10 +35,10 @@ def opening_recorder(registry: Registry) -> Recorder:
 
     Raises StoreError where MLflow cannot be written: then the split stays closed.
     """
-    return lambda opening: _record(registry, opening)
+    return lambda opening: _record_opening(registry, opening)
 
 
-def openings(registry: Registry) -> pd.DataFrame:
+def list_openings(registry: Registry) -> pd.DataFrame:
     """OPENINGS of the project, oldest first: who looked at test pairs, when, why and with which
     code.
     """
@@ -62,7 +62,7 @@ def _experiment(registry: Registry) -> str:
     return f"{registry.project}.test_split_openings"
 
 
-def _record(registry: Registry, opening: Opening) -> None:
+def _record_opening(registry: Registry, opening: Opening) -> None:
     tags = {
         MODEL: opening.model[:TAG_LENGTH],
         PURPOSE: opening.purpose[:TAG_LENGTH],
@@ -74,7 +74,7 @@ def _record(registry: Registry, opening: Opening) -> None:
     client, _ = registry.tracking.open()
 
     def write() -> None:
-        experiment_id = registry.tracking.experiment(_experiment(registry))
+        experiment_id = registry.tracking.get_or_create_experiment(_experiment(registry))
         run = client.create_run(
             experiment_id,
             start_time=milliseconds,

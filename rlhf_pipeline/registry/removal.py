@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from rlhf_pipeline.records import ModelVersion, Record
-from rlhf_pipeline.registry.versions import REMOVED, Kind, Registry, path_in_run
+from rlhf_pipeline.registry.versions import REMOVED_TAG, Kind, Registry, path_in_run
 
 
 class StoredVersion(Record):
@@ -28,10 +28,10 @@ class StoredVersion(Record):
 
 def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
     """Every version of a kind whose MLflow run is there, oldest first."""
-    removed, aliases = registry.removed(kind), registry.aliases(kind)
+    removed, aliases = registry.removal_times(kind), registry.aliases(kind)
     stored = []
-    for version in registry.history(kind):
-        run = registry.tracking.found(
+    for version in registry.list_versions(kind):
+        run = registry.tracking.get_or_none(
             partial(registry.tracking.client.get_run, version.mlflow_run_id)
         )
         if run is not None:
@@ -45,7 +45,7 @@ def stored_versions(registry: Registry, kind: Kind) -> list[StoredVersion]:
     return stored
 
 
-def n_bytes_of(registry: Registry, version: ModelVersion) -> int:
+def version_size(registry: Registry, version: ModelVersion) -> int:
     """What the files of a version take; 0 where they are gone."""
     local = registry.local_folder(version)
     if local is not None:
@@ -72,7 +72,9 @@ def remove_files(
     local, client = registry.local_folder(version), registry.tracking.client
 
     def note() -> None:
-        client.set_model_version_tag(version.name, str(version.version), REMOVED, at.isoformat())
+        client.set_model_version_tag(
+            version.name, str(version.version), REMOVED_TAG, at.isoformat()
+        )
 
     def detach() -> bool:
         """Under the lock of promotions, which look for the files under it too."""

@@ -21,10 +21,10 @@ from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
 # tag and value of what has an accuracy and nothing to set beside it
-CEILING, UNKNOWN = "noise_ceiling", "unknown"
+CEILING, UNKNOWN_CEILING = "noise_ceiling", "unknown"
 # In the names of shares of people's judgements found or missed, and before what tells of which
 # judgements.
-JUDGED = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
+ACCURACY_METRIC = re.compile(r".*(?:accuracy|error_rate)(?P<of>.*?)(?:_low|_high)?")
 PARAM_LENGTH = 6000
 # What MLflow takes in one batch: 1000 entries, of them at most 100 parameters and 100 tags.
 BATCH_METRICS, BATCH_PARAMS, BATCH_TAGS = 800, 100, 100
@@ -77,7 +77,7 @@ class Run:
         self._logged |= set(metrics)
         self._metrics += [
             (key, value, now, step or 0)
-            for key, value in finite(metrics, f"Run {self.name}").items()
+            for key, value in require_finite(metrics, f"Run {self.name}").items()
         ]
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Run:
     def close(self, status: Status) -> None:
         """Write what was kept and end the run."""
         missing = missing_ceilings(self._logged)
-        self.set_tags(dict.fromkeys(missing, UNKNOWN))
+        self.set_tags(dict.fromkeys(missing, UNKNOWN_CEILING))
         for found in self._unknown.difference(missing):
             self._tracking.write(partial(self._tracking.client.delete_tag, self.run_id, found))
         self.flush()
@@ -151,7 +151,9 @@ def open_run(
 ) -> Run:
     """A running MLflow run: the one that was opened with the same `run_key`, else a new one."""
     return tracking.write(
-        lambda: _open(tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key)
+        lambda: _find_or_create(
+            tracking, name, lineage_tags({**tags, COMMIT: code_commit()}), run_key
+        )
     )
 
 
@@ -179,14 +181,14 @@ def is_accuracy(metric: str) -> bool:
     noise ceiling stands beside it.
     """
     # a next token is nobody's judgement
-    return JUDGED.fullmatch(metric) is not None and not metric.startswith("token_")
+    return ACCURACY_METRIC.fullmatch(metric) is not None and not metric.startswith("token_")
 
 
-def ceiling_beside(metric: str) -> str:
+def ceiling_metric(metric: str) -> str:
     """The name of the noise ceiling of an accuracy or error rate: of the same judgements, so with
     the same ending.
     """
-    found = JUDGED.fullmatch(metric)
+    found = ACCURACY_METRIC.fullmatch(metric)
     return CEILING + (found["of"] if found else "")
 
 
@@ -195,7 +197,7 @@ def missing_ceilings(metrics: Iterable[str]) -> list[str]:
     and that are not among them.
     """
     names = set(metrics)
-    return sorted({ceiling_beside(name) for name in names if is_accuracy(name)} - names)
+    return sorted({ceiling_metric(name) for name in names if is_accuracy(name)} - names)
 
 
 def lacks_ceiling(metrics: Iterable[str]) -> bool:
@@ -203,7 +205,7 @@ def lacks_ceiling(metrics: Iterable[str]) -> bool:
     return bool(missing_ceilings(metrics))
 
 
-def finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
+def require_finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
     """`metrics` as floats. Raises InvalidScores naming `owner` and what is NaN or infinite."""
     broken = {key: value for key, value in metrics.items() if not math.isfinite(value)}
     if broken:
@@ -215,7 +217,9 @@ def finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]:
     return {key: float(value) for key, value in metrics.items()}
 
 
-def _open(tracking: Tracking, name: str, tags: dict[str, str], run_key: str | None) -> Run:
+def _find_or_create(
+    tracking: Tracking, name: str, tags: dict[str, str], run_key: str | None
+) -> Run:
     client, experiment_id = tracking.open()
     if run_key is not None:
         tags[RUN_KEY] = content_id(run_key)  # hashed: a filter string cannot hold every quote
@@ -228,7 +232,7 @@ def _open(tracking: Tracking, name: str, tags: dict[str, str], run_key: str | No
             run._unknown = {
                 tag
                 for tag, value in found[0].data.tags.items()
-                if tag.startswith(CEILING) and value == UNKNOWN
+                if tag.startswith(CEILING) and value == UNKNOWN_CEILING
             }
             client.update_run(run.run_id, status="RUNNING")
             run.set_tags(tags)

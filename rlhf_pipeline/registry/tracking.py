@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.registry.faults import DatabaseBusy, Faults, NamedClient
+from rlhf_pipeline.registry.faults import DatabaseBusy, DatabaseFaults, FaultTranslatingClient
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Tracking:
         self.patience_s = patience_s
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
-        self._faults = Faults(self._sqlite_file(), patience_s)
+        self._faults = DatabaseFaults(self._sqlite_file(), patience_s)
 
     @property
     def client(self) -> Any:
@@ -81,13 +81,13 @@ class Tracking:
         """
         with self._opening:
             if self._opened is None:
-                with self._locked():
+                with self._lock():
                     self._opened = self._connect()
             return self._opened
 
-    def experiment(self, name: str) -> str:
+    def get_or_create_experiment(self, name: str) -> str:
         """The id of another experiment, made if needed: call it within `write`."""
-        return self._experiment(self.client, name)
+        return self._get_or_create_experiment(self.client, name)
 
     def write(self, act: Callable[[], T]) -> T:
         """`act` under the write lock, repeated while the database is busy. Not to be nested.
@@ -98,7 +98,7 @@ class Tracking:
         attempt = 1
         while True:
             try:
-                with self._locked():
+                with self._lock():
                     return act()
             except DatabaseBusy:
                 if attempt == WRITE_ATTEMPTS:
@@ -106,7 +106,7 @@ class Tracking:
             time.sleep(0.1 * 2**attempt)
             attempt += 1
 
-    def found(self, ask: Callable[[], T]) -> T | None:
+    def get_or_none(self, ask: Callable[[], T]) -> T | None:
         """What `ask` returns, or None where MLflow says that there is no such thing."""
         self.open()
         from mlflow.exceptions import MlflowException
@@ -122,16 +122,16 @@ class Tracking:
         """The beginning of MLflow's paths as its database has it, and as it must be where the
         artifacts lie now.
         """
-        with self._locked(), self._faults.named():
-            client = self._client()
+        with self._lock(), self._faults.translate():
+            client = self._make_client()
             return self._compare_locations(
-                client.get_experiment(self._experiment(client, self.project))
+                client.get_experiment(self._get_or_create_experiment(client, self.project))
             )
 
     def _connect(self) -> tuple[Any, str]:
-        with self._faults.named():
-            client = self._client()
-            experiment_id = self._experiment(client, self.project)
+        with self._faults.translate():
+            client = self._make_client()
+            experiment_id = self._get_or_create_experiment(client, self.project)
             database = self._sqlite_file()
             if database is not None:
                 _use_wal(database)
@@ -140,7 +140,7 @@ class Tracking:
                 self._relocate(old, new)
         return client, experiment_id
 
-    def _client(self) -> Any:
+    def _make_client(self) -> Any:
         silence_telemetry()
         from mlflow import MlflowClient
         from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
@@ -148,7 +148,7 @@ class Tracking:
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
         # each fault is raised by its name, not logged with its SQL
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-        return NamedClient(
+        return FaultTranslatingClient(
             MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri),
             self._faults,
         )
@@ -182,7 +182,7 @@ class Tracking:
                     (new, len(old) + 1, len(old), old),
                 )
 
-    def _experiment(self, client: Any, name: str) -> str:
+    def _get_or_create_experiment(self, client: Any, name: str) -> str:
         found = client.get_experiment_by_name(name)
         if found is not None:
             return str(found.experiment_id)
@@ -196,7 +196,7 @@ class Tracking:
         return Path(unquote(self.tracking_uri.removeprefix("sqlite:///").split("?")[0])).absolute()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """The write lock of an SQLite database; a database server needs none. Freed by the system
         when its holder dies.
         """
@@ -220,12 +220,12 @@ class Tracking:
                 "again."
             ) from cause
         try:
-            self._wait_for(database)
+            self._wait_until_writable(database)
             yield
         finally:
             lock.release()
 
-    def _wait_for(self, database: Path) -> None:
+    def _wait_until_writable(self, database: Path) -> None:
         """Until nobody else is writing. MLflow would wait too, but with a page of SQL in the log
         and no word of what to do.
         """

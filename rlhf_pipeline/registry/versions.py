@@ -27,13 +27,13 @@ from rlhf_pipeline.records import (
     lineage_tags,
 )
 from rlhf_pipeline.registry.runs import (
-    UNKNOWN,
+    UNKNOWN_CEILING,
     Run,
     TrackedRun,
-    finite,
     latest_runs,
     missing_ceilings,
     open_run,
+    require_finite,
 )
 from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking
 
@@ -42,7 +42,7 @@ KINDS: tuple[Kind, ...] = ("policy", "reward_model")
 CHAMPION = "champion"
 CANDIDATE = "candidate"
 PREVIOUS = "previous"
-REMOVED = "files_removed_at"  # tag of a version whose files retention deleted
+REMOVED_TAG = "files_removed_at"  # tag of a version whose files retention deleted
 LINEAGE = ("content_hash", "parent", "data_hash")  # what makes two versions the same
 
 
@@ -103,7 +103,7 @@ class Registry:
         """
         return self._tracking.find_moved_artifacts()
 
-    def name(self, kind: Kind) -> str:
+    def model_name(self, kind: Kind) -> str:
         return f"{self.project}.{kind}"
 
     @contextmanager
@@ -126,7 +126,7 @@ class Registry:
             raise
         run.close("FINISHED")
 
-    def runs(self, limit: int) -> list[TrackedRun]:
+    def latest_runs(self, limit: int) -> list[TrackedRun]:
         """The `limit` runs that started last, newest first."""
         return latest_runs(self._tracking, limit)
 
@@ -166,22 +166,22 @@ class Registry:
                     COMMIT: code_commit(),
                 }
             ),
-            "metrics": json.dumps(finite(metrics or {}, self.name(kind))),
+            "metrics": json.dumps(require_finite(metrics or {}, self.model_name(kind))),
             "params": json.dumps(params or {}, sort_keys=True, default=str),
             "params_hash": content_hash(params or {}),
             "rlhf_pipeline.version": __version__,
-            **dict.fromkeys(missing_ceilings(metrics or {}), UNKNOWN),
+            **dict.fromkeys(missing_ceilings(metrics or {}), UNKNOWN_CEILING),
         }
         path = f"model/{tags['content_hash'][:12]}"
-        same = self._same_version(kind, tags)
+        same = self._find_same_version(kind, tags)
         if same is None or not self._has_files(same):
             self._tracking.client.log_artifacts(
                 same.mlflow_run_id if same else run.run_id, str(folder), path
             )
-            if same is not None and same.version in self.removed(kind):
+            if same is not None and same.version in self.removal_times(kind):
                 self._tracking.write(
                     lambda: self._tracking.client.delete_model_version_tag(
-                        same.name, str(same.version), REMOVED
+                        same.name, str(same.version), REMOVED_TAG
                     )
                 )
         version = same or self._tracking.write(
@@ -198,15 +198,15 @@ class Registry:
         number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
         if number is None:
             return None
-        entry = self._tracking.found(
-            lambda: self._tracking.client.get_model_version(self.name(kind), str(number))
+        entry = self._tracking.get_or_none(
+            lambda: self._tracking.client.get_model_version(self.model_name(kind), str(number))
         )
-        return None if entry is None else _record(entry)
+        return None if entry is None else _to_model_version(entry)
 
-    def history(self, kind: Kind) -> list[ModelVersion]:
+    def list_versions(self, kind: Kind) -> list[ModelVersion]:
         """All versions that this pipeline registered, oldest first."""
         return sorted(
-            (_record(e) for e in self._search(kind) if "content_hash" in e.tags),
+            (_to_model_version(e) for e in self._search(kind) if "content_hash" in e.tags),
             key=lambda m: m.version,
         )
 
@@ -215,8 +215,8 @@ class Registry:
         fields = set(ListedModel.model_fields) - {"aliases", "removed_at"}
         rows = []
         for kind in KINDS:
-            aliases, removed = self.aliases(kind), self.removed(kind)
-            for model in self.history(kind):
+            aliases, removed = self.aliases(kind), self.removal_times(kind)
+            for model in self.list_versions(kind):
                 of_files = {
                     "aliases": aliases.get(model.version, ()),
                     "removed_at": removed.get(model.version),
@@ -231,19 +231,19 @@ class Registry:
             named[int(number)] = (*named.get(int(number), ()), alias)
         return named
 
-    def removed(self, kind: Kind) -> dict[int, datetime]:
+    def removal_times(self, kind: Kind) -> dict[int, datetime]:
         """When retention deleted the files of each version that has lost them."""
         return {
-            int(e.version): datetime.fromisoformat(e.tags[REMOVED])
+            int(e.version): datetime.fromisoformat(e.tags[REMOVED_TAG])
             for e in self._search(kind)
-            if REMOVED in e.tags
+            if REMOVED_TAG in e.tags
         }
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
         its files are not there.
         """
-        self._point(kind, alias, version, files_of=self._require(kind, version))
+        self._set_alias(kind, alias, version, files_of=self._require_version(kind, version))
 
     def promote(
         self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline"
@@ -253,13 +253,13 @@ class Registry:
 
         Raises ModelNotFound or ModelHashMismatch if the version or its files are not there.
         """
-        model = self._require(kind, version)
+        model = self._require_version(kind, version)
         champion = self.get(kind, CHAMPION)
         if champion is None or champion.version != version:
             if champion is not None:
                 # first: killed in between, the champion still stands
-                self._point(kind, PREVIOUS, champion.version)
-            self._point(kind, CHAMPION, version, files_of=model)
+                self._set_alias(kind, PREVIOUS, champion.version)
+            self._set_alias(kind, CHAMPION, version, files_of=model)
         previous = self.get(kind, PREVIOUS)
         return Promotion(
             model_name=model.name,
@@ -270,7 +270,7 @@ class Registry:
             actor=actor,
         )
 
-    def folder(self, model: ModelVersion, cache: Path) -> Path:
+    def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:
         """A local folder with the version's files, verified against its content hash; do not write
         there.
 
@@ -280,29 +280,31 @@ class Registry:
         """
         local = self.local_folder(model)
         if local is not None:
-            return self._verified(local, model)
+            return self._verify_folder(local, model)
         target = cache / model.content_hash
         if target.is_dir() and folder_hash(target) != model.content_hash:
             shutil.rmtree(target)
         if not target.is_dir():
             self._download(model, target)
-        return self._verified(target, model)
+        return self._verify_folder(target, model)
 
     def _search(self, kind: Kind, also: str = "") -> Iterator[Any]:
         token = None
         while True:
             page = self._tracking.client.search_model_versions(
-                f"name = '{self.name(kind)}'{also}", max_results=1000, page_token=token
+                f"name = '{self.model_name(kind)}'{also}", max_results=1000, page_token=token
             )
             yield from page
             token = page.token
             if not token:
                 return
 
-    def _same_version(self, kind: Kind, tags: Mapping[str, str]) -> ModelVersion | None:
+    def _find_same_version(self, kind: Kind, tags: Mapping[str, str]) -> ModelVersion | None:
         entries = self._search(kind, f" and tags.`content_hash` = '{tags['content_hash']}'")
         same = [
-            _record(e) for e in entries if all(e.tags.get(key) == tags.get(key) for key in LINEAGE)
+            _to_model_version(e)
+            for e in entries
+            if all(e.tags.get(key) == tags.get(key) for key in LINEAGE)
         ]
         return min(same, key=lambda m: m.version, default=None)
 
@@ -311,33 +313,35 @@ class Registry:
     ) -> ModelVersion:
         # Looked up again under the lock: another process may have registered the same files
         # meanwhile.
-        same = self._same_version(kind, tags)
+        same = self._find_same_version(kind, tags)
         if same is not None:
             return same
-        client, name = self._tracking.client, self.name(kind)
-        if self._tracking.found(lambda: client.get_registered_model(name)) is None:
+        client, name = self._tracking.client, self.model_name(kind)
+        if self._tracking.get_or_none(lambda: client.get_registered_model(name)) is None:
             client.create_registered_model(name)
         source = f"runs:/{run_id}/{path}"
-        return _record(
+        return _to_model_version(
             client.create_model_version(
-                name, source, run_id, tags=tags, description=_description(tags)
+                name, source, run_id, tags=tags, description=_describe_version(tags)
             )
         )
 
     def _aliases(self, kind: Kind) -> dict[str, str]:
-        entry = self._tracking.found(
-            lambda: self._tracking.client.get_registered_model(self.name(kind))
+        entry = self._tracking.get_or_none(
+            lambda: self._tracking.client.get_registered_model(self.model_name(kind))
         )
         return {} if entry is None else dict(entry.aliases)
 
-    def _point(
+    def _set_alias(
         self, kind: Kind, alias: str, version: int, *, files_of: ModelVersion | None = None
     ) -> None:
         def point() -> None:
             if files_of is not None:
                 # under the lock: retention may have removed them since they were verified
                 self._refuse_without_files(files_of)
-            self._tracking.client.set_registered_model_alias(self.name(kind), alias, str(version))
+            self._tracking.client.set_registered_model_alias(
+                self.model_name(kind), alias, str(version)
+            )
 
         self._tracking.write(point)
 
@@ -346,29 +350,29 @@ class Registry:
         if local is None:
             self._refuse_removed(model)
         elif not local.is_dir():
-            self._verified(local, model)
+            self._verify_folder(local, model)
 
-    def _require(self, kind: Kind, version: int) -> ModelVersion:
+    def _require_version(self, kind: Kind, version: int) -> ModelVersion:
         model = self.get(kind, version)
         if model is None:
-            known = ", ".join(str(m.version) for m in self.history(kind))
+            known = ", ".join(str(m.version) for m in self.list_versions(kind))
             raise ModelNotFound(
-                f"{self.name(kind)} has no version {version}. Registered: {known or 'none'}."
+                f"{self.model_name(kind)} has no version {version}. Registered: {known or 'none'}."
             )
         local = self.local_folder(model)
         if local is not None:
-            self._verified(local, model)
+            self._verify_folder(local, model)
         else:
             self._refuse_removed(model)
         return model
 
-    def _verified(self, folder: Path, model: ModelVersion) -> Path:
+    def _verify_folder(self, folder: Path, model: ModelVersion) -> Path:
         if not folder.is_dir():
             self._refuse_removed(model)
-        return _verified(folder, model)
+        return _verify_folder(folder, model)
 
     def _refuse_removed(self, model: ModelVersion) -> None:
-        removed_at = self.removed(model.kind).get(model.version)
+        removed_at = self.removal_times(model.kind).get(model.version)
         if removed_at is not None:
             raise ModelNotFound(
                 f"The files of {model.label} were removed on {removed_at:%Y-%m-%d}: it never was "
@@ -388,12 +392,12 @@ class Registry:
         """Whether somebody deleted the version's run in MLflow, which keeps it until its garbage
         collection.
         """
-        run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
+        run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         return run is not None and run.info.lifecycle_stage == "deleted"
 
     def local_folder(self, model: ModelVersion) -> Path | None:
         """Where the files lie if that is on this machine."""
-        run = self._tracking.found(lambda: self._tracking.client.get_run(model.mlflow_run_id))
+        run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
         if run is None:
             raise ModelNotFound(
                 f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or "
@@ -428,7 +432,7 @@ class Registry:
                 got.rename(target)
 
 
-def _record(entry: Any) -> ModelVersion:
+def _to_model_version(entry: Any) -> ModelVersion:
     tags = entry.tags
     if "content_hash" not in tags:
         raise ModelError(
@@ -451,7 +455,7 @@ def _record(entry: Any) -> ModelVersion:
     )
 
 
-def _description(tags: Mapping[str, str]) -> str:
+def _describe_version(tags: Mapping[str, str]) -> str:
     metrics = json.loads(tags["metrics"])
     origin = (
         f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, "
@@ -470,7 +474,7 @@ def path_in_run(model: ModelVersion) -> str:
     return model.uri.removeprefix(f"runs:/{model.mlflow_run_id}/")
 
 
-def _verified(folder: Path, model: ModelVersion) -> Path:
+def _verify_folder(folder: Path, model: ModelVersion) -> Path:
     if not folder.is_dir():
         raise ModelNotFound(
             f"The files of {model.label} are gone from {folder}. Restore them, roll back, or train "

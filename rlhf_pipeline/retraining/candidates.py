@@ -14,23 +14,23 @@ from pydantic import Field
 
 from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.policy.loading import Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
-    cpu_threads,
-    quiet_libraries,
+    limit_cpu_threads,
     run_to_end,
+    silence_training_libraries,
 )
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # parameters that leave no trace in the weights
-BOOKKEEPING = ("checkpoint_every", "keep_checkpoints")
+UNHASHED_PARAMS = ("checkpoint_every", "keep_checkpoints")
 # Those that always stand in a candidate's lineage; one added later does where it is not at its
 # default.
 FIRST_PARAMS = (
@@ -89,7 +89,7 @@ class Recipe:
     health: Callable[[FinishedTraining, StrategyParams], tuple[dict[str, float], tuple[str, ...]]]
 
 
-def train_reported(
+def train_and_report(
     recipe: Recipe,
     policy_folder: Path,
     *,
@@ -105,15 +105,15 @@ def train_reported(
     max_length.
     """
     silence_telemetry()
-    lineage = lineage_of(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
+    lineage = build_lineage(recipe.name, params, folder_hash(policy_folder), frame_hash(pairs))
     fingerprint = content_hash(lineage)
-    known = _already_done(out, fingerprint)
+    known = _load_finished_report(out, fingerprint)
     if known is not None:
         return known
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
-    with quiet_libraries(), cpu_threads(params.cpu_threads):
+    with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
         policy = load_policy(policy_folder)
-        fitting = _fitting(policy, rows, params)
+        fitting = _select_fitting_rows(policy, rows, params)
         done = run_to_end(
             lambda: recipe.build(policy, fitting, params, checkpoints),
             checkpoints,
@@ -140,13 +140,13 @@ def train_reported(
         seconds=done.seconds,
         resumed_from=done.resumed_from,
     )
-    write_whole(out / "report.json", report.model_dump_json(indent=1).encode())
+    write_atomically(out / "report.json", report.model_dump_json(indent=1).encode())
     if not params.keep_checkpoints:
         shutil.rmtree(checkpoints)
     return report
 
 
-def lineage_of(
+def build_lineage(
     strategy: str, params: StrategyParams, parent_hash: str, data_hash: str
 ) -> dict[str, Any]:
     """What a candidate is made from, as it stands beside its weights: equal lineages, equal
@@ -155,7 +155,7 @@ def lineage_of(
     told = {
         name: value
         for name, value in fields_to_hash(params, FIRST_PARAMS).items()
-        if name not in BOOKKEEPING
+        if name not in UNHASHED_PARAMS
     }
     return {
         "strategy": strategy,
@@ -165,7 +165,9 @@ def lineage_of(
     }
 
 
-def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.DataFrame:
+def _select_fitting_rows(
+    policy: Policy, rows: pd.DataFrame, params: StrategyParams
+) -> pd.DataFrame:
     """Rows whose prompt leaves room for a completion: TRL drops the others without a word."""
     limit = min(params.max_length, policy.context_length)
     fits = [policy.count_prompt_tokens(text) < limit for text in rows["prompt"]]
@@ -179,7 +181,7 @@ def _fitting(policy: Policy, rows: pd.DataFrame, params: StrategyParams) -> pd.D
     return fitting
 
 
-def _already_done(out: Path, fingerprint: str) -> TrainingReport | None:
+def _load_finished_report(out: Path, fingerprint: str) -> TrainingReport | None:
     """The stored report of a training with the same inputs, if its model is still whole; a kill may
     have cut off either.
     """

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import folder_hash
 
 FINGERPRINT = "fingerprint.txt"
@@ -34,7 +34,7 @@ def open_checkpoints(folder: Path, fingerprint: str) -> Path:
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(label, fingerprint.encode())
+    write_atomically(label, fingerprint.encode())
     return folder
 
 
@@ -43,10 +43,10 @@ def mark_complete(checkpoint: Path, seconds: float) -> None:
     kill.
     """
     mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
-    write_whole(_marker(checkpoint), json.dumps(mark).encode())
+    write_atomically(_marker_path(checkpoint), json.dumps(mark).encode())
 
 
-def last_complete(folder: Path) -> Checkpoint | None:
+def find_last_complete(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose files are those that were vouched for; None to start from the
     beginning.
     """
@@ -74,14 +74,14 @@ def replace_folder(source: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _marker(checkpoint: Path) -> Path:
+def _marker_path(checkpoint: Path) -> Path:
     # Beside the folder, not in it: the mark holds the hash of everything inside.
     return checkpoint.with_name(f"{checkpoint.name}.complete.json")
 
 
 def _read_mark(checkpoint: Path) -> tuple[str, float] | None:
     try:
-        mark = json.loads(_marker(checkpoint).read_text(encoding="utf-8"))
+        mark = json.loads(_marker_path(checkpoint).read_text(encoding="utf-8"))
         return str(mark["content_hash"]), float(mark["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

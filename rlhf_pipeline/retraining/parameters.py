@@ -61,7 +61,7 @@ class StrategyParams(BaseModel):
     min_pairs: int = Field(50, description="Fewer preference pairs than this are refused", ge=1)
 
 
-def strategy_params(values: Mapping[str, Any]) -> StrategyParams:
+def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
     """Parameters from a mapping. Raises ConfigurationError naming an unknown key and the nearest
     known one.
     """
@@ -95,4 +95,4 @@ def read_strategy_params(path: Path) -> StrategyParams:
         raise ConfigurationError(
             f"{path} must hold `parameter: value` lines, not a {type(values).__name__}."
         )
-    return strategy_params(values)
+    return parse_strategy_params(values)

@@ -12,7 +12,7 @@ from rlhf_pipeline.frames import RETRAINING_SET, check_frame
 from rlhf_pipeline.records import content_hash
 
 
-def trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
+def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     """`pairs` checked and in an order of its own, so that the order they came in does not
     matter.
     """
@@ -54,5 +54,5 @@ def sample_by_weight(rows: pd.DataFrame, *, seed: int, key: str = "comparison_id
     return ordered.loc[np.repeat(ordered.index.to_numpy(), copies)].reset_index(drop=True)
 
 
-def as_messages(role: str, text: str) -> list[dict[str, str]]:
+def to_messages(role: str, text: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text}]

@@ -33,7 +33,7 @@ class SelectionParams(BaseModel):
     )
 
 
-def select(
+def select_pairs(
     pairs: pd.DataFrame,
     scores: pd.DataFrame,
     reflections: pd.DataFrame | None,
@@ -69,12 +69,15 @@ def select(
         & ~checked["prompt_id"].isin(list(frozen_prompt_ids))
     ]
     usable = usable.sort_values("comparison_id", ignore_index=True)
-    _refuse_few(len(usable), len(checked), params.min_pairs)
-    p_chosen = _probabilities(scores, usable["comparison_id"])
+    _require_enough_pairs(len(usable), len(checked), params.min_pairs)
+    p_chosen = _match_probabilities(scores, usable["comparison_id"])
     judged = (
-        _wrong_votes(reflections).reindex(usable["comparison_id"]).fillna(0).reset_index(drop=True)
+        _count_wrong_votes(reflections)
+        .reindex(usable["comparison_id"])
+        .fillna(0)
+        .reset_index(drop=True)
     )
-    disagreement = _disagreement(judged, p_chosen)
+    disagreement = _disagreement_shares(judged, p_chosen)
     is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
     when = np.where(
         is_old,
@@ -92,19 +95,19 @@ def select(
         weight=np.where(is_old, params.weight_before_change, 1.0),
         information=information,
         reason=[
-            _reason(*row)
+            _describe_reason(*row)
             for row in zip(judged["n_wrong"], judged["n_votes"], p_chosen, when, strict=True)
         ],
     )
     chosen = chosen[(chosen["weight"] > 0) & ~is_obsolete]
-    _refuse_few(len(chosen), len(checked), params.min_pairs)
+    _require_enough_pairs(len(chosen), len(checked), params.min_pairs)
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(
         ["_rank", "comparison_id"], ascending=[False, True]
     )
     return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
 
 
-def verify_retraining_set(
+def find_set_problems(
     frame: pd.DataFrame, frozen_prompt_ids: Collection[str], min_pairs: int
 ) -> tuple[str, ...]:
     """What forbids training on `frame`, in words; empty when nothing does. The blocking check of
@@ -130,7 +133,7 @@ def verify_retraining_set(
     return tuple(problems)
 
 
-def _refuse_few(n_usable: int, n_pairs: int, min_pairs: int) -> None:
+def _require_enough_pairs(n_usable: int, n_pairs: int, min_pairs: int) -> None:
     if n_usable < min_pairs:
         raise NotEnoughVotes(
             f"{n_usable} of {n_pairs} preference pairs may be trained on (train split, a majority, "
@@ -139,7 +142,7 @@ def _refuse_few(n_usable: int, n_pairs: int, min_pairs: int) -> None:
         )
 
 
-def _probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series:
+def _match_probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series:
     missing = [column for column in SCORES if column not in scores.columns]
     if missing:
         raise FrameError(f"scores: missing columns {missing}. Expected: {list(SCORES)}.")
@@ -156,7 +159,7 @@ def _probabilities(scores: pd.DataFrame, comparison_ids: pd.Series) -> pd.Series
     return p.reset_index(drop=True)
 
 
-def _wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
+def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
     """Per comparison_id: n_votes that chose a side and n_wrong of them that the prediction of the
     time had not expected.
     """
@@ -177,12 +180,12 @@ def _wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
     )
 
 
-def _disagreement(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
+def _disagreement_shares(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
     by_votes = judged["n_wrong"] / judged["n_votes"].where(judged["n_votes"] > 0)
     return by_votes.fillna((p_chosen < 0.5).astype("float64"))
 
 
-def _reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:
+def _describe_reason(n_wrong: float, n_votes: float, p_chosen: float, when: str) -> str:
     if n_wrong > 0:
         annotators = "annotator" if n_votes == 1 else "annotators"
         return f"champion disagreed with {int(n_wrong)} of {int(n_votes)} {annotators}{when}"

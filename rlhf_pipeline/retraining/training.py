@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_pipeline.errors import TrainingFailed
-from rlhf_pipeline.policy.loading import Policy
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.policy.causal_lm import Policy
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
-from rlhf_pipeline.retraining.checkpoints import last_complete, mark_complete, replace_folder
+from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_complete, replace_folder
 from rlhf_pipeline.retraining.parameters import StrategyParams
 
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a picture, few enough for a record
@@ -37,7 +37,7 @@ class FinishedTraining:
         """(step, value) of one logged number, e.g. `loss`."""
         return tuple((int(row["step"]), row[name]) for row in self.log if name in row)
 
-    def at_the_end(self, name: str, share: float = 0.25) -> float:
+    def mean_at_end(self, name: str, share: float = 0.25) -> float:
         """Mean of a logged number over the last quarter of the steps: one batch alone is too noisy
         to report.
         """
@@ -46,7 +46,7 @@ class FinishedTraining:
         return float(sum(last) / len(last)) if last else math.nan
 
 
-def trl_arguments(
+def build_trl_arguments(
     policy: Policy, n_rows: int, params: StrategyParams, checkpoints: Path
 ) -> dict[str, Any]:
     """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run
@@ -78,7 +78,7 @@ def trl_arguments(
 
 
 @contextmanager
-def cpu_threads(n: int) -> Iterator[None]:
+def limit_cpu_threads(n: int) -> Iterator[None]:
     """torch on `n` CPU threads: another number sums in another order and gives other weights."""
     import torch
 
@@ -91,7 +91,7 @@ def cpu_threads(n: int) -> Iterator[None]:
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
+def silence_training_libraries() -> Iterator[None]:
     """No progress bars and no notes to library developers while training: `progress` says what
     there is to say.
     """
@@ -126,7 +126,7 @@ def run_to_end(
     model_folder: Path,
     texts: Mapping[str, str],
     *,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> FinishedTraining:
     """Train from the last complete checkpoint in `checkpoints`, or from the start; put the policy
     into `model_folder`.
@@ -140,14 +140,16 @@ def run_to_end(
     from transformers import PrinterCallback
 
     started = time.monotonic()
-    resume = last_complete(checkpoints)
+    resume = find_last_complete(checkpoints)
     trainer = build_trainer()
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_watch(checkpoints, started, resume.seconds if resume else 0.0, progress))
+    trainer.add_callback(
+        _make_callback(checkpoints, started, resume.seconds if resume else 0.0, progress)
+    )
     try:
         trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
         _refuse_broken_weights(trainer.model)
-        content_hash = _save(trainer, checkpoints / "model.tmp", model_folder, texts)
+        content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
     except OSError as cause:
         raise TrainingFailed(
             f"Training could not write below {checkpoints.parent}: {cause.strerror or cause}. Free "
@@ -155,16 +157,18 @@ def run_to_end(
             "complete checkpoint."
         ) from cause
     spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
-    log = tuple(_numbers(row) for row in trainer.state.log_history if "loss" in row)
+    log = tuple(_to_floats(row) for row in trainer.state.log_history if "loss" in row)
     return FinishedTraining(
         content_hash, int(trainer.state.global_step), log, spent, resume.step if resume else None
     )
 
 
-def _watch(checkpoints: Path, started: float, spent_before: float, progress: Progress) -> Any:
+def _make_callback(
+    checkpoints: Path, started: float, spent_before: float, progress: Progress
+) -> Any:
     from transformers import TrainerCallback
 
-    class Watch(TrainerCallback):  # type: ignore[misc]
+    class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         """Reports progress, stops at NaN, vouches for every checkpoint that is whole."""
 
         def on_log(
@@ -175,7 +179,7 @@ def _watch(checkpoints: Path, started: float, spent_before: float, progress: Pro
             logs: dict[str, Any] | None = None,
             **more: Any,
         ) -> None:
-            numbers = _numbers(logs or {})
+            numbers = _to_floats(logs or {})
             broken = [
                 name
                 for name in ("loss", "grad_norm")
@@ -194,10 +198,10 @@ def _watch(checkpoints: Path, started: float, spent_before: float, progress: Pro
             spent = spent_before + time.monotonic() - started
             mark_complete(checkpoints / f"checkpoint-{state.global_step}", spent)
 
-    return Watch()
+    return CheckpointCallback()
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+def _to_floats(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in row.items()}
 
 
@@ -212,7 +216,7 @@ def _refuse_broken_weights(model: Any) -> None:
         )
 
 
-def _save(trainer: Any, half: Path, model_folder: Path, texts: Mapping[str, str]) -> str:
+def _save_model(trainer: Any, half: Path, model_folder: Path, texts: Mapping[str, str]) -> str:
     shutil.rmtree(half, ignore_errors=True)
     trainer.model.save_pretrained(half)
     trainer.processing_class.save_pretrained(half)

@@ -8,7 +8,12 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming, sources
+from rlhf_pipeline.drift.confirmation import (
+    ConfirmationParams,
+    estimate_change_seq,
+    event_sources,
+    find_confirming_events,
+)
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 
@@ -34,20 +39,25 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     it again.
     """
     params = params or TriggerParams()
-    events = _distinct((*evidence.open_events, *evidence.held_events))
+    events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = [e for e in events if e.model_version == evidence.champion]
-    confirmed = confirming(own, params)
-    objections = _objections(evidence, own, confirmed, params)
+    confirmed = find_confirming_events(own, params)
+    objections = _list_objections(evidence, own, confirmed, params)
     stale = [e for e in events if e.model_version != evidence.champion]
-    reasons = [*_superseded(stale, evidence.champion), *(objections or [_confirmation(confirmed)])]
+    reasons = [
+        *_describe_superseded(stale, evidence.champion),
+        *(objections or [_describe_confirmation(confirmed)]),
+    ]
     fires = not objections
-    involved = _distinct((*evidence.open_events, *confirmed)) if fires else evidence.open_events
+    involved = (
+        _distinct_events((*evidence.open_events, *confirmed)) if fires else evidence.open_events
+    )
     return TriggerDecision(
         action="fire" if fires else "hold",
         reasons=tuple(reasons),
         event_ids=tuple(event.event_id for event in involved),
-        evidence=_used(evidence, params, own, confirmed),
-        change_seq=change_seq(confirmed) if fires else None,
+        evidence=_collect_evidence(evidence, params, own, confirmed),
+        change_seq=estimate_change_seq(confirmed) if fires else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
     )
@@ -67,7 +77,7 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
     return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
-def _objections(
+def _list_objections(
     evidence: TriggerEvidence,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
@@ -82,7 +92,7 @@ def _objections(
     if not own:
         found.append(f"no open or held event of champion {evidence.champion}")
     elif not confirmed:
-        found.append(_unconfirmed(own, params))
+        found.append(_describe_unconfirmed(own, params))
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
         if since < timedelta(hours=params.cool_down_hours):
@@ -98,8 +108,8 @@ def _objections(
     return found
 
 
-def _unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
-    heard = sources(own)
+def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
+    heard = event_sources(own)
     apart = ", but too far apart" if len(heard) >= params.confirmations else ""
     return (
         f"unconfirmed: {len(heard)} detector(s) reported ({', '.join(heard)}){apart}; "
@@ -107,8 +117,8 @@ def _unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
     )
 
 
-def _confirmation(confirmed: Sequence[DriftEvent]) -> str:
-    heard, start = sources(confirmed), change_seq(confirmed)
+def _describe_confirmation(confirmed: Sequence[DriftEvent]) -> str:
+    heard, start = event_sources(confirmed), estimate_change_seq(confirmed)
     dated = f"; change dated at vote {start}" if start is not None else ""
     return (
         f"confirmed by {len(heard)} detectors ({', '.join(heard)}) between votes "
@@ -116,14 +126,14 @@ def _confirmation(confirmed: Sequence[DriftEvent]) -> str:
     )
 
 
-def _superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
+def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
     if not stale or champion is None:
         return []
     models = ", ".join(sorted({event.model_version for event in stale}))
     return [f"superseded: {len(stale)} event(s) of {models}, champion is {champion}"]
 
 
-def _used(
+def _collect_evidence(
     evidence: TriggerEvidence,
     params: TriggerParams,
     own: Sequence[DriftEvent],
@@ -132,13 +142,13 @@ def _used(
     return {
         "looked_at": evidence.model_dump(mode="json"),
         "params": params.model_dump(mode="json"),
-        "reported": sources(own),
-        "confirmed": sources(confirmed),
+        "reported": event_sources(own),
+        "confirmed": event_sources(confirmed),
         "confirming_event_ids": [event.event_id for event in confirmed],
     }
 
 
-def _distinct(events: Sequence[DriftEvent]) -> tuple[DriftEvent, ...]:
+def _distinct_events(events: Sequence[DriftEvent]) -> tuple[DriftEvent, ...]:
     """Each event once, in vote order."""
     return tuple(
         sorted({e.event_id: e for e in events}.values(), key=lambda e: (e.seq, e.event_id))

@@ -13,18 +13,18 @@ from rlhf_pipeline.reward_model.base import (
     preference_probability,
     read_config,
 )
-from rlhf_pipeline.reward_model.by_group import accuracy_by_group
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.group_accuracy import accuracy_by_group
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import RewardModelReport, TestAccuracy
 from rlhf_pipeline.reward_model.training import (
     FittedRewardModel,
-    encoder_told,
+    build_reward_model,
+    encoder_params,
+    find_warm_start_obstacle,
     fit_reward_model,
-    unfitted,
-    why_not_from,
 )
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.reward_model.transformer_params import FineTuningParams, TransformerParams
@@ -66,11 +66,11 @@ __all__ = [
     "TransformerParams",
     "TransformerRewardModel",
     "accuracy_by_group",
+    "build_reward_model",
     "disagreement",
-    "encoder_told",
+    "encoder_params",
+    "find_warm_start_obstacle",
     "fit_reward_model",
     "load_reward_model",
     "preference_probability",
-    "unfitted",
-    "why_not_from",
 ]

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats
-from rlhf_pipeline.reward_model.judging import length_gaps, wins
+from rlhf_pipeline.reward_model.held_out_evaluation import length_gaps, wins
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 
 
@@ -48,8 +48,8 @@ def find_weakness(
         return None
     right, longer = wins(margins), wins(length_gaps(decided))
     accuracy, advantage = (
-        _mean(right, decided, params),
-        _mean(right - longer, decided, params, of_shares=False),
+        _mean_interval(right, decided, params),
+        _mean_interval(right - longer, decided, params, of_shares=False),
     )
     told = f"accuracy {accuracy} on {len(decided)} held-out pairs is"
     found = []
@@ -74,7 +74,7 @@ def find_regression(
     It is where the interval of its accuracy minus the champion's, on the same latest `window_pairs`
     pairs, lies below 0. With fewer than `min_compared_pairs` pairs nothing is said.
     """
-    difference = _difference(pairs, margins, champion_margins, params)
+    difference = _accuracy_difference(pairs, margins, champion_margins, params)
     if difference is None or difference.high >= 0:
         return None
     return (
@@ -89,11 +89,11 @@ def is_improvement(
     """Whether the interval of the accuracy minus the champion's, on the latest window, lies above
     0.
     """
-    difference = _difference(pairs, margins, champion_margins, params)
+    difference = _accuracy_difference(pairs, margins, champion_margins, params)
     return difference is not None and difference.low > 0
 
 
-def _difference(
+def _accuracy_difference(
     pairs: pd.DataFrame, margins: Floats, champion_margins: Floats, params: AcceptanceParams
 ) -> Interval | None:
     """Accuracy minus the champion's on the latest pairs with a majority; None where they are too
@@ -103,7 +103,7 @@ def _difference(
     latest = order[_has_majority(pairs)[order]][-params.window_pairs :]
     if len(latest) < params.min_compared_pairs:
         return None
-    return _mean(
+    return _mean_interval(
         wins(margins[latest]) - wins(champion_margins[latest]),
         pairs.iloc[latest],
         params,
@@ -115,7 +115,7 @@ def _has_majority(pairs: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray(pairs["agreement"] > 0.5)
 
 
-def _mean(
+def _mean_interval(
     values: Floats, pairs: pd.DataFrame, params: AcceptanceParams, *, of_shares: bool = True
 ) -> Interval:
     """With its interval over prompts: pairs of one prompt resemble each other."""

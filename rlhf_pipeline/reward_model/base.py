@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelNotFound
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import left_by_a_kill
+from rlhf_pipeline.reward_model.folders import find_interrupted_folders
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class RewardModel(Protocol):
         *,
         weights: Floats | None = None,
         warm_start: "RewardModel | None" = None,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> Self:
         """Learn from PREFERENCE_PAIRS rows, all of them: the caller picks the split.
 
@@ -51,7 +51,11 @@ class RewardModel(Protocol):
         ...
 
     def score(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`,
         InvalidScores on NaN.
@@ -59,7 +63,11 @@ class RewardModel(Protocol):
         ...
 
     def member_scores(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         """The scores of each member of an ensemble (members, n), whose mean is `score`; one row
         where there is one. See `disagreement`.
@@ -67,14 +75,18 @@ class RewardModel(Protocol):
         ...
 
     def features(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         """What the model sees of each completion in context, (n, d): drift of the texts is measured
         on it.
         """
         ...
 
-    def standardised(self, scores: Floats) -> Floats:
+    def standardise(self, scores: Floats) -> Floats:
         """`scores` in standard deviations of the training completions: comparable between model
         versions.
         """
@@ -105,7 +117,7 @@ def disagreement(
     a: Sequence[str],
     b: Sequence[str],
     *,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Floats:
     """How far the members of `model` are apart on P(a preferred over b): their standard deviation,
     (n,), 0 to 0.5; the same for b and a.
@@ -129,23 +141,23 @@ def preference_probability(margins: Floats) -> Floats:
     >>> float(sum(preference_probability(np.array([0.3, -0.3]))))
     1.0
     """
-    return mirrored(margins, lambda size: 1 / (1 + np.exp(-size)))
+    return mirror(margins, lambda size: 1 / (1 + np.exp(-size)))
 
 
-def mirrored(margins: Floats, upper: Any) -> Floats:
+def mirror(margins: Floats, upper: Any) -> Floats:
     """p(m) = upper(|m|) for m >= 0 and 1 - upper(|m|) below, exactly antisymmetric; `upper` gives
     values of 0.5 to 1.
 
     Raises InvalidScores where a margin is NaN or infinite.
     """
-    m = finite(margins, "margins")
+    m = require_finite(margins, "margins")
     # The smaller of the two probabilities is rounded once and the larger derived from it: then both
     # sum to 1.0.
     smaller = 1 - np.asarray(upper(np.abs(m)), dtype=np.float64)
     return np.where(m > 0, 1 - smaller, np.where(m < 0, smaller, 0.5))
 
 
-def finite(values: Any, what: str) -> Floats:
+def require_finite(values: Any, what: str) -> Floats:
     """`values` as float64. Raises InvalidScores naming the first row that is NaN or infinite."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
@@ -159,7 +171,7 @@ def finite(values: Any, what: str) -> Floats:
     return array
 
 
-def checked_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
+def check_texts(prompts: Sequence[str], completions: Sequence[str]) -> None:
     """Raise InvalidScores where there is not one prompt per completion, or a row is no text."""
     if len(prompts) != len(completions):
         raise InvalidScores(
@@ -181,9 +193,9 @@ def distinct_texts(
 
     A network's last digits depend on the batch a text is in. Scored in this order, the same texts
     are in the same batches whichever side they stand on, so that the margin of b over a is that of
-    a over b with its sign turned, to the last bit. Raises as `checked_texts`.
+    a over b with its sign turned, to the last bit. Raises as `check_texts`.
     """
-    checked_texts(prompts, completions)
+    check_texts(prompts, completions)
     rows = sorted(set(zip(prompts, completions, strict=True)))
     number = {row: i for i, row in enumerate(rows)}
     place = np.array(
@@ -198,7 +210,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG_FILE
     if not path.exists():
-        left = left_by_a_kill(Path(folder))
+        left = find_interrupted_folders(Path(folder))
         cure = (
             f"Rename {left[-1]} to it, which a kill left there."
             if left

@@ -15,25 +15,25 @@ import pandas as pd
 from pydantic import ConfigDict, Field
 
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     CONFIG_FILE,
     Floats,
     RewardModel,
-    checked_texts,
+    check_texts,
     distinct_texts,
-    finite,
     read_config,
+    require_finite,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import whole_folder
+from rlhf_pipeline.reward_model.folders import replace_folder_atomically
 from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fit_heads
 from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
-from rlhf_pipeline.reward_model.length import length_of, length_slope
-from rlhf_pipeline.reward_model.linear_head import Problem, choose_l2
+from rlhf_pipeline.reward_model.length_bias import fit_length_slope, log_lengths
+from rlhf_pipeline.reward_model.linear_head import HeadProblem, choose_l2
 from rlhf_pipeline.votes.intervals import group_index
 
 WEIGHTS_FILE = "model.safetensors"
@@ -124,9 +124,9 @@ class EmbeddingRewardModel:
         *,
         weights: Floats | None = None,
         warm_start: RewardModel | None = None,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> Self:
-        weights = np.ones(len(pairs)) if weights is None else finite(weights, "weights")
+        weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest "
@@ -144,10 +144,10 @@ class EmbeddingRewardModel:
                 f"{len(used)} preference pairs to fit on; the embedding reward model needs "
                 f"{self.params.min_pairs}. Collect more votes or lower min_pairs."
             )
-        chosen, rejected = self._both_sides(used, progress)
+        chosen, rejected = self._features_of_sides(used, progress)
         self._learn_scale(np.concatenate([chosen, rejected]))
         weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
-        problem = Problem(
+        problem = HeadProblem(
             (chosen - rejected) / self.feature_std_,
             targets_of(used, self.params),
             weighted,
@@ -157,7 +157,7 @@ class EmbeddingRewardModel:
         groups = group_index(used["prompt_id"].to_numpy(), len(used))
         problem = self._choose_penalties(problem, groups)
         sides, start = (
-            (self._standard(chosen), self._standard(rejected)),
+            (self._standardise_features(chosen), self._standardise_features(rejected)),
             self._starting_head(warm_start),
         )
         self.heads_, self.log_tie_width_, self.loss_curve_ = fit_heads(
@@ -170,13 +170,13 @@ class EmbeddingRewardModel:
             start=start,
         )
         margins = (self.heads_.scores(sides[0]) - self.heads_.scores(sides[1])).mean(axis=1)
-        self.length_slope_ = length_slope(
-            margins, length_of(used["chosen"]) - length_of(used["rejected"]), weighted
+        self.length_slope_ = fit_length_slope(
+            margins, log_lengths(used["chosen"]) - log_lengths(used["rejected"]), weighted
         )
         self._learn_score_scale(np.concatenate([chosen, rejected]))
         return self
 
-    def _choose_penalties(self, problem: Problem, groups: npt.NDArray[np.int64]) -> Problem:
+    def _choose_penalties(self, problem: HeadProblem, groups: npt.NDArray[np.int64]) -> HeadProblem:
         """L2 and the context's penalty by what predicts held-out prompts; `problem` with the
         penalties chosen.
 
@@ -204,33 +204,45 @@ class EmbeddingRewardModel:
         return chosen
 
     def score(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
 
     def member_scores(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         self._require_fitted()
         prompts, completions, place = distinct_texts(prompts, completions)
         if not len(completions):
             return np.zeros((len(self.heads_), 0))
-        return finite(
+        return require_finite(
             self._raw_scores(self.features(prompts, completions, progress=progress))
             - self.score_mean_,
             "scores",
         )[place].T
 
-    def standardised(self, scores: Floats) -> Floats:
+    def standardise(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
 
     def features(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         """What the head sees, (n, d), not yet standardised."""
-        checked_texts(prompts, completions)
-        contexts = [self.in_context(p, c) for p, c in zip(prompts, completions, strict=True)]
-        sentences = [self.sentences(c) for c in completions]
+        check_texts(prompts, completions)
+        contexts = [self.join_prompt(p, c) for p, c in zip(prompts, completions, strict=True)]
+        sentences = [self.split_sentences(c) for c in completions]
         self._count_cut(
             prompts,
             {
@@ -248,18 +260,18 @@ class EmbeddingRewardModel:
             [
                 summed,
                 vectors[: len(contexts)],
-                np.stack([length_of(completions), n_sentences], axis=1),
+                np.stack([log_lengths(completions), n_sentences], axis=1),
             ],
             axis=1,
         )
 
-    def sentences(self, completion: str) -> list[str]:
+    def split_sentences(self, completion: str) -> list[str]:
         """The completion cut at full stops, marks and line ends; itself where there is nothing to
         cut.
         """
         return _sentences(completion)[: self.params.max_sentences] or [completion]
 
-    def in_context(self, prompt: str, completion: str) -> str:
+    def join_prompt(self, prompt: str, completion: str) -> str:
         """The text that is embedded for a completion of a prompt."""
         tail = prompt[-self.params.prompt_chars :] if self.params.prompt_chars else ""
         return f"{tail} [SEP] {completion}"
@@ -293,9 +305,9 @@ class EmbeddingRewardModel:
             "loss_curve": self.loss_curve_,
             "weights_hash": self.weights_hash,
         }
-        with whole_folder(folder) as made:
-            write_whole(made / WEIGHTS_FILE, save(self._parts()))
-            write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
+        with replace_folder_atomically(folder) as made:
+            write_atomically(made / WEIGHTS_FILE, save(self._parts()))
+            write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
@@ -314,7 +326,7 @@ class EmbeddingRewardModel:
                 "reward model again."
             )
         model = cls(EmbeddingParams(**config["params"]), encoder)
-        model._take_parts(_read_parts(Path(folder), model._needed()))
+        model._load_parts(_read_parts(Path(folder), model._required_parts()))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
         # models of earlier versions were fitted with one penalty for all
         model.context_penalty_ = config.get("context_penalty")
@@ -326,7 +338,7 @@ class EmbeddingRewardModel:
             )
         return model
 
-    def _both_sides(self, pairs: pd.DataFrame, progress: Progress) -> tuple[Floats, Floats]:
+    def _features_of_sides(self, pairs: pd.DataFrame, progress: Progress) -> tuple[Floats, Floats]:
         prompts = pairs["prompt"].tolist()
         both = self.features(
             [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
@@ -343,12 +355,12 @@ class EmbeddingRewardModel:
         scores = self._raw_scores(features).mean(axis=1)
         self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))
 
-    def _standard(self, features: Floats) -> Floats:
+    def _standardise_features(self, features: Floats) -> Floats:
         return np.asarray((features - self.feature_mean_) / self.feature_std_)
 
     def _raw_scores(self, features: Floats) -> Floats:
         """(n, members), not yet centred."""
-        scores = self.heads_.scores(self._standard(features))
+        scores = self.heads_.scores(self._standardise_features(features))
         if not self.params.debias_length:
             return scores
         return np.asarray(scores - float(self.length_slope_ or 0.0) * features[:, [LENGTH]])
@@ -374,24 +386,26 @@ class EmbeddingRewardModel:
 
     def _parts(self) -> dict[str, Floats]:
         parts = self.heads_.parts() | {
-            name: getattr(self, f"{name}_") for name in self._needed() if hasattr(self, f"{name}_")
+            name: getattr(self, f"{name}_")
+            for name in self._required_parts()
+            if hasattr(self, f"{name}_")
         }
         return {
             name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()
         }
 
-    def _needed(self) -> list[str]:
+    def _required_parts(self) -> list[str]:
         """The parts that a model of these parameters consists of."""
         hidden = HIDDEN_PARTS if self.params.head == "mlp" else ()
         ties = ["log_tie_width"] if self.params.loss == "davidson" else []
         return [*PARTS, *hidden, *ties, *(["length_slope"] if self.params.debias_length else [])]
 
-    def _take_parts(self, parts: dict[str, Floats]) -> None:
+    def _load_parts(self, parts: dict[str, Floats]) -> None:
         self.feature_mean_, self.feature_std_ = parts["feature_mean"], parts["feature_std"]
         self.heads_ = Heads.from_parts(parts, len(self.feature_mean_))
         for name in [
             n
-            for n in self._needed()
+            for n in self._required_parts()
             if n in ("score_mean", "score_std", "log_tie_width", "length_slope")
         ]:
             setattr(self, f"{name}_", float(parts[name][0]))
@@ -429,4 +443,4 @@ def _read_parts(folder: Path, needed: Sequence[str]) -> dict[str, Floats]:
             f"{path} lacks {', '.join(missing)}. Without its normalisation a head gives wrong "
             "scores, so it is refused. Fit it again."
         )
-    return {name: finite(parts[name], name) for name in needed}
+    return {name: require_finite(parts[name], name) for name in needed}

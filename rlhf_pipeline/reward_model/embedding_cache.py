@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import content_hash
 
 MAGIC = b"RLHFEMB1"
@@ -66,8 +66,8 @@ class EmbeddingCache:
         content = HEADER.pack(MAGIC, len(keys), vectors.shape[1], zlib.crc32(body)) + body
         path = self.folder / f"{content_hash(list(keys))[:32]}.emb"
         if cut:  # first: an embedding that is there is not made again
-            write_whole(path.with_suffix(CUT), "\n".join(sorted(cut)).encode())
-        write_whole(path, content)
+            write_atomically(path.with_suffix(CUT), "\n".join(sorted(cut)).encode())
+        write_atomically(path, content)
         self._seen.discard(path)  # what was there may have been damaged
 
     def _read_new_shards(self) -> None:

@@ -22,7 +22,7 @@ from rlhf_pipeline.errors import (
     ModelHashMismatch,
     ModelNotFound,
 )
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.embedding_cache import EmbeddingCache
 
@@ -63,36 +63,44 @@ class EncoderChoice:
         Nothing stands in that was not named. Raises ModelNotFound where none is there,
         ConfigurationError for a name that is empty.
         """
-        named = _alternatives(source)
+        named = _parse_alternatives(source)
         missing: list[EncoderNotFound] = []
         for place, one in enumerate(named):
             try:
-                folder = _find(one)
+                folder = _find_folder(one)
             except EncoderNotFound as cause:
                 missing.append(cause)
                 continue
             instead = "; ".join(cause.why for cause in missing) or None
             if instead:
                 log.warning(
-                    "The encoder is %s, not %s: %s.", _named(one), _named(named[0]), instead
+                    "The encoder is %s, not %s: %s.",
+                    _source_name(one),
+                    _source_name(named[0]),
+                    instead,
                 )
             return cls(
-                _named(named[0]), _named(one), one, folder, instead, tuple(named[place + 1 :])
+                _source_name(named[0]),
+                _source_name(one),
+                one,
+                folder,
+                instead,
+                tuple(named[place + 1 :]),
             )
         if len(missing) == 1:
             raise missing[0]
         raise ModelNotFound(
-            f"None of the encoders {', '.join(map(_named, named))} is there: "
+            f"None of the encoders {', '.join(map(_source_name, named))} is there: "
             f"{'; '.join(cause.why for cause in missing)}."
         )
 
-    def told(self) -> dict[str, str]:
+    def to_params(self) -> dict[str, str]:
         """For the record of a model that was fitted on it: the parameters of its version."""
         told = {"encoder_asked": self.asked, "encoder_used": self.used}
         return told if self.instead is None else told | {"encoder_instead_because": self.instead}
 
     @property
-    def words(self) -> str:
+    def fallback_note(self) -> str:
         """For people; empty where the encoder is the one that was asked for."""
         return (
             ""
@@ -139,7 +147,7 @@ class Encoder:
         return encoder_identity(self.folder, is_offline=self.source is None, max_tokens=max_tokens)
 
     def encode(
-        self, texts: Sequence[str], *, progress: Progress = silent
+        self, texts: Sequence[str], *, progress: Progress = ignore_progress
     ) -> npt.NDArray[np.float32]:
         """Unit vectors (n, d), each distinct text encoded once. Raises InvalidScores if the weights
         give NaN.
@@ -160,7 +168,7 @@ class Encoder:
         order = sorted(missing, key=lambda key: (len(missing[key]), key))
         made: dict[str, npt.NDArray[np.float32]] = {}
         for start in range(0, len(order), TEXTS_PER_FLUSH):
-            chunk = self._batches(
+            chunk = self._make_batches(
                 {key: missing[key] for key in order[start : start + TEXTS_PER_FLUSH]}
             )
             keys = [key for batch in chunk for key in batch]
@@ -173,7 +181,7 @@ class Encoder:
             progress(len(made), len(order), "texts embedded")
         return made
 
-    def _batches(self, texts: dict[str, str]) -> list[list[str]]:
+    def _make_batches(self, texts: dict[str, str]) -> list[list[str]]:
         """Keys of `texts` in batches of like length, so that little is spent on padding; ties by
         key keep them reproducible.
         """
@@ -230,7 +238,7 @@ class Encoder:
         return self._loaded
 
 
-def _alternatives(source: str | Path | None) -> list[str | Path | None]:
+def _parse_alternatives(source: str | Path | None) -> list[str | Path | None]:
     """The encoders a setting names, in order; None is the offline one."""
     if source is None or isinstance(source, Path) or Path(source).is_dir():
         return [source or None]
@@ -243,11 +251,11 @@ def _alternatives(source: str | Path | None) -> list[str | Path | None]:
     return [None if name == OFFLINE else name for name in named]
 
 
-def _named(source: str | Path | None) -> str:
+def _source_name(source: str | Path | None) -> str:
     return OFFLINE if source is None else str(source)
 
 
-def _find(source: str | Path | None) -> Path:
+def _find_folder(source: str | Path | None) -> Path:
     """The folder of the encoder, fetched from the hub if `source` is a hub id. Raises
     EncoderNotFound.
     """

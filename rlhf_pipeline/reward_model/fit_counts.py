@@ -12,7 +12,7 @@ from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 WINDOW = "window"  # of the encoder; the other rules are parameters of the model, by their names
 
 
-def learnt_pairs(
+def count_learnt_pairs(
     train: pd.DataFrame, weights: Floats, model: RewardModel, warm_start: RewardModel | None
 ) -> dict[str, int]:
     """Of a fitted `model`: n_learnt, the pairs of `train` that moved it, which are n_new and
@@ -34,7 +34,7 @@ def learnt_pairs(
     return {"n_learnt": n_new + n_replayed, "n_new": n_new, "n_replayed": n_replayed}
 
 
-def texts_cut(model: RewardModel) -> dict[str, int]:
+def count_cut_texts(model: RewardModel) -> dict[str, int]:
     """By rule, the texts so far of which the model left something unread: cut to the encoder's
     window, or by the model itself.
     """
@@ -42,19 +42,19 @@ def texts_cut(model: RewardModel) -> dict[str, int]:
     return {WINDOW: int(getattr(getattr(model, "encoder", model), "n_truncated", 0)), **own}
 
 
-def cut_since(before: dict[str, int], model: RewardModel) -> dict[str, int]:
+def count_cut_since(before: dict[str, int], model: RewardModel) -> dict[str, int]:
     """The same since `before`."""
-    return {rule: n - before.get(rule, 0) for rule, n in texts_cut(model).items()}
+    return {rule: n - before.get(rule, 0) for rule, n in count_cut_texts(model).items()}
 
 
-def cut_words(truncated: dict[str, int]) -> str:
+def describe_cut_texts(truncated: dict[str, int]) -> str:
     """For people: `12 texts cut (prompt_chars 10, max_sentences 2)`, or that none was."""
     by_rule = ", ".join(f"{rule} {n:,}" for rule, n in truncated.items() if n)
     n = sum(truncated.values())
     return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"
 
 
-def learnt_words(
+def describe_learnt_pairs(
     n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None
 ) -> str:
     """For people: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import refusals_named
+from rlhf_pipeline.files import translate_write_errors
 
-REPLACED = ".old"
+REPLACED_SUFFIX = ".old"
 MODEL_FILES = re.compile(
     r"^(config\.json|model\.safetensors|member-\d+\.safetensors|backbone|frozen_head|\..+\.tmp)$"
 )
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def replace_folder_atomically(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder`, which takes its place, and that of all it held, once the block
     ends without an error.
 
@@ -31,32 +31,34 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     is no model's, ArtefactError where the disk refuses.
     """
     target = Path(folder).resolve()
-    with refusals_named(target):
+    with translate_write_errors(target):
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    refuse_foreign(target, MODEL_FILES, "a reward model")
+    refuse_foreign_files(target, MODEL_FILES, "a reward model")
     made, old = (
-        target.with_name(f".{target.name}.{uuid.uuid4().hex}{what}") for what in (".new", REPLACED)
+        target.with_name(f".{target.name}.{uuid.uuid4().hex}{what}")
+        for what in (".new", REPLACED_SUFFIX)
     )
     try:
-        with refusals_named(target):
+        with translate_write_errors(target):
             made.mkdir(parents=True)
         yield made
-        with refusals_named(target):
+        with translate_write_errors(target):
             _swap(made, target, old)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def left_by_a_kill(folder: Path) -> list[Path]:
+def find_interrupted_folders(folder: Path) -> list[Path]:
     """What `folder` held, where a kill between two renames left it beside; newest last."""
     target = Path(folder).resolve()
     return sorted(
-        target.parent.glob(f".{target.name}.*{REPLACED}"), key=lambda path: path.stat().st_mtime
+        target.parent.glob(f".{target.name}.*{REPLACED_SUFFIX}"),
+        key=lambda path: path.stat().st_mtime,
     )
 
 
-def refuse_foreign(folder: Path, own: re.Pattern[str], of: str) -> None:
+def refuse_foreign_files(folder: Path, own: re.Pattern[str], of: str) -> None:
     """Raise ConfigurationError where `folder` holds a name that `own` does not match: it is
     somebody's, and would be deleted.
     """

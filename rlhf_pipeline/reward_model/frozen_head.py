@@ -14,12 +14,12 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 FROZEN_FOLDER = "frozen_head"  # in the model's folder: a whole embedding model
-OF_BOTH = sorted(
+SHARED_PARAMS = sorted(
     set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"}
 )
 
 
-def fitted_head(
+def fit_frozen_head(
     pairs: pd.DataFrame,
     params: TransformerParams,
     encoder: Encoder,
@@ -34,7 +34,7 @@ def fitted_head(
     It takes the votes as they are, without `smoothing` and `ties_as_halves`. Raises NotEnoughData
     where there is one prompt, or all are ties.
     """
-    own = EmbeddingParams(**{name: getattr(params, name) for name in OF_BOTH})
+    own = EmbeddingParams(**{name: getattr(params, name) for name in SHARED_PARAMS})
     folds = min(own.folds, pairs.loc[weights > 0, "prompt_id"].nunique())
     # which counts what it cuts beside the networks'
     of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)
@@ -48,7 +48,7 @@ def fitted_head(
         ) from cause
 
 
-def loaded_head(folder: Path, encoder: Encoder, max_tokens: int) -> EmbeddingRewardModel:
+def load_frozen_head(folder: Path, encoder: Encoder, max_tokens: int) -> EmbeddingRewardModel:
     """What lies in the model's `folder`. Raises as `EmbeddingRewardModel.load`."""
     if encoder.max_tokens != max_tokens:
         encoder = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ModelError
-from rlhf_pipeline.reward_model.linear_head import Head, Problem, fit_head
+from rlhf_pipeline.reward_model.linear_head import Head, HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import pair_losses
 
 Floats = npt.NDArray[np.float64]
@@ -113,7 +113,7 @@ class Heads:
 
 
 def fit_heads(
-    problem: Problem,
+    problem: HeadProblem,
     sides: tuple[Floats, Floats],
     groups: Ints,
     params: HeadParams,
@@ -129,10 +129,10 @@ def fit_heads(
     the prompts, numbered. The same arguments give the same heads.
     """
     whole, curve = fit_head(problem, l2, start=start)
-    members: list[tuple[Head, Problem]] = [(whole, problem)]
+    members: list[tuple[Head, HeadProblem]] = [(whole, problem)]
     if params.n_members > 1:
         drawn = [
-            replace(problem, weights=problem.weights * _times_drawn(groups, params.seed, k))
+            replace(problem, weights=problem.weights * _draw_counts(groups, params.seed, k))
             for k in range(params.n_members)
         ]
         members = [(fit_head(p, l2, start=whole.weights)[0], p) for p in drawn]
@@ -142,7 +142,7 @@ def fit_heads(
     if params.head == "linear":
         return Heads(linear), width, curve
     layers = [
-        _correction(
+        _fit_correction(
             head, p, sides, (groups % n_folds) == k % n_folds, params, seed=[params.seed, k]
         )
         for k, (head, p) in enumerate(members)
@@ -150,16 +150,16 @@ def fit_heads(
     return Heads(linear, *(np.stack(part) for part in zip(*layers, strict=True))), width, curve
 
 
-def _times_drawn(groups: Ints, seed: int, member: int) -> Floats:
+def _draw_counts(groups: Ints, seed: int, member: int) -> Floats:
     """How often each row's group is drawn, as many draws as there are groups."""
     n_groups = int(groups.max()) + 1
     drawn = np.random.default_rng([seed, member]).integers(0, n_groups, n_groups)
     return np.bincount(drawn, minlength=n_groups).astype(np.float64)[groups]
 
 
-def _correction(
+def _fit_correction(
     head: Head,
-    problem: Problem,
+    problem: HeadProblem,
     sides: tuple[Floats, Floats],
     is_held_out: npt.NDArray[np.bool_],
     params: HeadParams,
@@ -183,7 +183,7 @@ def _correction(
 
 def _train(
     head: Head,
-    problem: Problem,
+    problem: HeadProblem,
     sides: tuple[Floats, Floats],
     is_held_out: npt.NDArray[np.bool_],
     params: HeadParams,
@@ -214,7 +214,7 @@ def _train(
         seen = [torch.relu(side[pick] @ layer.T + bias) @ out for side in (chosen, rejected)]
         each = pair_losses(
             base[pick] + seen[0] - seen[1],
-            targets.rows(pick),
+            targets.select(pick),
             problem.loss,
             log_tie_width=head.log_tie_width,
         )

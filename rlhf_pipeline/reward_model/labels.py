@@ -28,7 +28,7 @@ class LabelParams(LossParams):
     )
 
 
-def with_soft_labels(
+def join_soft_labels(
     pairs: pd.DataFrame, labels: pd.DataFrame, *, up_to_seq: int | None = None
 ) -> pd.DataFrame:
     """`pairs` with the annotator model's P(chosen preferred) in `soft_label` and the last vote it
@@ -40,7 +40,7 @@ def with_soft_labels(
     """
     pairs, labels = check_frame(pairs, PREFERENCE_PAIRS), check_frame(labels, SOFT_LABELS)
     if up_to_seq is not None:
-        _refuse_later(labels, up_to_seq)
+        _refuse_later_labels(labels, up_to_seq)
     p_a, seq = (
         pairs["comparison_id"].map(labels.set_index("comparison_id")[name]).astype("float64")
         for name in ("p_a", "max_seq")
@@ -49,7 +49,7 @@ def with_soft_labels(
     return check_frame(pairs.assign(soft_label=p_chosen, label_seq=seq), PREFERENCE_PAIRS)
 
 
-def _refuse_later(labels: pd.DataFrame, up_to_seq: int) -> None:
+def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
     """Every label rests on all votes, by the reliabilities: one that saw a later vote gives all of
     them away.
     """
@@ -91,7 +91,7 @@ def targets_of(pairs: pd.DataFrame, params: LabelParams) -> Targets:
         p = np.where(agreement > 0.5, 1.0, 0.5)
         return Targets(p, ties=(n_ties > judged / 2).astype(np.float64), strength=strength)
     return Targets(
-        _soft(pairs) if params.label == "annotators" else agreement,
+        _soft_labels(pairs) if params.label == "annotators" else agreement,
         ties=n_ties / judged,
         strength=strength,
     )
@@ -110,7 +110,7 @@ def vote_weights(pairs: pd.DataFrame, params: LabelParams) -> Floats:
     )
 
 
-def _soft(pairs: pd.DataFrame) -> Floats:
+def _soft_labels(pairs: pd.DataFrame) -> Floats:
     labels = _column(pairs, "soft_label")
     missing = np.isnan(labels)
     if missing.all() and len(pairs):

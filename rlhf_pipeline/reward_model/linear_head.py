@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Problem:
+class HeadProblem:
     """Differences chosen - rejected (n, d), what is to be said of them (n,), the weight of each
     pair (n,), the relative penalty of each feature (d,), and the loss."""
 
@@ -34,10 +34,10 @@ class Problem:
     penalty: Floats
     loss: LossParams = field(default_factory=LossParams)
 
-    def rows(self, mask: npt.NDArray[np.bool_]) -> "Problem":
-        return Problem(
+    def select(self, mask: npt.NDArray[np.bool_]) -> "HeadProblem":
+        return HeadProblem(
             self.differences[mask],
-            self.targets.rows(mask),
+            self.targets.select(mask),
             self.weights[mask],
             self.penalty,
             self.loss,
@@ -65,7 +65,7 @@ class Head:
 
 
 def fit_head(
-    problem: Problem, l2: float, *, start: Floats | None = None, tolerance: float = 1e-7
+    problem: HeadProblem, l2: float, *, start: Floats | None = None, tolerance: float = 1e-7
 ) -> tuple[Head, list[float]]:
     """The head that minimises mean loss + l2/2 · Σ penalty·weights², and the objective after each
     step.
@@ -121,7 +121,7 @@ def fit_head(
 
 
 def choose_l2(
-    problem: Problem, groups: npt.NDArray[np.int64], grid: Sequence[float], n_folds: int
+    problem: HeadProblem, groups: npt.NDArray[np.int64], grid: Sequence[float], n_folds: int
 ) -> dict[float, float]:
     """Held-out loss of each L2 by cross-validation over groups (prompts): the smallest is the one
     to take.
@@ -136,7 +136,7 @@ def choose_l2(
         )
     held_out = {l2: 0.0 for l2 in grid}
     for k in range(n_folds):
-        inside, outside = problem.rows(fold != k), problem.rows(fold == k)
+        inside, outside = problem.select(fold != k), problem.select(fold == k)
         if not outside.weights.sum() > 0:  # nothing but ties
             continue
         start: Floats | None = None

@@ -62,7 +62,7 @@ class Targets:
     ties: Any = None
     strength: Any = None
 
-    def rows(self, mask: Any) -> "Targets":
+    def select(self, mask: Any) -> "Targets":
         """Those of the rows in `mask` (a mask, an index or a slice)."""
         parts = {name: getattr(self, name) for name in ("p", "ties", "strength")}
         return replace(
@@ -94,7 +94,7 @@ def pair_losses(
     0.6931471805599453
     """
     if params.loss == "davidson":
-        return _davidson(margins, targets, _width(log_tie_width))
+        return _davidson_loss(margins, targets, _require_tie_width(log_tie_width))
     p, shift = _target(margins, targets, params)
     return p * _softplus(shift - margins) + (1 - p) * _softplus(shift + margins)
 
@@ -107,9 +107,9 @@ def slopes(
     """
     m = np.asarray(margins, dtype=np.float64)
     if params.loss == "davidson":
-        width = _width(log_tie_width)
+        width = _require_tie_width(log_tie_width)
         first, second, tie = _chances(m, width)
-        ties = _ties(m, targets)
+        ties = _tie_shares(m, targets)
         return 0.5 * (first - second) - (1 - ties) * (np.asarray(targets.p) - 0.5), tie - ties
     p, shift = _target(m, targets, params)
     return (1 - p) * _logistic(m + shift) - p * _logistic(shift - m), np.zeros_like(m)
@@ -129,22 +129,22 @@ def _target(m: Any, targets: Targets, params: LossParams) -> tuple[Any, Any]:
     """The share to learn, and by how much the preferred side is to be ahead."""
     if params.loss == "soft":
         return targets.p, 0.0
-    xp = _library(m)
+    xp = _array_library(m)
     certain = 0.5 + 0.5 * xp.sign(targets.p - 0.5)  # half each where people were split evenly
     if params.loss == "bradley_terry" or targets.strength is None:
         return certain, 0.0
     return certain, params.margin_scale * targets.strength
 
 
-def _davidson(m: Any, targets: Targets, log_width: Any) -> Any:
-    ties = _ties(m, targets)
+def _davidson_loss(m: Any, targets: Targets, log_width: Any) -> Any:
+    ties = _tie_shares(m, targets)
     sided = (1 - ties) * (targets.p - 0.5) * m  # p · m/2 - (1 - p) · m/2
     return _log_total(m, log_width) - sided - ties * log_width
 
 
 def _log_total(m: Any, log_width: Any) -> Any:
     """log(exp(m/2) + exp(-m/2) + width), without overflow."""
-    xp = _library(m)
+    xp = _array_library(m)
     return xp.logaddexp(xp.logaddexp(m / 2, -m / 2), log_width + xp.zeros_like(m))
 
 
@@ -154,11 +154,11 @@ def _chances(m: Floats, log_width: float) -> tuple[Floats, Floats, Floats]:
     return np.exp(m / 2 - total), np.exp(-m / 2 - total), np.exp(log_width - total)
 
 
-def _ties(m: Any, targets: Targets) -> Any:
-    return _library(m).zeros_like(m) if targets.ties is None else targets.ties
+def _tie_shares(m: Any, targets: Targets) -> Any:
+    return _array_library(m).zeros_like(m) if targets.ties is None else targets.ties
 
 
-def _width(log_tie_width: Any) -> Any:
+def _require_tie_width(log_tie_width: Any) -> Any:
     if log_tie_width is None:
         raise ConfigurationError(
             "The loss davidson needs the logarithm of the tie width. Hand in `log_tie_width`, "
@@ -168,7 +168,7 @@ def _width(log_tie_width: Any) -> Any:
 
 
 def _softplus(x: Any) -> Any:
-    xp = _library(x)
+    xp = _array_library(x)
     return xp.logaddexp(xp.zeros_like(x), x)
 
 
@@ -176,7 +176,7 @@ def _logistic(x: Floats) -> Floats:
     return np.asarray(0.5 * (1 + np.tanh(x / 2)), dtype=np.float64)
 
 
-def _library(x: Any) -> Any:
+def _array_library(x: Any) -> Any:
     """NumPy for its arrays, torch for its tensors: both name these functions alike."""
     if isinstance(x, np.ndarray):
         return np

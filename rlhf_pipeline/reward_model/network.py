@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 
 Floats = npt.NDArray[np.float64]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -65,7 +65,7 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
     from transformers import AutoModel
 
     try:
-        with quiet_libraries():
+        with silence_libraries():
             backbone = AutoModel.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
         raise ModelError(
@@ -76,7 +76,7 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
     return wrap_backbone(backbone, params, seed=seed)
 
 
-def empty_network(folder: Path, params: NetworkParams) -> Any:
+def build_empty_network(folder: Path, params: NetworkParams) -> Any:
     """The network of the configuration in `folder`, for weights that are yet to come. Raises
     ModelError without one.
     """
@@ -106,7 +106,7 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
     pooling = params.pooling if params.pooling != "auto" else "last" if is_causal else "mean"
     _freeze(backbone, params.frozen_layers)
     if params.adapter == "lora":
-        backbone = _with_adapters(backbone, params, seed)
+        backbone = _add_adapters(backbone, params, seed)
     network = network_class()(backbone, pooling)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -164,7 +164,7 @@ def network_class() -> Any:
             # Without bias: a margin would not see it.
             self.head = torch.nn.Linear(config.get_text_config().hidden_size, 1, bias=False)
 
-        def pooled(self, input_ids: Any, attention_mask: Any) -> Any:
+        def pool(self, input_ids: Any, attention_mask: Any) -> Any:
             """(n, d) in float32; padding, which stands on the right, is not seen."""
             hidden = self.backbone(
                 input_ids=input_ids, attention_mask=attention_mask
@@ -177,10 +177,10 @@ def network_class() -> Any:
 
         def forward(self, input_ids: Any, attention_mask: Any, **ignored: Any) -> Any:
             return SequenceClassifierOutput(
-                logits=self.scores_of(self.pooled(input_ids, attention_mask))
+                logits=self.score_pooled(self.pool(input_ids, attention_mask))
             )
 
-        def scores_of(self, pooled: Any) -> Any:
+        def score_pooled(self, pooled: Any) -> Any:
             with torch.autocast(pooled.device.type, enabled=False):
                 return self.head(pooled)
 
@@ -211,7 +211,7 @@ def _freeze(backbone: Any, n_layers: int) -> None:
         part.requires_grad_(False)
 
 
-def _with_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
+def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as cause:
@@ -237,7 +237,7 @@ def _with_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
 
 
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """No bars over tensors and no notes on heads that are left out: both are meant."""
     from transformers.utils import logging
 
@@ -252,7 +252,7 @@ def quiet_libraries() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def learnt_parts(network: Any, *, adapters_only: bool) -> dict[str, Any]:
+def trained_tensors(network: Any, *, adapters_only: bool) -> dict[str, Any]:
     """The tensors that make the model, by name: all of them, or adapters and head; on the CPU and
     contiguous.
     """
@@ -263,7 +263,7 @@ def learnt_parts(network: Any, *, adapters_only: bool) -> dict[str, Any]:
     }
 
 
-def take_parts(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
+def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
     """Put `parts` into `network`. Raises ModelError naming the first that is missing, unknown, of
     another shape, NaN or infinite.
     """
@@ -311,7 +311,7 @@ def has_bfloat16(device: str) -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def padded(
+def pad(
     token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0
 ) -> tuple[Any, Any]:
     """input_ids and attention_mask, (n, longest or `width`)."""
@@ -324,14 +324,14 @@ def padded(
     return torch.from_numpy(filled).to(device), torch.from_numpy(mask.astype(np.int64)).to(device)
 
 
-def pooled_texts(
+def pool_texts(
     network: Any,
     token_ids: Sequence[Sequence[int]],
     pad_id: int,
     *,
     precision: Precision = "float32",
     batch_tokens: int | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Floats:
     """What the head sees of each text, (n, d), longest texts last so that little is padded. Raises
     InvalidScores on NaN.
@@ -350,8 +350,8 @@ def pooled_texts(
     n_done = 0
     with torch.inference_mode(), autocast(device, precision):
         for batch in batches if order else []:
-            ids, mask = padded([token_ids[row] for row in batch], pad_id, device)
-            made[batch] = network.pooled(ids, mask).cpu().numpy()
+            ids, mask = pad([token_ids[row] for row in batch], pad_id, device)
+            made[batch] = network.pool(ids, mask).cpu().numpy()
             n_done += len(batch)
             progress(n_done, len(order), "texts scored")
     if not np.isfinite(made).all():

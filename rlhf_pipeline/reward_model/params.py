@@ -47,12 +47,12 @@ class RewardModelParams(EmbeddingParams):
         "nothing",
     )
 
-    def embedding(self) -> EmbeddingParams:
+    def to_embedding_params(self) -> EmbeddingParams:
         return EmbeddingParams(
             **{name: getattr(self, name) for name in EmbeddingParams.model_fields}
         )
 
-    def transformer(self) -> TransformerParams:
+    def to_transformer_params(self) -> TransformerParams:
         """With what both kinds have, and `fine_tuning`. Raises ConfigurationError for what only an
         embedding model can do.
         """
@@ -67,7 +67,7 @@ class RewardModelParams(EmbeddingParams):
             **self.fine_tuning.model_dump(),
         )
 
-    def told(self) -> dict[str, Any]:
+    def to_report(self) -> dict[str, Any]:
         """What a model of this kind was fitted with, as JSON: without the parameters of the other
         kind alone.
         """

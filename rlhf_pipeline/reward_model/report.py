@@ -3,9 +3,9 @@
 from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
-from rlhf_pipeline.reward_model.fit_counts import cut_words, learnt_words
-from rlhf_pipeline.reward_model.length import LengthEffect
-from rlhf_pipeline.reward_model.strength import MarginEffect
+from rlhf_pipeline.reward_model.fit_counts import describe_cut_texts, describe_learnt_pairs
+from rlhf_pipeline.reward_model.length_bias import LengthEffect
+from rlhf_pipeline.reward_model.margin_effect import MarginEffect
 
 
 class TestAccuracy(Record):
@@ -154,13 +154,13 @@ class RewardModelReport(Record):
         return {name: float(value) for name, value in found.items() if value is not None}
 
     @property
-    def read(self) -> str:
+    def summary(self) -> str:
         """For people: from how many pairs it learnt, how many texts were cut, and on which encoder
         where it is not the one asked for.
         """
         read = (
-            f"{learnt_words(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
-            f"{cut_words(self.truncated)}"
+            f"{describe_learnt_pairs(self.n_train, self.n_learnt, self.n_new, self.n_replayed)}, "
+            f"{describe_cut_texts(self.truncated)}"
         )
         read += "" if self.margin is None else f", {self.margin}"
         if self.encoder_instead_because is None:

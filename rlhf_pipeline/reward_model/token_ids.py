@@ -15,7 +15,7 @@ PROMPT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Reader:
+class TokenReader:
     """The end of the prompt, ` [SEP] ` and the completion, as token ids of at most `max_tokens`,
     special ones included.
 
@@ -30,7 +30,7 @@ class Reader:
     pad_id: int
 
     @classmethod
-    def of(cls, folder: Path, max_tokens: int, *, is_causal: bool) -> "Reader":
+    def from_folder(cls, folder: Path, max_tokens: int, *, is_causal: bool) -> "TokenReader":
         """The reader of the tokenizer in `folder`. Raises ModelError where there is none, or it has
         neither padding nor end.
         """
@@ -56,15 +56,15 @@ class Reader:
             tokenizer, min(max_tokens, tokenizer.model_max_length), prefix, suffix, int(pad_id)
         )
 
-    def read(
+    def encode(
         self, prompts: Sequence[str], completions: Sequence[str]
     ) -> tuple[list[list[int]], int]:
         """Ids of each text, and how many texts were cut; prompts are cut to their end
         beforehand.
         """
         fronts, backs = (
-            self._ids(prompts),
-            self._ids([f"{SEPARATOR}{completion}" for completion in completions]),
+            self._encode_distinct(prompts),
+            self._encode_distinct([f"{SEPARATOR}{completion}" for completion in completions]),
         )
         room = self.max_tokens - len(self.prefix) - len(self.suffix)
         n_cut = 0
@@ -80,7 +80,7 @@ class Reader:
                 made.append([*self.prefix, *front, *back, *self.suffix])
         return made, n_cut
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_distinct(self, texts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return []

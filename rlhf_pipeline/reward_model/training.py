@@ -10,22 +10,26 @@ import pandas as pd
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame, frame_hash
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
-from rlhf_pipeline.reward_model.before_change import change_weights, weight_before
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
-from rlhf_pipeline.reward_model.fit_counts import cut_since, learnt_pairs, texts_cut
-from rlhf_pipeline.reward_model.judging import judge
-from rlhf_pipeline.reward_model.labels import last_seq, with_soft_labels
+from rlhf_pipeline.reward_model.fit_counts import (
+    count_cut_since,
+    count_cut_texts,
+    count_learnt_pairs,
+)
+from rlhf_pipeline.reward_model.held_out_evaluation import evaluate_held_out
+from rlhf_pipeline.reward_model.labels import join_soft_labels, last_seq
+from rlhf_pipeline.reward_model.margin_effect import MarginEffect, measure_margin_effect
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import RewardModelReport
-from rlhf_pipeline.reward_model.strength import MarginEffect, margin_effect
+from rlhf_pipeline.reward_model.taste_weights import change_weights, choose_old_vote_weight
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.votes.intervals import BootstrapParams
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-from rlhf_pipeline.votes.test_split import Recorder, n_test_pairs, to_log
+from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ def fit_reward_model(
     warm_start: RewardModel | None = None,
     taste_changes: TasteChanges = NO_CHANGES,
     up_to_seq: int | None = None,
-    record: Recorder = to_log,
-    progress: Progress = silent,
+    record: Recorder = log_opening,
+    progress: Progress = ignore_progress,
 ) -> FittedRewardModel:
     """Fit on the pairs of the train split, report on those of the test split; the calib split is
     not touched.
@@ -65,37 +69,37 @@ def fit_reward_model(
     params = params or RewardModelParams()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     refuse_mixed_annotators(pairs, allowed=params.allow_mixed_annotators)
-    model = model or unfitted(params, encoder)
+    model = model or build_reward_model(params, encoder)
     own: Any = getattr(model, "params", None)
     # a model that is handed in knows best what it learns
     learnt = own if hasattr(own, "label") else params
     if soft_labels is not None and learnt.label == "annotators":
-        pairs = with_soft_labels(pairs, soft_labels, up_to_seq=up_to_seq)
+        pairs = join_soft_labels(pairs, soft_labels, up_to_seq=up_to_seq)
     train = pairs[pairs["split"] == "train"].reset_index(drop=True)
     if train.empty:
         raise NotEnoughData(
             f"None of {len(pairs)} preference pairs is in the train split. Collect votes on more "
             "prompts."
         )
-    before = weight_before(train, params, model, taste_changes)
+    before = choose_old_vote_weight(train, params, model, taste_changes)
     weights = change_weights(train, taste_changes, before.weight)
-    cut = texts_cut(model)
+    cut = count_cut_texts(model)
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
-    judged = judge(
+    judged = evaluate_held_out(
         model, pairs, params, taste_changes, (ceiling, ceiling_since_change), record, progress
     )
-    truncated = cut_since(cut, model)
+    truncated = count_cut_since(cut, model)
     report = RewardModelReport(
         kind=model.name,
         n_train=len(train),
-        **learnt_pairs(train, weights, model, warm_start),
+        **count_learnt_pairs(train, weights, model, warm_start),
         n_calib=int((pairs["split"] == "calib").sum()),
         n_test=n_test_pairs(pairs),
         n_before_change=int((~taste_changes.is_current(train)).sum()),
         test=judged.test,
         test_since_change=judged.since_change,
         length=judged.length,
-        margin=_margin(model, train, params, weights, ceiling),
+        margin=_measure_margin(model, train, params, weights, ceiling),
         loss=getattr(own, "loss", params.loss),
         label=learnt.label,
         n_members=getattr(own, "n_members", 1) + int(getattr(own, "frozen_head", False)),
@@ -109,7 +113,7 @@ def fit_reward_model(
         n_truncated=sum(truncated.values()),
         truncated=truncated,
         encoder_hash=getattr(getattr(model, "encoder", None), "hash", None),
-        **encoder_told(model),
+        **encoder_params(model),
         weights_hash=model.weights_hash,
         parent_weights_hash=warm_start.weights_hash if warm_start else None,
         data_hash=frame_hash(pairs),
@@ -123,7 +127,7 @@ def fit_reward_model(
     return FittedRewardModel(model, report)
 
 
-def _margin(
+def _measure_margin(
     model: RewardModel,
     train: pd.DataFrame,
     params: RewardModelParams,
@@ -134,37 +138,39 @@ def _margin(
     if not isinstance(model, EmbeddingRewardModel) or model.params.loss != "margin":
         return None
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
-    return margin_effect(
+    return measure_margin_effect(
         train, model.params, model.encoder, weights=weights, ceiling=ceiling, bootstrap=bootstrap
     )
 
 
-def unfitted(
+def build_reward_model(
     params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None
 ) -> RewardModel:
     """The model that `params` say; a transformer finds what a killed fit had done in
     `checkpoints`.
     """
     if params.kind == "transformer":
-        return TransformerRewardModel(params.transformer(), encoder, checkpoints=checkpoints)
-    return EmbeddingRewardModel(params.embedding(), encoder)
+        return TransformerRewardModel(
+            params.to_transformer_params(), encoder, checkpoints=checkpoints
+        )
+    return EmbeddingRewardModel(params.to_embedding_params(), encoder)
 
 
-def encoder_told(model: RewardModel) -> dict[str, str]:
+def encoder_params(model: RewardModel) -> dict[str, str]:
     """Which encoder a model was to be fitted on and which one it is, by the report's names; nothing
     of a kind without one.
     """
     choice: EncoderChoice | None = getattr(getattr(model, "encoder", None), "choice", None)
-    return {} if choice is None else choice.told()
+    return {} if choice is None else choice.to_params()
 
 
-def why_not_from(start: RewardModel, model: RewardModel) -> str | None:
+def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | None:
     """Why `model` cannot be fitted from the weights of `start`, in words; None where it can."""
     if start.name != model.name:
         return f"it is of kind {start.name}"
     before, now = (getattr(getattr(one, "encoder", None), "hash", None) for one in (start, model))
     if before != now:
-        told = encoder_told(model)
+        told = encoder_params(model)
         why = (
             f" ({told['encoder_used']} instead of {told['encoder_asked']})"
             if "encoder_instead_because" in told

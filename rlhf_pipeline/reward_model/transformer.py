@@ -21,50 +21,55 @@ from rlhf_pipeline.errors import (
     ModelHashMismatch,
     NotEnoughData,
 )
-from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     CONFIG_FILE,
     Floats,
     RewardModel,
-    checked_texts,
+    check_texts,
     distinct_texts,
-    finite,
     read_config,
+    require_finite,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import refuse_foreign, whole_folder
-from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fitted_head, loaded_head
+from rlhf_pipeline.reward_model.folders import refuse_foreign_files, replace_folder_atomically
+from rlhf_pipeline.reward_model.frozen_head import FROZEN_FOLDER, fit_frozen_head, load_frozen_head
 from rlhf_pipeline.reward_model.labels import targets_of, vote_weights
-from rlhf_pipeline.reward_model.length import length_of, length_slope
-from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
+from rlhf_pipeline.reward_model.length_bias import fit_length_slope, log_lengths
+from rlhf_pipeline.reward_model.linear_head import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import LossParams, Targets
 from rlhf_pipeline.reward_model.network import (
+    build_empty_network,
     build_network,
-    empty_network,
     head_of,
     is_causal_backbone,
-    learnt_parts,
-    pooled_texts,
-    take_parts,
+    load_tensors,
+    pool_texts,
+    trained_tensors,
     usable_device,
 )
-from rlhf_pipeline.reward_model.token_ids import Reader
-from rlhf_pipeline.reward_model.trainers import TRAINERS, Surroundings, TrainingData, TrainingRecord
+from rlhf_pipeline.reward_model.token_ids import TokenReader
+from rlhf_pipeline.reward_model.trainers import (
+    TRAINERS,
+    TrainingContext,
+    TrainingData,
+    TrainingRecord,
+)
 from rlhf_pipeline.reward_model.transformer_files import (
     BACKBONE_FOLDER,
     SCALE,
-    KeptEncoder,
-    backbone_files,
+    SavedEncoder,
     files_hash,
     member_file,
+    read_backbone_files,
     read_member,
 )
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
-from rlhf_pipeline.reward_model.weights import tensors_hash
+from rlhf_pipeline.reward_model.weights import hash_tensors
 from rlhf_pipeline.votes.intervals import group_index
 
 __all__ = ["TransformerParams", "TransformerRewardModel"]
@@ -83,7 +88,7 @@ class TransformerRewardModel:
 
     `checkpoints` names a folder in which a killed `fit` finds what it had done, by the trainer
     shared_text; it is removed after a whole one. `watch` and `rank` of `world` processes are the
-    trainer's, see `Surroundings`.
+    trainer's, see `TrainingContext`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -94,12 +99,12 @@ class TransformerRewardModel:
         encoder: Encoder | None = None,
         *,
         checkpoints: Path | None = None,
-        around: Surroundings | None = None,
+        around: TrainingContext | None = None,
     ) -> None:
         self.params = TransformerParams() if params is None else params
-        self.encoder = _with_window(encoder, self.params.max_tokens)
+        self.encoder = _set_encoder_window(encoder, self.params.max_tokens)
         self.checkpoints = checkpoints
-        self.around = around or Surroundings()
+        self.around = around or TrainingContext()
         self.loss_curve_: list[float] = []
         self.records_: list[TrainingRecord] = []
         self.score_mean_, self.score_std_ = 0.0, 1.0
@@ -108,7 +113,7 @@ class TransformerRewardModel:
         self.frozen_: EmbeddingRewardModel | None = None
         self.n_replayed_ = 0
         self.length_slope_: float | None = None
-        self._reader: Reader | None = None
+        self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
 
     def fit(
@@ -117,9 +122,9 @@ class TransformerRewardModel:
         *,
         weights: Floats | None = None,
         warm_start: RewardModel | None = None,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> Self:
-        weights = np.ones(len(pairs)) if weights is None else finite(weights, "weights")
+        weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest "
@@ -143,11 +148,13 @@ class TransformerRewardModel:
                 f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu."
             )
         if self.checkpoints is not None:
-            refuse_foreign(self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training")
+            refuse_foreign_files(
+                self.checkpoints, MEMBER_CHECKPOINTS, "the checkpoints of a training"
+            )
         if self.params.frozen_head:
             # of what was loaded only the latter is
             whole = self.encoder if self.frozen_ is None else self.frozen_.encoder
-            self.frozen_ = fitted_head(
+            self.frozen_ = fit_frozen_head(
                 pairs,
                 self.params,
                 whole,
@@ -155,23 +162,23 @@ class TransformerRewardModel:
                 weights=weights,
                 progress=progress,
             )
-        used = self._replayed(used, warm_start)
-        data = self._data(used)
+        used = self._select_replay(used, warm_start)
+        data = self._training_data(used)
         self.networks_, self.records_ = [], []
-        self._files = backbone_files(self.encoder.folder)
+        self._files = read_backbone_files(self.encoder.folder)
         for member in range(self.params.n_members):
-            network = self._start(member, data, warm_start)
+            network = self._initial_network(member, data, warm_start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
             record = TRAINERS[params.trainer](
-                network, data, params, self._surroundings(member, progress)
+                network, data, params, self._training_context(member, progress)
             )
             self.networks_.append(network)
             self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self.max_seq_ = int(ordered["max_seq"].max())
         scores = self._learn_score_scale(data, used)
-        gaps = length_of(used["chosen"]) - length_of(used["rejected"])
-        self.length_slope_ = length_slope(
+        gaps = log_lengths(used["chosen"]) - log_lengths(used["rejected"])
+        self.length_slope_ = fit_length_slope(
             scores[: len(used)] - scores[len(used) :], gaps, data.weights
         )
         if self.checkpoints is not None and self.around.rank == 0:
@@ -179,38 +186,49 @@ class TransformerRewardModel:
         return self
 
     def score(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
 
     def member_scores(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         self._require_fitted()
         prompts, completions, row = distinct_texts(prompts, completions)
-        token_ids, place = self._read(prompts, completions)
+        token_ids, place = self._encode(prompts, completions)
         pooled = (
-            pooled_texts(network, token_ids, self.reader.pad_id, progress=progress)
-            @ head_of(network)
+            pool_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network)
             for network in self.networks_
         )
-        scores = finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place]
+        scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")[place]
         if self.frozen_ is not None:
             scores = np.column_stack(
                 [scores, self.frozen_.score(prompts, completions, progress=progress)]
             )
         return scores[row].T
 
-    def standardised(self, scores: Floats) -> Floats:
+    def standardise(self, scores: Floats) -> Floats:
         return np.asarray(scores / self.score_std_)
 
     def features(
-        self, prompts: Sequence[str], completions: Sequence[str], *, progress: Progress = silent
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
     ) -> Floats:
         """What the first member's head sees, (n, d)."""
         self._require_fitted()
-        token_ids, place = self._read(prompts, completions)
-        return pooled_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[
+        token_ids, place = self._encode(prompts, completions)
+        return pool_texts(self.networks_[0], token_ids, self.reader.pad_id, progress=progress)[
             place
         ]
 
@@ -235,9 +253,9 @@ class TransformerRewardModel:
         )
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> TokenReader:
         if self._reader is None:
-            self._reader = self._reader_of(self.encoder.folder)
+            self._reader = self._open_reader(self.encoder.folder)
         return self._reader
 
     @property
@@ -248,7 +266,7 @@ class TransformerRewardModel:
             for i, network in enumerate(self.networks_)
             for name, part in self._parts(network).items()
         }
-        own = tensors_hash(parts, self.score_mean_, self.score_std_)
+        own = hash_tensors(parts, self.score_mean_, self.score_std_)
         return own if self.frozen_ is None else content_hash(own, self.frozen_.weights_hash)
 
     def save(self, folder: Path) -> None:
@@ -271,15 +289,15 @@ class TransformerRewardModel:
             "records": [record.model_dump(mode="json") for record in self.records_],
             "weights_hash": self.weights_hash,
         }
-        with whole_folder(folder) as made:
+        with replace_folder_atomically(folder) as made:
             for name, content in self._files.items():
-                write_whole(made / BACKBONE_FOLDER / name, content)
+                write_atomically(made / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
-                with writing_whole(made / member_file(i)) as file:
+                with open_atomically(made / member_file(i)) as file:
                     file.write(save({**self._parts(network), **self._scale()}))
             if self.frozen_ is not None:
                 self.frozen_.save(made / FROZEN_FOLDER)
-            write_whole(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
+            write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
@@ -298,7 +316,7 @@ class TransformerRewardModel:
         if params.adapter == "none":
             # Its own weights are in the members' files: all that is left of the encoder is what it
             # was.
-            encoder = KeptEncoder(backbone, config)  # type: ignore[assignment]
+            encoder = SavedEncoder(backbone, config)  # type: ignore[assignment]
         # its window is set to the model's
         model = cls(
             params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens)
@@ -311,19 +329,19 @@ class TransformerRewardModel:
                 "back, "
                 "or fit the reward model again."
             )
-        model._files = backbone_files(backbone)
+        model._files = read_backbone_files(backbone)
         if files_hash(model._files) != config["backbone_hash"]:
             raise ModelHashMismatch(
                 f"The files in {backbone} are not those that were saved. Fetch the model version "
                 "again."
             )
-        model._reader = model._reader_of(backbone)
+        model._reader = model._open_reader(backbone)
         parts = [read_member(Path(folder) / member_file(i)) for i in range(params.n_members)]
         model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
         weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
-        model.networks_ = [model._network_with(model.encoder.folder, of) for of in weights]
+        model.networks_ = [model._load_network(model.encoder.folder, of) for of in weights]
         if params.frozen_head:
-            model.frozen_ = loaded_head(
+            model.frozen_ = load_frozen_head(
                 Path(folder), whole or Encoder(config["encoder_source"]), model.reader.max_tokens
             )
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
@@ -335,9 +353,11 @@ class TransformerRewardModel:
             )
         return model
 
-    def _data(self, pairs: pd.DataFrame) -> TrainingData:
+    def _training_data(self, pairs: pd.DataFrame) -> TrainingData:
         prompts, n = pairs["prompt"].tolist(), len(pairs)
-        token_ids, place = self._read([*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]])
+        token_ids, place = self._encode(
+            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]]
+        )
         return TrainingData(
             token_ids=token_ids,
             first=place[:n],
@@ -374,7 +394,7 @@ class TransformerRewardModel:
             and self.params.loss == "soft"
         )
 
-    def _replayed(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
+    def _select_replay(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
         """The pairs the other model has not seen, and `replay` as many of the older ones, or what
         is needed for `min_pairs` in all; all of them where none is new."""
         if warm_start is None or not isinstance(warm_start, TransformerRewardModel):
@@ -393,7 +413,9 @@ class TransformerRewardModel:
             drop=True
         )
 
-    def _start(self, member: int, data: TrainingData, warm_start: RewardModel | None) -> Any:
+    def _initial_network(
+        self, member: int, data: TrainingData, warm_start: RewardModel | None
+    ) -> Any:
         """The network before its first step: the other model's, or the backbone with a new head."""
         if warm_start is not None:
             if (
@@ -406,27 +428,25 @@ class TransformerRewardModel:
                 )
             warm_start._require_fitted()
             parts = warm_start._parts(warm_start.networks_[member % len(warm_start.networks_)])
-            return self._network_with(
+            return self._load_network(
                 self.encoder.folder, {name: part.clone() for name, part in parts.items()}
             )
         network = build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
         if self.params.start_from_probe:
-            self._probe(network, data)
+            self._fit_probe(network, data)
         return network
 
-    def _probe(self, network: Any, data: TrainingData) -> None:
+    def _fit_probe(self, network: Any, data: TrainingData) -> None:
         """Set the head to the best one on the backbone as it is: fine-tuning then bends features
         less (Kumar et al. 2022).
         """
         import torch
 
         network.to(self.params.device)
-        features = pooled_texts(
-            network, data.token_ids, data.pad_id, precision=self.params.precision
-        )
+        features = pool_texts(network, data.token_ids, data.pad_id, precision=self.params.precision)
         spread = np.maximum(features.std(axis=0), 1e-6)
         scaled = features / spread
-        problem = Problem(
+        problem = HeadProblem(
             scaled[data.first] - scaled[data.second],
             data.targets,
             data.weights,
@@ -439,33 +459,33 @@ class TransformerRewardModel:
                 torch.as_tensor(head.weights / spread, dtype=torch.float32)[None]
             )
 
-    def _surroundings(self, member: int, progress: Progress) -> Surroundings:
+    def _training_context(self, member: int, progress: Progress) -> TrainingContext:
         folder = None if self.checkpoints is None else self.checkpoints / f"member-{member}"
         return replace(
             self.around, checkpoints=folder, progress=progress, tokenizer=self.reader.tokenizer
         )
 
-    def _network_with(self, folder: Path, parts: Mapping[str, Any]) -> Any:
+    def _load_network(self, folder: Path, parts: Mapping[str, Any]) -> Any:
         network = (
             build_network(folder, self.params, seed=0)
             if self._adapters_only
-            else empty_network(folder, self.params)
+            else build_empty_network(folder, self.params)
         )
-        take_parts(network, parts, adapters_only=self._adapters_only)
+        load_tensors(network, parts, adapters_only=self._adapters_only)
         return network.to(self.params.device)
 
-    def _read(
+    def _encode(
         self, prompts: Sequence[str], completions: Sequence[str]
     ) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
         """Ids of the distinct texts, and which of them each completion in its prompt is."""
-        checked_texts(prompts, completions)
+        check_texts(prompts, completions)
         n_chars = self.params.prompt_chars
         texts = [
             (prompt[-n_chars:] if n_chars else "", completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        token_ids, n_cut = self.reader.read(
+        token_ids, n_cut = self.reader.encode(
             [front for front, _ in number], [back for _, back in number]
         )
         self.encoder.n_truncated += n_cut
@@ -476,7 +496,7 @@ class TransformerRewardModel:
         the chosen and then the rejected.
         """
         raw = [
-            pooled_texts(network, data.token_ids, data.pad_id) @ head_of(network)
+            pool_texts(network, data.token_ids, data.pad_id) @ head_of(network)
             for network in self.networks_
         ]
         shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
@@ -489,7 +509,7 @@ class TransformerRewardModel:
         self.score_std_ = float(max(shown.std(), 1e-12))
         return shown
 
-    def _reader_of(self, folder: Path) -> Reader:
+    def _open_reader(self, folder: Path) -> TokenReader:
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(folder)
@@ -497,7 +517,7 @@ class TransformerRewardModel:
             getattr(config.get_text_config(), "max_position_embeddings", None)
             or self.params.max_tokens
         )
-        return Reader.of(
+        return TokenReader.from_folder(
             folder, min(self.params.max_tokens, longest), is_causal=is_causal_backbone(config)
         )
 
@@ -506,7 +526,7 @@ class TransformerRewardModel:
         return self.params.adapter == "lora"
 
     def _parts(self, network: Any) -> dict[str, Any]:
-        return learnt_parts(network, adapters_only=self._adapters_only)
+        return trained_tensors(network, adapters_only=self._adapters_only)
 
     def _scale(self) -> dict[str, Any]:
         import torch
@@ -522,7 +542,7 @@ class TransformerRewardModel:
             )
 
 
-def _with_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
+def _set_encoder_window(encoder: Encoder | None, max_tokens: int) -> Encoder:
     """`encoder` cutting at `max_tokens`: its hash, which says what a model was fitted on, is then
     the same whoever handed it in.
     """

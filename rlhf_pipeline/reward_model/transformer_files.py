@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.records import content_hash
-from rlhf_pipeline.reward_model.base import finite
+from rlhf_pipeline.reward_model.base import require_finite
 
 BACKBONE_FOLDER = "backbone"
 BACKBONE_FILES = (
@@ -28,7 +28,7 @@ BACKBONE_FILES = (
 SCALE = ("score_mean", "score_std")
 
 
-class KeptEncoder:
+class SavedEncoder:
     """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
 
     source: None = None
@@ -45,7 +45,7 @@ def member_file(i: int) -> str:
     return f"member-{i}.safetensors"
 
 
-def backbone_files(folder: Path) -> dict[str, bytes]:
+def read_backbone_files(folder: Path) -> dict[str, bytes]:
     """Configuration and tokenizer of a backbone, by name; not its weights."""
     return {
         name: (folder / name).read_bytes() for name in BACKBONE_FILES if (folder / name).is_file()
@@ -78,5 +78,5 @@ def read_member(path: Path) -> dict[str, Any]:
             f"{path} lacks {', '.join(missing)}. Scores without their normalisation are wrong, so "
             "it is refused. Fit it again."
         )
-    finite([float(parts[name]) for name in SCALE], "normalisation numbers")
+    require_finite([float(parts[name]) for name in SCALE], "normalisation numbers")
     return parts

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def tensors_hash(tensors: Mapping[str, Any], *facts: float) -> str:
+def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
     """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names,
     and over `facts`.
     """
@@ -13,12 +13,12 @@ def tensors_hash(tensors: Mapping[str, Any], *facts: float) -> str:
     for name in sorted(tensors):
         part = tensors[name].detach().to("cpu").contiguous()
         digest.update(f"{name} {part.dtype} {tuple(part.shape)}\0".encode())
-        digest.update(part.reshape(-1).view(dtype=_bytes()).numpy().data)
+        digest.update(part.reshape(-1).view(dtype=_byte_dtype()).numpy().data)
     digest.update(repr(facts).encode())
     return digest.hexdigest()
 
 
-def _bytes() -> Any:
+def _byte_dtype() -> Any:
     import torch
 
     return torch.uint8

@@ -3,16 +3,21 @@ it.
 """
 
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
-from rlhf_pipeline.simulation.recovery import Ceiling, Recovered, recover_pool, true_ceiling
+from rlhf_pipeline.simulation.recovery import (
+    Ceiling,
+    RecoveredParameters,
+    recover_pool,
+    true_ceiling,
+)
 from rlhf_pipeline.simulation.scenarios import (
     SCENARIOS,
     SOURCED_TASTE,
     WARM_TASTE,
     Scenario,
-    scenario_named,
+    find_scenario,
     taste_change,
 )
-from rlhf_pipeline.simulation.truth import QUALITIES, Taste, features, side_utilities, utility
+from rlhf_pipeline.simulation.utilities import QUALITIES, Taste, features, side_utilities, utility
 
 __all__ = [
     "QUALITIES",
@@ -21,14 +26,14 @@ __all__ = [
     "WARM_TASTE",
     "AnnotatorPool",
     "Ceiling",
-    "Recovered",
+    "RecoveredParameters",
     "Scenario",
     "SimulatedAnnotator",
     "Taste",
     "cast_votes",
     "features",
+    "find_scenario",
     "recover_pool",
-    "scenario_named",
     "side_utilities",
     "taste_change",
     "true_ceiling",

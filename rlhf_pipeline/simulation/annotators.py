@@ -15,7 +15,7 @@ from pydantic import Field
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, content_hash, content_id
-from rlhf_pipeline.simulation.truth import Taste, side_utilities
+from rlhf_pipeline.simulation.utilities import Taste, side_utilities
 
 SECONDS_PER_VOTE = 12.0
 
@@ -122,13 +122,13 @@ def cast_votes(
         )
     ordered = comparisons.sort_values(["position", "comparison_id"], kind="stable")
     utilities = np.column_stack(side_utilities(ordered, references, taste))
-    moments = _moments(day, start, len(ordered) * votes_per_comparison)
+    moments = _vote_times(day, start, len(ordered) * votes_per_comparison)
     n_earlier: dict[str, int] = {}
     votes: list[NewVote] = []
     for comparison_id, original, (u_a, u_b) in zip(
         ordered["comparison_id"], ordered["repeat_of"], utilities, strict=True
     ):
-        for annotator in _judges(
+        for annotator in _draw_annotators(
             comparison_id if pd.isna(original) else original, pool, votes_per_comparison, seed
         ):
             tired = n_earlier.get(annotator.annotator_id, 0)
@@ -155,14 +155,14 @@ def cast_votes(
     return votes
 
 
-def _judges(
+def _draw_annotators(
     comparison_id: str, pool: AnnotatorPool, n: int, seed: int
 ) -> Sequence[SimulatedAnnotator]:
     drawn = _rng("judges", seed, comparison_id).permutation(pool.n)[:n]
     return [pool.annotators[i] for i in drawn]
 
 
-def _moments(day: str, start: datetime, n: int) -> list[datetime]:
+def _vote_times(day: str, start: datetime, n: int) -> list[datetime]:
     start = start.astimezone(UTC)
     if start.date().isoformat() != day:
         raise ConfigurationError(

@@ -21,7 +21,7 @@ from pydantic import Field, SecretStr
 
 from rlhf_pipeline.records import Record, content_hash
 
-Kind = Literal[
+StubFaultKind = Literal[
     "status",
     "html",
     "broken_json",
@@ -38,7 +38,7 @@ Kind = Literal[
     "no_choices",
     "error_event",
 ]
-Forgotten = Literal["metadata", "listed_metadata", "list", "id"]
+ForgottenField = Literal["metadata", "listed_metadata", "list", "id"]
 LOOPBACK = "127.0.0.1"
 OPINIONS = (
     "certainly",
@@ -66,7 +66,7 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusa
 class Fault(Record):
     """What happens to one request instead of an answer, after `delay_s`."""
 
-    kind: Kind
+    kind: StubFaultKind
     status: int = Field(default=500, ge=400, le=599, description="with kind `status`")
     code: str | None = Field(
         default=None, description="the error's code, such as insufficient_quota"
@@ -137,14 +137,14 @@ class StubProvider:
         self.chunk_s = chunk_s  # between two words of a stream
         self.model = model
         self.chances = tuple(chances)
-        self.batches = Batches(self, batch_s)
+        self.batches = StubBatches(self, batch_s)
         self.requests: list[dict[str, Any]] = []
         # paths that were asked, with the authorization that came with them
         self.shown: set[tuple[str, str]] = set()
         self.arrivals: list[float] = []  # by `monotonic`
         self._api_key = api_key
         self._refuses = refuses
-        self._complete = complete or sentence
+        self._complete = complete or make_sentence
         self._faults = list(faults)
         self._random = random.Random(seed)
         self._count: dict[str, int] = dict.fromkeys(Counters.model_fields, 0)
@@ -173,7 +173,7 @@ class StubProvider:
     def _serve(self, ready: threading.Event) -> None:
         loop = asyncio.new_event_loop()
         server = loop.run_until_complete(
-            loop.create_server(lambda: _Connection(self), LOOPBACK, 0, backlog=1024)
+            loop.create_server(lambda: _StubConnection(self), LOOPBACK, 0, backlog=1024)
         )
         self._port = server.sockets[0].getsockname()[1]
         self._loop = loop
@@ -199,7 +199,7 @@ class StubProvider:
     def counters(self) -> Counters:
         return Counters(**self._count)
 
-    def mend(self, model: str = "stub-model") -> None:
+    def repair(self, model: str = "stub-model") -> None:
         """From here on every request for `model` is answered, whatever the key."""
         self.model, self._api_key, self.chances, self._refuses = model, None, (), None
         self._faults.clear()
@@ -243,10 +243,10 @@ class StubProvider:
             return Fault(kind="refusal")
         return None
 
-    def left(self) -> None:
+    def end_request(self) -> None:
         self._under_way -= 1
 
-    def refused(self, wait_s: float | None = None) -> tuple[float, dict[str, str]]:
+    def refuse(self, wait_s: float | None = None) -> tuple[float, dict[str, str]]:
         """Until when nobody is to ask, and the cookie that says so, with whose help a request begun
         before this refusal was read is told from one begun in spite of it: clients send it with
         whatever they make ready from then on."""
@@ -267,7 +267,7 @@ class StubProvider:
         self._count["n_prompt_tokens"] += answer["usage"]["prompt_tokens"]
         self._count["n_tokens"] += answer["usage"]["completion_tokens"]
 
-    def answer(self, body: dict[str, Any], kind: Kind | None = None) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any], kind: StubFaultKind | None = None) -> dict[str, Any]:
         """A chat completion for `body`, spoiled as `kind` says."""
         words = self._complete(body).split()
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or len(words))
@@ -302,7 +302,7 @@ class StubProvider:
         }
 
 
-def sentence(body: dict[str, Any]) -> str:
+def make_sentence(body: dict[str, Any]) -> str:
     """The same for the same body; with temperature 0 the same for every seed."""
     seed = body.get("seed") if body.get("temperature", 1) else None
     drawn = int(content_hash("stub", _prompt(body), seed)[:12], 16)
@@ -316,7 +316,7 @@ def sentence(body: dict[str, Any]) -> str:
     )
 
 
-def as_message(answer: dict[str, Any]) -> dict[str, Any]:
+def to_message(answer: dict[str, Any]) -> dict[str, Any]:
     """A chat completion in the shape of Anthropic's messages."""
     choices, usage = answer["choices"], answer["usage"]
     text = (choices[0]["message"]["content"] or "") if choices else ""
@@ -343,7 +343,7 @@ def _prompt(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-class _Connection(asyncio.Protocol):
+class _StubConnection(asyncio.Protocol):
     """One kept-alive connection: a request at a time."""
 
     def __init__(self, stub: StubProvider) -> None:
@@ -396,14 +396,16 @@ class _Connection(asyncio.Protocol):
             body = json.loads(content)
             stub.shown.add((path, headers.get("authorization", "")))
             path = path.partition("?")[0]
-            fault = stub.receive(body, max(self._not_before, *_waits(headers.get("cookie", ""))))
+            fault = stub.receive(
+                body, max(self._not_before, *_parse_wait_cookies(headers.get("cookie", "")))
+            )
             delay = stub.latency_s + (fault.delay_s if fault else 0)
             # Each answer in a task of its own: streams wait between two words.
-            asyncio.ensure_future(self._later(delay, path, headers, body, fault))  # noqa: RUF006  ends with the loop
+            asyncio.ensure_future(self._answer_after_delay(delay, path, headers, body, fault))  # noqa: RUF006  ends with the loop
         else:
             self._send_error(path, 404, f"no such path {path}")
 
-    async def _later(
+    async def _answer_after_delay(
         self,
         delay: float,
         path: str,
@@ -440,7 +442,7 @@ class _Connection(asyncio.Protocol):
             else:
                 await self._complete(path, body, fault)
         finally:
-            stub.left()
+            stub.end_request()
 
     def _spoil(self, path: str, fault: Fault, *, is_streamed: bool) -> None:
         """An answer that nobody worked on."""
@@ -451,7 +453,12 @@ class _Connection(asyncio.Protocol):
         elif fault.kind == "status":
             wait = None if fault.retry_after_ms is None else fault.retry_after_ms / 1000
             self._send_error(
-                path, fault.status, fault.message, fault.code, _waiting(fault), wait_s=wait
+                path,
+                fault.status,
+                fault.message,
+                fault.code,
+                _retry_after_headers(fault),
+                wait_s=wait,
             )
         elif fault.kind == "html":
             self._send_bytes(
@@ -478,17 +485,17 @@ class _Connection(asyncio.Protocol):
         elif body.get("stream"):
             await self._stream(path, body, answer, fault)
         elif fault is not None and kind == "error_event":
-            self._send(200, _error(path, fault.message, fault.code))
+            self._send(200, _error_body(path, fault.message, fault.code))
         elif kind in ("cut", "no_finish"):
             content = json.dumps(
-                answer if path.endswith("completions") else as_message(answer)
+                answer if path.endswith("completions") else to_message(answer)
             ).encode()
             self._send_bytes(
                 200, "application/json", content[: len(content) // 2], length=len(content)
             )
             self.transport.close()
         else:
-            self._send(200, answer if path.endswith("completions") else as_message(answer))
+            self._send(200, answer if path.endswith("completions") else to_message(answer))
 
     async def _stream(
         self, path: str, body: dict[str, Any], answer: dict[str, Any], fault: Fault | None
@@ -510,7 +517,9 @@ class _Connection(asyncio.Protocol):
         if fault is not None and kind == "error_event":
             told = [
                 *told[:n],
-                b"data: " + json.dumps(_error(path, fault.message, fault.code)).encode() + b"\n\n",
+                b"data: "
+                + json.dumps(_error_body(path, fault.message, fault.code)).encode()
+                + b"\n\n",
             ]
             n += 1
         for event in told[:n]:
@@ -530,7 +539,7 @@ class _Connection(asyncio.Protocol):
         headers: dict[str, str] | None = None,
         wait_s: float | None = None,
     ) -> None:
-        self._not_before, cookie = self.stub.refused(wait_s)
+        self._not_before, cookie = self.stub.refuse(wait_s)
         headers = {**(headers or {}), **cookie}
         if path.endswith("messages"):
             code = code or {
@@ -538,7 +547,7 @@ class _Connection(asyncio.Protocol):
                 404: "not_found_error",
                 429: "rate_limit_error",
             }.get(status)
-        self._send(status, _error(path, message, code), headers)
+        self._send(status, _error_body(path, message, code), headers)
 
     def _send(
         self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
@@ -565,20 +574,20 @@ class _Connection(asyncio.Protocol):
         self.transport.write(head.encode() + b"\r\n" + content)
 
 
-def _error(path: str, message: str, code: str | None) -> dict[str, Any]:
+def _error_body(path: str, message: str, code: str | None) -> dict[str, Any]:
     """In the words of either provider."""
     if path.endswith("messages"):
         return {"type": "error", "error": {"type": code or "api_error", "message": message}}
     return {"error": {"message": message, "type": "stub", "param": None, "code": code}}
 
 
-def _waits(cookies: str) -> list[float]:
+def _parse_wait_cookies(cookies: str) -> list[float]:
     """Until when refusals that the sender has read forbid to ask; 0 where there is none."""
     told = (pair.strip().partition("=") for pair in cookies.split(";"))
     return [0.0, *(float(value) for name, _, value in told if name.startswith(WAIT))]
 
 
-def _waiting(fault: Fault) -> dict[str, str]:
+def _retry_after_headers(fault: Fault) -> dict[str, str]:
     """The header that says how long to wait."""
     if fault.retry_after_ms is None:
         return {}
@@ -593,7 +602,7 @@ def _waiting(fault: Fault) -> dict[str, str]:
     }
 
 
-class Batches:
+class StubBatches:
     """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they
     were submitted. Faults strike them too.
 
@@ -611,7 +620,7 @@ class Batches:
         self.n_unheard = 0
         self.refuses_next: str | None = None
         self.most_requests = math.inf
-        self.forgets: frozenset[Forgotten] = frozenset()
+        self.forgets: frozenset[ForgottenField] = frozenset()
         self.wait_s: float | None = None
         self.sizes: list[int] = []  # requests in each that was submitted
         self._stub = stub
@@ -635,9 +644,9 @@ class Batches:
                 json.dumps({"error": {"message": "slow down", "type": "stub"}}).encode(),
             )
         if (method, parts) == ("POST", ["files"]):
-            return self._told(
+            return self._json_response(
                 {
-                    "id": self._kept(_file_in(headers, content)),
+                    "id": self._store_file(_extract_file(headers, content)),
                     "object": "file",
                     "bytes": len(content),
                     "created_at": 0,
@@ -654,17 +663,17 @@ class Batches:
         ):
             return 200, "application/octet-stream", self._files[parts[1]]
         if (method, parts) == ("POST", ["batches"]):
-            made = self._submitted(json.loads(content))
+            made = self._submit(json.loads(content))
             self.n_unheard -= (is_unheard := self.n_unheard > 0)
-            return None if is_unheard else self._told(made)
+            return None if is_unheard else self._json_response(made)
         if (method, parts) == ("GET", ["batches"]):
             found = (
                 []
                 if "list" in self.forgets
-                else [self._worked_on(name) for name in reversed(self._batches)]
+                else [self._refresh_batch(name) for name in reversed(self._batches)]
             )
             bare = {"metadata": None} if "listed_metadata" in self.forgets else {}
-            return self._told(
+            return self._json_response(
                 {"object": "list", "data": [batch | bare for batch in found], "has_more": False}
             )
         if (
@@ -673,29 +682,29 @@ class Batches:
             and parts[-1] in self._batches
             and "id" not in self.forgets
         ):
-            return self._told(self._worked_on(parts[-1]))
+            return self._json_response(self._refresh_batch(parts[-1]))
         return (
             404,
             "application/json",
             json.dumps({"error": {"message": f"no such path {path}", "type": "stub"}}).encode(),
         )
 
-    def _told(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
+    def _json_response(self, body: dict[str, Any]) -> tuple[int, str, bytes]:
         return 200, "application/json", json.dumps(body).encode()
 
-    def _kept(self, content: bytes) -> str:
+    def _store_file(self, content: bytes) -> str:
         name = f"file-{len(self._files)}"
         self._files[name] = content
         return name
 
-    def _submitted(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _submit(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.n_submitted += 1
         name = f"batch_{self.n_submitted}"
         self.sizes.append(len(self._files[asked["input_file_id"]].splitlines()))
         n_under_way = sum(
             n
             for n, one in zip(self.sizes, self._batches, strict=False)
-            if self._worked_on(one)["status"] == "in_progress"
+            if self._refresh_batch(one)["status"] == "in_progress"
         )
         self._due[name] = time.monotonic() + self.batch_s
         self._batches[name] = {
@@ -728,12 +737,12 @@ class Batches:
         said = [{"code": code, "message": why, "line": None, "param": None}]
         self._batches[name] |= {"status": "failed", "errors": {"object": "list", "data": said}}
 
-    def _worked_on(self, name: str) -> dict[str, Any]:
+    def _refresh_batch(self, name: str) -> dict[str, Any]:
         """A batch as it is now."""
         batch = self._batches[name]
         if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
             lines = [
-                self._line(json.loads(line))
+                self._answer_line(json.loads(line))
                 for line in self._files[batch["input_file_id"]].splitlines()
                 if line.strip()
             ]
@@ -741,16 +750,16 @@ class Batches:
             bad = [line for line in lines if line["response"]["status_code"] != 200]
             for field, found in (("output_file_id", good), ("error_file_id", bad)):
                 if found:
-                    batch[field] = self._kept(
+                    batch[field] = self._store_file(
                         "\n".join(json.dumps(line) for line in found).encode()
                     )
             batch["status"] = "completed"
         return batch
 
-    def _line(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _answer_line(self, asked: dict[str, Any]) -> dict[str, Any]:
         stub, body = self._stub, asked["body"]
         fault = stub.receive(body)
-        stub.left()
+        stub.end_request()
         if fault is not None and fault.kind == "status":
             status, said = (
                 fault.status,
@@ -778,7 +787,7 @@ class Batches:
         }
 
 
-def _file_in(headers: dict[str, str], content: bytes) -> bytes:
+def _extract_file(headers: dict[str, str], content: bytes) -> bytes:
     """The file of a multipart form."""
     boundary = headers["content-type"].partition("boundary=")[2].strip('"').encode()
     for part in content.split(b"--" + boundary):
@@ -788,7 +797,7 @@ def _file_in(headers: dict[str, str], content: bytes) -> bytes:
     return b""
 
 
-def _event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
+def _encode_event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
     said = data if isinstance(data, str) else json.dumps(data)
     return (f"event: {name}\n" if name else "").encode() + f"data: {said}\n\n".encode()
 
@@ -806,11 +815,11 @@ def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
     if message["refusal"]:
         deltas.append({"refusal": message["refusal"]})
     events = [
-        _event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        _encode_event({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         for delta in deltas
     ]
     events.append(
-        _event(
+        _encode_event(
             {
                 **base,
                 "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}],
@@ -818,12 +827,12 @@ def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
         )
     )
     if (body.get("stream_options") or {}).get("include_usage"):
-        events.append(_event({**base, "choices": [], "usage": answer["usage"]}))
-    return [*events, _event("[DONE]")]
+        events.append(_encode_event({**base, "choices": [], "usage": answer["usage"]}))
+    return [*events, _encode_event("[DONE]")]
 
 
 def _anthropic_events(answer: dict[str, Any]) -> list[bytes]:
-    message = as_message(answer)
+    message = to_message(answer)
     begun = {
         **message,
         "content": [],
@@ -831,9 +840,9 @@ def _anthropic_events(answer: dict[str, Any]) -> list[bytes]:
         "usage": {**message["usage"], "output_tokens": 1},
     }
     text = message["content"][0]["text"] if message["content"] else ""
-    events = [_event({"type": "message_start", "message": begun}, "message_start")]
+    events = [_encode_event({"type": "message_start", "message": begun}, "message_start")]
     events += [
-        _event(
+        _encode_event(
             {
                 "type": "content_block_delta",
                 "index": 0,
@@ -850,8 +859,8 @@ def _anthropic_events(answer: dict[str, Any]) -> list[bytes]:
     }
     return [
         *events,
-        _event(ended, "message_delta"),
-        _event({"type": "message_stop"}, "message_stop"),
+        _encode_event(ended, "message_delta"),
+        _encode_event({"type": "message_stop"}, "message_stop"),
     ]
 
 

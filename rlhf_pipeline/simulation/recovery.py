@@ -14,13 +14,13 @@ import pandas as pd
 from rlhf_pipeline.errors import InvalidScores, NotEnoughVotes
 from rlhf_pipeline.records import Choice, Record
 from rlhf_pipeline.simulation.annotators import AnnotatorPool
-from rlhf_pipeline.simulation.truth import Taste, side_utilities
+from rlhf_pipeline.simulation.utilities import Taste, side_utilities
 
 Floats = npt.NDArray[np.float64]
 MIN_VOTES = 50
 
 
-class Recovered(Record):
+class RecoveredParameters(Record):
     """A pool's mean parameters as its votes show them."""
 
     noise: float
@@ -45,7 +45,7 @@ def recover_pool(
     comparisons: pd.DataFrame,
     references: Mapping[str, str | None],
     taste: Taste,
-) -> Recovered:
+) -> RecoveredParameters:
     """Maximum likelihood of noise, position bias, fatigue and tie width, from VOTES of one taste.
 
     A vote's place in its annotator's day is its rank by voted_at. Raises NotEnoughVotes below 50
@@ -90,7 +90,7 @@ def true_ceiling(
     # where the utilities are equal there is no better side: half is the best
     right, wrong = np.where(deltas > 0, p_a, p_b), np.where(deltas > 0, p_b, p_a)
     right, wrong = (np.where(deltas == 0, (p_a + p_b) / 2, p) for p in (right, wrong))
-    won, lost = _majorities(right, wrong, votes_per_comparison)
+    won, lost = _majority_probabilities(right, wrong, votes_per_comparison)
     return Ceiling(
         one_vote=float(right.sum() / (right + wrong).sum()),
         majority=float(won.sum() / (won + lost).sum()),
@@ -118,7 +118,7 @@ def _choice_probabilities(
     return p_a, p_b
 
 
-def _majorities(right: Floats, wrong: Floats, n: int) -> tuple[Floats, Floats]:
+def _majority_probabilities(right: Floats, wrong: Floats, n: int) -> tuple[Floats, Floats]:
     """P(more right than wrong votes) and P(more wrong than right) of `n` votes, (n_pairs,) each."""
     neither = 1 - right - wrong
     won, lost = np.zeros_like(right), np.zeros_like(right)
@@ -129,7 +129,9 @@ def _majorities(right: Floats, wrong: Floats, n: int) -> tuple[Floats, Floats]:
     return won, lost
 
 
-def _maximum_likelihood(delta: Floats, sign: npt.NDArray[np.int64], n_earlier: Floats) -> Recovered:
+def _maximum_likelihood(
+    delta: Floats, sign: npt.NDArray[np.int64], n_earlier: Floats
+) -> RecoveredParameters:
     from scipy.optimize import minimize
 
     def negative_log_likelihood(x: Floats) -> float:
@@ -146,7 +148,7 @@ def _maximum_likelihood(delta: Floats, sign: npt.NDArray[np.int64], n_earlier: F
         bounds=[(-5, 5), (-5, 5), (0, 10), (0, 5)],
     )
     log_noise, bias, fatigue, tie = (float(v) for v in fit.x)
-    return Recovered(
+    return RecoveredParameters(
         noise=float(np.exp(log_noise)),
         position_bias=bias,
         fatigue=fatigue,

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.simulation.truth import Taste
+from rlhf_pipeline.simulation.utilities import Taste
 
 # Warm and sourced sentences are of like length, so that a change between these two tastes rewards
 # no length; both want right answers and dislike rambling alike.
@@ -76,7 +76,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def scenario_named(name: str) -> Scenario:
+def find_scenario(name: str) -> Scenario:
     """The scenario of that name; raises ConfigurationError with the known ones."""
     if name not in SCENARIOS:
         raise ConfigurationError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")

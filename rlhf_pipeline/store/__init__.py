@@ -9,7 +9,7 @@ from sqlalchemy import inspect, select
 
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
-from rlhf_pipeline.store.assignments import Assignments, WorkLeft
+from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
@@ -23,12 +23,12 @@ from rlhf_pipeline.store.file_hashes import FileHashes
 from rlhf_pipeline.store.gates import Gates
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
-from rlhf_pipeline.store.imports import HalfImport, Import, Imports
+from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.postgres import SILENT_S
-from rlhf_pipeline.store.predictions import Predictions, ReplayedPredictions
+from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.replays import Replays
-from rlhf_pipeline.store.requests import Answer, Requests
+from rlhf_pipeline.store.requests import Requests, StoredResponse
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.schema import heads
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
@@ -37,16 +37,16 @@ from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
 __all__ = [
-    "Answer",
     "DayDigest",
-    "HalfImport",
     "Heartbeat",
     "Import",
+    "PredictionReplay",
     "PublishResult",
-    "ReplayedPredictions",
+    "RemainingWork",
     "Store",
+    "StoredResponse",
     "TouchedDay",
-    "WorkLeft",
+    "UnfinishedImport",
 ]
 
 
@@ -58,7 +58,7 @@ class Store:
     def __init__(self, database: Database):
         self.database = database
         self.comparisons = Comparisons(database)
-        self.predictions = Predictions(database)
+        self.predictions = PredictionLog(database)
         self.votes = Votes(database)
         self.replays = Replays(database)
         self.imports = Imports(database)
@@ -128,7 +128,7 @@ class Store:
         """(organization, project) of everybody with a row in this database, sorted; none before
         `migrate`.
         """
-        with self.database.reading() as connection:
+        with self.database.read_transaction() as connection:
             if not inspect(connection).has_table(heads.name):
                 return []
             return sorted(

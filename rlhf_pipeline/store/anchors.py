@@ -41,7 +41,9 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
     if not path.exists():
         return []
     found = []
-    for n, line in enumerate(_whole_lines(path).decode(errors="replace").splitlines(), start=1):
+    for n, line in enumerate(
+        _read_whole_lines(path).decode(errors="replace").splitlines(), start=1
+    ):
         try:
             found.append(Anchor.from_json(line))
         except ValueError as cause:
@@ -52,7 +54,7 @@ def read_anchors(path: Path, organization: str, project: str) -> list[Anchor]:
     return [a for a in found if (a.organization, a.project) == (organization, project)]
 
 
-def drop_anchor(
+def add_daily_anchor(
     path: Path, audit: Audit, organization: str, project: str, now: datetime
 ) -> Anchor | None:
     """Add a line for the head of the chain, unless the last one is of this day; the line that was
@@ -68,14 +70,14 @@ def drop_anchor(
     anchor = Anchor(organization=organization, project=project, seq=seq, hash=digest, at=now)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        file.truncate(len(_whole_lines(path)))
+        file.truncate(len(_read_whole_lines(path)))
         file.write(json.dumps(anchor.model_dump(mode="json"), sort_keys=True).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     return anchor
 
 
-def _whole_lines(path: Path) -> bytes:
+def _read_whole_lines(path: Path) -> bytes:
     content = path.read_bytes()
     return content[: content.rfind(b"\n") + 1]
 

@@ -2,7 +2,7 @@
 of any comparison.
 
 Work is a row of `slots` per judgement that is wanted; a card holds one until it is judged,
-released, or its lease ends. Which card comes next is drawn in `dealing`.
+released, or its lease ends. Which card comes next is drawn in `card_queue`.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from sqlalchemy import Connection, and_, case, func, literal, or_, select
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, Assignment, Record, content_hash
-from rlhf_pipeline.store.audit import acting
-from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.dealing import (
+from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.store.card_queue import (
     MOST_COUNTED,
-    NAMED_AFTER,
-    Hand,
+    RESERVED_SLOTS_FROM,
+    AnnotatorQueue,
     Reason,
     assignment_of,
     is_free,
     is_unfinished,
 )
+from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
 
 
-class WorkLeft(Record):
+class RemainingWork(Record):
     """Comparisons offered to people, and their slots: all, done and leased."""
 
     n_comparisons: int
@@ -41,7 +41,7 @@ class WorkLeft(Record):
         return self.n_slots - self.n_done - self.n_leased
 
 
-class LeftFor(Record):
+class RemainingCards(Record):
     """About how many judgements one annotator could still be dealt, at most dealing.MOST_COUNTED,
     and why none where that is 0.
 
@@ -77,18 +77,19 @@ class Assignments:
         """
         wanted = sorted(set(comparison_ids))
         n_new = 0
-        for ids in self._database.courteously(batches(wanted, max(1, MAX_ROWS // overlap))):
-            with acting(self._database) as (connection, ledger):
-                self._refuse_unknown(connection, ids)
+        for ids in self._database.with_backoff(batches(wanted, max(1, MAX_ROWS // overlap))):
+            with audited_transaction(self._database) as (connection, ledger):
+                self._require_known(connection, ids)
                 there = select(slots.c.comparison_id, slots.c.slot_no).where(
-                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
                 )
                 taken = {(row.comparison_id, row.slot_no) for row in connection.execute(there)}
                 wanted_here = [
                     (c, no) for c in ids for no in range(1, overlap + 1) if (c, no) not in taken
                 ]
                 new = [
-                    _new_slot(c, no, priority=priority, annotator_id=None) for c, no in wanted_here
+                    _build_slot(c, no, priority=priority, annotator_id=None)
+                    for c, no in wanted_here
                 ]
                 self._database.insert(connection, slots, new)
                 if new:
@@ -113,12 +114,12 @@ class Assignments:
         out would tell who wrote which text. Raises UnknownComparison.
         """
         n_new = 0
-        for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
-            with acting(self._database) as (connection, ledger):
-                self._refuse_unknown(connection, ids)
-                taken = self._not_to_be_asked(connection, annotator_id, ids)
+        for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
+            with audited_transaction(self._database) as (connection, ledger):
+                self._require_known(connection, ids)
+                taken = self._find_unavailable_ids(connection, annotator_id, ids)
                 last = select(slots.c.comparison_id, func.max(slots.c.slot_no)).where(
-                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
                 )
                 numbers = {
                     row[0]: row[1]
@@ -126,7 +127,7 @@ class Assignments:
                 }
                 asked: dict[str, Any] = {"priority": priority, "annotator_id": annotator_id}
                 new = [
-                    _new_slot(c, max(NAMED_AFTER, numbers.get(c, 0)) + 1, **asked)
+                    _build_slot(c, max(RESERVED_SLOTS_FROM, numbers.get(c, 0)) + 1, **asked)
                     for c in ids
                     if c not in taken
                 ]
@@ -142,7 +143,7 @@ class Assignments:
             n_new += len(new)
         return n_new
 
-    def _not_to_be_asked(
+    def _find_unavailable_ids(
         self, connection: Connection, annotator_id: str, ids: Sequence[str]
     ) -> set[str]:
         now = self._database.clock.now()
@@ -151,23 +152,23 @@ class Assignments:
             and_(assignments.c.state == "leased", assignments.c.leased_until <= now),
         )
 
-        def which(table: Any, *conditions: Any) -> set[str]:
+        def select_ids(table: Any, *conditions: Any) -> set[str]:
             wanted = select(table.c.comparison_id).where(
-                self._database.mine(table), table.c.comparison_id.in_(ids), *conditions
+                self._database.in_project(table), table.c.comparison_id.in_(ids), *conditions
             )
             return set(connection.execute(wanted).scalars())
 
-        met = which(assignments, assignments.c.annotator_id == annotator_id, ~gone) | which(
-            votes, votes.c.annotator_id == annotator_id
-        )
-        asked = which(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
+        met = select_ids(
+            assignments, assignments.c.annotator_id == annotator_id, ~gone
+        ) | select_ids(votes, votes.c.annotator_id == annotator_id)
+        asked = select_ids(slots, slots.c.annotator_id == annotator_id, slots.c.state != "done")
         # and judged by writing it, as nobody else may know
-        written = which(comparisons, comparisons.c.written_by == annotator_id)
-        return (met - written) | asked | which(comparisons, comparisons.c.flag.is_not(None))
+        written = select_ids(comparisons, comparisons.c.written_by == annotator_id)
+        return (met - written) | asked | select_ids(comparisons, comparisons.c.flag.is_not(None))
 
-    def _refuse_unknown(self, connection: Connection, ids: Sequence[str]) -> None:
+    def _require_known(self, connection: Connection, ids: Sequence[str]) -> None:
         known = select(comparisons.c.comparison_id).where(
-            self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids)
+            self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
         )
         unknown = set(ids) - set(connection.execute(known).scalars())
         if unknown:
@@ -181,10 +182,10 @@ class Assignments:
         how many were withdrawn.
         """
         n = 0
-        for ids in self._database.courteously(batches(sorted(set(comparison_ids)), MAX_ROWS)):
-            with acting(self._database) as (connection, ledger):
+        for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
+            with audited_transaction(self._database) as (connection, ledger):
                 free = and_(
-                    self._database.mine(slots),
+                    self._database.in_project(slots),
                     slots.c.comparison_id.in_(ids),
                     is_free(self._database.clock.now()),
                 )
@@ -207,9 +208,11 @@ class Assignments:
         leased for `rules.lease_minutes`; a card that was released or ran out is dealt again, before
         others and with its old sides.
         """
-        with self._database.writing() as connection:
-            hand = Hand(self._database, connection, annotator_id, rules, self._database.clock.now())
-            held = hand.held()[:n]
+        with self._database.write_transaction() as connection:
+            hand = AnnotatorQueue(
+                self._database, connection, annotator_id, rules, self._database.clock.now()
+            )
+            held = hand.held_cards()[:n]
             return (
                 sorted([*held, *hand.draw(n - len(held))], key=lambda card: card.n)
                 if len(held) < n
@@ -218,9 +221,9 @@ class Assignments:
 
     def get(self, assignment_id: str) -> Assignment:
         """Raises NotFound."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             wanted = select(assignments).where(
-                self._database.mine(assignments), assignments.c.assignment_id == assignment_id
+                self._database.in_project(assignments), assignments.c.assignment_id == assignment_id
             )
             row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
@@ -238,23 +241,23 @@ class Assignments:
             slots.c.comparison_id == assignments.c.comparison_id,
             slots.c.slot_no == assignments.c.slot_no,
         )
-        here = and_(self._database.mine(assignments), self._database.mine(slots))
+        here = and_(self._database.in_project(assignments), self._database.in_project(slots))
         lost = select(literal(1)).where(
             here,
             same,
             assignments.c.assignment_id == assignment_id,
             func.coalesce(slots.c.assignment_id, "") != assignment_id,
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(lost).first() is None
 
     def release(self, assignment_id: str, annotator_id: str) -> None:
         """Give a card back before its lease ends, so that others need not wait. Nothing to do for
         one that was judged.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             own = and_(
-                self._database.mine(assignments),
+                self._database.in_project(assignments),
                 assignments.c.assignment_id == assignment_id,
                 assignments.c.annotator_id == annotator_id,
             )
@@ -270,7 +273,7 @@ class Assignments:
                 assignments.update().where(own).values(state="released", leased_until=now)
             )
             holding = and_(
-                self._database.mine(slots),
+                self._database.in_project(slots),
                 slots.c.assignment_id == assignment_id,
                 slots.c.state == "leased",
             )
@@ -286,9 +289,9 @@ class Assignments:
         """
         now = self._database.clock.now()
         until = now + timedelta(minutes=minutes)
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             held = and_(
-                self._database.mine(assignments),
+                self._database.in_project(assignments),
                 assignments.c.annotator_id == annotator_id,
                 assignments.c.state == "leased",
                 assignments.c.leased_until > now,
@@ -299,13 +302,16 @@ class Assignments:
             for some in batches(ids, MAX_ROWS):
                 connection.execute(
                     assignments.update()
-                    .where(self._database.mine(assignments), assignments.c.assignment_id.in_(some))
+                    .where(
+                        self._database.in_project(assignments),
+                        assignments.c.assignment_id.in_(some),
+                    )
                     .values(leased_until=until)
                 )
                 connection.execute(
                     slots.update()
                     .where(
-                        self._database.mine(slots),
+                        self._database.in_project(slots),
                         slots.c.assignment_id.in_(some),
                         slots.c.state == "leased",
                     )
@@ -313,33 +319,33 @@ class Assignments:
                 )
         return len(ids)
 
-    def left_for(self, annotator_id: str, rules: AnnotationRules) -> LeftFor:
+    def remaining_for(self, annotator_id: str, rules: AnnotationRules) -> RemainingCards:
         """What one annotator could be dealt now, cards on their own table counted."""
         now = self._database.clock.now()
-        with self._database.reading() as connection:
-            hand = Hand(self._database, connection, annotator_id, rules, now)
-            (n_held, n_with_slot), n_allowed = hand.n_held(), hand.allowed()
+        with self._database.read_transaction() as connection:
+            hand = AnnotatorQueue(self._database, connection, annotator_id, rules, now)
+            (n_held, n_with_slot), n_allowed = hand.count_held(), hand.remaining_quota()
             if n_held + n_allowed == 0:
-                return LeftFor(n=0, reason_empty="cap_reached")
-            n_hidden = hand.n_without_slot()
+                return RemainingCards(n=0, reason_empty="cap_reached")
+            n_hidden = hand.count_without_slot()
             # so many that what is told stays exact up to MOST_COUNTED
-            n_open = hand.n_open(MOST_COUNTED + n_hidden)
+            n_open = hand.count_open(MOST_COUNTED + n_hidden)
             least = max(n_held, min(n_open, 1))
             n = min(
                 max(least, min(n_with_slot + n_open - n_hidden, MOST_COUNTED)), n_held + n_allowed
             )
-            return LeftFor(n=n, reason_empty=None if least else hand.why_empty())
+            return RemainingCards(n=n, reason_empty=None if least else hand.find_empty_reason())
 
-    def slots_of(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    def count_slots(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
         """comparison_id -> judgements asked of people, and made; without those that were never
         offered.
         """
         found: dict[str, tuple[int, int]] = {}
         n_done = func.sum(case((slots.c.state == "done", 1), else_=0))
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 wanted = select(slots.c.comparison_id, func.count(), n_done).where(
-                    self._database.mine(slots), slots.c.comparison_id.in_(ids)
+                    self._database.in_project(slots), slots.c.comparison_id.in_(ids)
                 )
                 found |= {
                     row[0]: (row[1], row[2])
@@ -347,45 +353,47 @@ class Assignments:
                 }
         return found
 
-    def work_left(self) -> WorkLeft:
+    def remaining_work(self) -> RemainingWork:
         """Over the whole project."""
         now = self._database.clock.now()
         of_state = (
             select(slots.c.state, func.count())
-            .where(self._database.mine(slots))
+            .where(self._database.in_project(slots))
             .group_by(slots.c.state)
         )
         running = select(func.count()).where(
-            self._database.mine(slots),
+            self._database.in_project(slots),
             is_unfinished(),
             slots.c.state == "leased",
             slots.c.leased_until > now,
         )
         n = select(func.count(func.distinct(slots.c.comparison_id))).where(
-            self._database.mine(slots)
+            self._database.in_project(slots)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             counted = {row[0]: row[1] for row in connection.execute(of_state)}
-            return WorkLeft(
+            return RemainingWork(
                 n_comparisons=connection.execute(n).scalar_one(),
                 n_slots=sum(counted.values()),
                 n_done=counted.get("done", 0),
                 n_leased=connection.execute(running).scalar_one(),
             )
 
-    def of_annotator(self, annotator_id: str, *, limit: int = 50) -> list[Assignment]:
+    def list_for_annotator(self, annotator_id: str, *, limit: int = 50) -> list[Assignment]:
         """The newest cards of one annotator."""
         wanted = (
             select(assignments)
-            .where(self._database.mine(assignments), assignments.c.annotator_id == annotator_id)
+            .where(
+                self._database.in_project(assignments), assignments.c.annotator_id == annotator_id
+            )
             .order_by(assignments.c.n.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [assignment_of(row) for row in connection.execute(wanted).mappings()]
 
 
-def _new_slot(
+def _build_slot(
     comparison_id: str, slot_no: int, *, priority: int, annotator_id: str | None
 ) -> dict[str, Any]:
     free = {"state": "open", "assignment_id": None, "leased_until": None}

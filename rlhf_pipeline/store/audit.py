@@ -15,9 +15,9 @@ from sqlalchemy import Column, Connection, Table, bindparam, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, TasteChange, content_hash
-from rlhf_pipeline.store.canonical import Keys, flat_json, keys_of
+from rlhf_pipeline.store.canonical_json import Keys, flat_json, keys_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import Prepared, scope_of, scoped
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
 from rlhf_pipeline.store.schema import (
     SCOPE,
     annotation_rules,
@@ -162,10 +162,10 @@ NOT_DIGESTED: dict[Table, tuple[str, ...]] = {
 _LINK_KEYS = keys_of(LINK_COLUMNS)
 
 
-_HEAD = Prepared(select(heads).where(scoped(heads)))
-_MOVE_HEAD = Prepared(
+_HEAD = PreparedStatement(select(heads).where(in_scope(heads)))
+_MOVE_HEAD = PreparedStatement(
     heads.update()
-    .where(scoped(heads))
+    .where(in_scope(heads))
     .values({name: bindparam(f"new_{name}") for name in ("vote_seq", "audit_seq", "audit_hash")})
 )
 
@@ -240,38 +240,40 @@ class Ledger:
             )
 
 
-_TOGETHER: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar(
+_JOINT_TRANSACTION: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar(
     "together", default=None
 )
 
 
 @contextmanager
-def acting(database: Database, *, urgent: bool = False) -> Iterator[tuple[Connection, Ledger]]:
+def audited_transaction(
+    database: Database, *, urgent: bool = False
+) -> Iterator[tuple[Connection, Ledger]]:
     """A write transaction whose acts are linked into the chain before it commits: that of
-    `acting_together` around it, where there is one.
+    `joint_transaction` around it, where there is one.
     """
-    together = _TOGETHER.get()
+    together = _JOINT_TRANSACTION.get()
     if together is not None and together[0] is database:
         yield together[1], together[2]
         return
-    with database.writing(urgent=urgent) as connection:
+    with database.write_transaction(urgent=urgent) as connection:
         ledger = Ledger(connection, database)
         yield connection, ledger
         ledger.write()
 
 
 @contextmanager
-def acting_together(database: Database) -> Iterator[Connection]:
+def joint_transaction(database: Database) -> Iterator[Connection]:
     """Several acts as one transaction: all are kept or none. An error of one must leave it.
 
-    Until the end others do not see what was written, nor does `reading` in here.
+    Until the end others do not see what was written, nor does `read_transaction` in here.
     """
-    with acting(database) as (connection, ledger):
-        before = _TOGETHER.set((database, connection, ledger))
+    with audited_transaction(database) as (connection, ledger):
+        before = _JOINT_TRANSACTION.set((database, connection, ledger))
         try:
             yield connection
         finally:
-            _TOGETHER.reset(before)
+            _JOINT_TRANSACTION.reset(before)
 
 
 def link_hash(link: Mapping[str, Any]) -> str:
@@ -283,10 +285,12 @@ def link_hash(link: Mapping[str, Any]) -> str:
 
 def vote_digest(row: Mapping[str, Any]) -> str:
     """Digest of the VOTE_COLUMNS of a stored vote: their `content_hash`."""
-    return hashlib.sha256(f"[{flat_json(row, said_keys(row, VOTE_COLUMNS))}]".encode()).hexdigest()
+    return hashlib.sha256(
+        f"[{flat_json(row, present_keys(row, VOTE_COLUMNS))}]".encode()
+    ).hexdigest()
 
 
-def said_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
+def present_keys(row: Mapping[str, Any], columns: tuple[str, ...]) -> Keys:
     """`columns` as keys, those of LATER_COLUMNS only where the row says something in them."""
     return _keys_without(columns, tuple([name for name in LATER_COLUMNS if row[name] is None]))
 
@@ -319,7 +323,7 @@ def _keys_without(columns: tuple[str, ...], silent: tuple[str, ...]) -> Keys:
     return keys_of(name for name in columns if name not in silent)
 
 
-class Kept(NamedTuple):
+class AuditedTable(NamedTuple):
     """Rows that an act writes once: a link's `object_id` names the row, its digest is the row's."""
 
     table: Table
@@ -327,11 +331,11 @@ class Kept(NamedTuple):
     name: str
 
 
-KEPT = {
-    VOTE_CAST: Kept(votes, votes.c.vote_id, "vote"),
-    FEEDBACK_ADD: Kept(feedback, feedback.c.feedback_id, "feedback"),
-    GUIDELINES_ADD: Kept(guidelines, guidelines.c.version, "version of the guidelines"),
-    RULES_PUT: Kept(annotation_rules, annotation_rules.c.version, "version of the rules"),
+AUDITED_TABLES = {
+    VOTE_CAST: AuditedTable(votes, votes.c.vote_id, "vote"),
+    FEEDBACK_ADD: AuditedTable(feedback, feedback.c.feedback_id, "feedback"),
+    GUIDELINES_ADD: AuditedTable(guidelines, guidelines.c.version, "version of the guidelines"),
+    RULES_PUT: AuditedTable(annotation_rules, annotation_rules.c.version, "version of the rules"),
 }
 
 
@@ -342,24 +346,26 @@ class Audit:
         self._database = database
 
     def count(self) -> int:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(
-                select(func.count()).select_from(audit).where(self._database.mine(audit))
+                select(func.count()).select_from(audit).where(self._database.in_project(audit))
             ).scalar_one()
 
     def head(self) -> tuple[int, str]:
         """Seq and hash of the newest link; 0 and the first hash where there is none."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             row = connection.execute(
-                select(heads.c.audit_seq, heads.c.audit_hash).where(self._database.mine(heads))
+                select(heads.c.audit_seq, heads.c.audit_hash).where(
+                    self._database.in_project(heads)
+                )
             ).one_or_none()
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:
         """Of one link; None where there is none."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             found: str | None = connection.execute(
-                select(audit.c.hash).where(self._database.mine(audit), audit.c.seq == seq)
+                select(audit.c.hash).where(self._database.in_project(audit), audit.c.seq == seq)
             ).scalar()
             return found
 
@@ -381,7 +387,7 @@ class Audit:
         """
         upper = before_seq if before_seq is not None else self.head()[0] + 1
         lower = max(1, upper - within)
-        conditions = [self._database.mine(audit), audit.c.seq < upper, audit.c.seq >= lower]
+        conditions = [self._database.in_project(audit), audit.c.seq < upper, audit.c.seq >= lower]
         if actor is not None:
             conditions.append(audit.c.actor == actor)
         if object_id is not None:
@@ -393,7 +399,7 @@ class Audit:
                 if is_prefix
                 else audit.c.action == action
             )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = (
                 connection.execute(
                     select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
@@ -413,11 +419,11 @@ class Audit:
         """Links above a seq, oldest first."""
         wanted = (
             select(audit)
-            .where(self._database.mine(audit), audit.c.seq > seq)
+            .where(self._database.in_project(audit), audit.c.seq > seq)
             .order_by(audit.c.seq)
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).mappings().all()
         return [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
@@ -431,19 +437,19 @@ class Audit:
         Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or
         in those rows.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             previous, n_kept = FIRST_HASH, Counter[str]()
             seq = 0
-            for seq, (link, row) in enumerate(self._links(connection), start=1):
+            for seq, (link, row) in enumerate(self._read_links(connection), start=1):
                 self._check_link(link, seq, previous)
-                if link["action"] in KEPT:
+                if link["action"] in AUDITED_TABLES:
                     n_kept[link["action"]] += 1
                     self._check_row(link, row)
                 previous = link["hash"]
             self._check_ends(connection, seq, previous, n_kept)
         return seq
 
-    def _links(
+    def _read_links(
         self, connection: Connection
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
         """Links in order, each with the row it stands for (None for acts that keep none, and for
@@ -453,27 +459,27 @@ class Audit:
         while True:
             links = connection.execute(
                 select(audit)
-                .where(self._database.mine(audit), audit.c.seq > after)
+                .where(self._database.in_project(audit), audit.c.seq > after)
                 .order_by(audit.c.seq)
                 .limit(VERIFY_ROWS)
             ).all()
             if not links:
                 return
             rows = {
-                action: self._rows(
+                action: self._read_rows(
                     connection, action, [link.object_id for link in links if link.action == action]
                 )
-                for action in KEPT
+                for action in AUDITED_TABLES
             }
             for link in links:
                 yield dict(link._mapping), rows.get(link.action, {}).get(link.object_id)
             after = links[-1].seq
 
-    def _rows(
+    def _read_rows(
         self, connection: Connection, action: str, ids: Sequence[str]
     ) -> dict[str, dict[str, Any]]:
         """The rows that links of one action stand for, by object_id."""
-        table, key, _ = KEPT[action]
+        table, key, _ = AUDITED_TABLES[action]
         if not ids:
             return {}
         wanted = (
@@ -482,27 +488,27 @@ class Audit:
             else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
         )
         found = connection.execute(
-            select(table).where(self._database.mine(table), key.in_(wanted))
+            select(table).where(self._database.in_project(table), key.in_(wanted))
         ).mappings()
         return {str(row[key.name]): dict(row) for row in found}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
         if link["seq"] != seq:
-            raise self._broken(seq, f"is missing (the next one found is {link['seq']})")
+            raise self._broken_chain_error(seq, f"is missing (the next one found is {link['seq']})")
         if link["prev_hash"] != previous:
-            raise self._broken(seq, "does not follow its predecessor")
+            raise self._broken_chain_error(seq, "does not follow its predecessor")
         if link_hash(link) != link["hash"]:
-            raise self._broken(seq, "was changed")
+            raise self._broken_chain_error(seq, "was changed")
 
     def _check_row(self, link: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
-        table, _, name = KEPT[link["action"]]
+        table, _, name = AUDITED_TABLES[link["action"]]
         if row is None:
-            raise self._broken(
+            raise self._broken_chain_error(
                 link["seq"], f"stands for {name} {link['object_id']}, which was removed"
             )
         if row_digest(table, row) != link["payload_digest"]:
             number = f" (seq {row['seq']})" if table is votes else ""
-            raise self._broken(
+            raise self._broken_chain_error(
                 link["seq"], f"stands for {name} {link['object_id']}{number}, which was changed"
             )
 
@@ -511,24 +517,24 @@ class Audit:
     ) -> None:
         head = Ledger(connection, self._database)
         if (head.seq, head.hash) != (seq, previous):
-            raise self._broken(
+            raise self._broken_chain_error(
                 min(seq, head.seq) + 1,
                 f"is the first where chain (end {seq}) and head ({head.seq}) part: the tail was "
                 "cut",
             )
-        for action, (table, _, _) in KEPT.items():
+        for action, (table, _, _) in AUDITED_TABLES.items():
             n = n_kept[action]
             stored = connection.execute(
-                select(func.count()).select_from(table).where(self._database.mine(table))
+                select(func.count()).select_from(table).where(self._database.in_project(table))
             ).scalar_one()
             if stored != n:
-                raise self._broken(
+                raise self._broken_chain_error(
                     seq,
                     f"ends a chain of {n} {table.name}, but {stored} are stored: {table.name} were "
                     "added or removed without their link",
                 )
 
-    def _broken(self, seq: int, what: str) -> StoreError:
+    def _broken_chain_error(self, seq: int, what: str) -> StoreError:
         return StoreError(
             f"The audit chain of {self._database.organization}/{self._database.project} is broken "
             f"at seq {seq}: it {what}. Stop writing, keep the file as evidence and restore the "

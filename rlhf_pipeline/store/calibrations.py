@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from rlhf_pipeline.records import CalibrationReport, Record, content_hash
-from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import calibrations
 
 NO_CALIBRATOR = "null"  # of an imported report, in JSON: there is nothing that could serve
 # of an entry in the order of the log: fitted_at, reward model, version
-Place = tuple[datetime, str, int]
+EntryKey = tuple[datetime, str, int]
 
 
 class LoggedCalibration(Record):
@@ -52,9 +52,9 @@ class Calibrations:
         Raises InvalidScores for NaN in either.
         """
         calibrator_text = json_of(calibrator, f"Calibrator of {report.reward_model}")
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             version = self._next_version(connection, report.reward_model)
-            text = _text(report.model_copy(update={"calibrator_version": version}))
+            text = _encode_report(report.model_copy(update={"calibrator_version": version}))
             self._insert(connection, report, version, text, calibrator_text)
             label = f"{report.reward_model} calibrator {version}"
             ledger.append(
@@ -65,7 +65,9 @@ class Calibrations:
             )
         return version
 
-    def bring_in(self, reports: Sequence[CalibrationReport], *, actor: str) -> ImportedReports:
+    def import_reports(
+        self, reports: Sequence[CalibrationReport], *, actor: str
+    ) -> ImportedReports:
         """Store reports without a calibrator, as they are: they are looked at and exported, and
         nothing ever predicts through them.
 
@@ -73,32 +75,32 @@ class Calibrations:
         again changes nothing. Raises InvalidScores for NaN.
         """
         result = ImportedReports()
-        for batch in self._database.courteously(batches(reports, MAX_ROWS)):
-            with acting(self._database) as (connection, ledger):
+        for batch in self._database.with_backoff(batches(reports, MAX_ROWS)):
+            with audited_transaction(self._database) as (connection, ledger):
                 known = self._texts_of(
                     connection, sorted({report.reward_model for report in batch})
                 )
                 for report in batch:
-                    text = _text(report)
+                    text = _encode_report(report)
                     is_new = text not in known
                     if is_new:
                         known.add(text)
-                        self._bring_in(connection, ledger, report, text, actor)
+                        self._import_reports(connection, ledger, report, text, actor)
                     result = ImportedReports(
                         n_added=result.n_added + is_new, n_known=result.n_known + (not is_new)
                     )
         return result
 
-    def latest(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
+    def latest_serving(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
         """The newest report and calibrator of a reward model that may serve: what it predicts
         through; None before the first.
         """
         wanted = (
             select(calibrations.c.report, calibrations.c.calibrator)
-            .where(self._made_here(), calibrations.c.reward_model == reward_model)
+            .where(self._is_made_here(), calibrations.c.reward_model == reward_model)
             .order_by(calibrations.c.version.desc())
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             # the newest is the one, as a rule: reports are long, so they are read one by one
             for n_refused in count():
                 row = connection.execute(wanted.limit(1).offset(n_refused)).one_or_none()
@@ -113,10 +115,10 @@ class Calibrations:
         """The newest report of the reward model with the highest version that was calibrated here;
         None before the first.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             labels = (
                 connection.execute(
-                    select(calibrations.c.reward_model).where(self._made_here()).distinct()
+                    select(calibrations.c.reward_model).where(self._is_made_here()).distinct()
                 )
                 .scalars()
                 .all()
@@ -128,7 +130,7 @@ class Calibrations:
             )
             newest = (
                 select(calibrations.c.report)
-                .where(self._made_here(), of_model)
+                .where(self._is_made_here(), of_model)
                 .order_by(calibrations.c.version.desc())
                 .limit(1)
             )
@@ -136,13 +138,13 @@ class Calibrations:
 
     def log(self) -> list[CalibrationReport]:
         """The reports of all calibrators made here, in order of fitting."""
-        return self._reports(self._made_here())
+        return self._read_reports(self._is_made_here())
 
     def whole_log(self) -> list[CalibrationReport]:
         """Those and the imported ones, in order of fitting."""
-        return self._reports(self._database.mine(calibrations))
+        return self._read_reports(self._database.in_project(calibrations))
 
-    def places(self, *, before: Place | None = None, limit: int = 50) -> list[Place]:
+    def entry_keys(self, *, before: EntryKey | None = None, limit: int = 50) -> list[EntryKey]:
         """Of the entries of the whole log, the last fitted first, at most `limit`; those of the
         next page are `before` the last one.
 
@@ -152,19 +154,19 @@ class Calibrations:
         earlier = () if before is None else (_is_before(before),)
         wanted = (
             select(*order)
-            .where(self._database.mine(calibrations), *earlier)
+            .where(self._database.in_project(calibrations), *earlier)
             .order_by(*(c.desc() for c in order))
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
                 (row.fitted_at, row.reward_model, row.version) for row in connection.execute(wanted)
             ]
 
     def versions(self, reward_model: str) -> list[int]:
         """Of the calibrators of a reward model that were made here, the newest first."""
-        mine = self._made_here(), calibrations.c.reward_model == reward_model
-        with self._database.reading() as connection:
+        mine = self._is_made_here(), calibrations.c.reward_model == reward_model
+        with self._database.read_transaction() as connection:
             return list(
                 connection.execute(
                     select(calibrations.c.version)
@@ -176,9 +178,9 @@ class Calibrations:
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
         """One of the whole log; None where there is none."""
         one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             row = connection.execute(
-                select(calibrations).where(self._database.mine(calibrations), *one)
+                select(calibrations).where(self._database.in_project(calibrations), *one)
             ).one_or_none()
         if row is None:
             return None
@@ -187,25 +189,30 @@ class Calibrations:
             version=row.version, is_imported=row.calibrator == NO_CALIBRATOR, report=report
         )
 
-    def _made_here(self) -> ColumnElement[bool]:
-        return and_(self._database.mine(calibrations), calibrations.c.calibrator != NO_CALIBRATOR)
+    def _is_made_here(self) -> ColumnElement[bool]:
+        return and_(
+            self._database.in_project(calibrations), calibrations.c.calibrator != NO_CALIBRATOR
+        )
 
-    def _reports(self, which: ColumnElement[bool]) -> list[CalibrationReport]:
+    def _read_reports(self, which: ColumnElement[bool]) -> list[CalibrationReport]:
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             texts = connection.execute(
                 select(calibrations.c.report).where(which).order_by(*order)
             ).scalars()
             return [CalibrationReport.from_json(text) for text in texts]
 
     def _next_version(self, connection: Connection, reward_model: str) -> int:
-        of_model = (self._database.mine(calibrations), calibrations.c.reward_model == reward_model)
+        of_model = (
+            self._database.in_project(calibrations),
+            calibrations.c.reward_model == reward_model,
+        )
         return (
             connection.execute(select(func.max(calibrations.c.version)).where(*of_model)).scalar()
             or 0
         ) + 1
 
-    def _bring_in(
+    def _import_reports(
         self,
         connection: Connection,
         ledger: Ledger,
@@ -241,23 +248,23 @@ class Calibrations:
         self._database.insert(connection, calibrations, [row])
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
-        """All reports of these models as `_text` writes them now: those of earlier versions were
+        """All reports of these models as `_encode_report` writes them now: those of earlier versions were
         stored without what is new.
         """
         of_models = select(calibrations.c.report).where(
-            self._database.mine(calibrations), calibrations.c.reward_model.in_(reward_models)
+            self._database.in_project(calibrations), calibrations.c.reward_model.in_(reward_models)
         )
         return {
-            _text(CalibrationReport.from_json(text))
+            _encode_report(CalibrationReport.from_json(text))
             for text in connection.execute(of_models).scalars()
         }
 
 
-def _text(report: CalibrationReport) -> str:
+def _encode_report(report: CalibrationReport) -> str:
     return json_of(report, f"Calibration report of {report.reward_model}")
 
 
-def _is_before(place: Place) -> ColumnElement[bool]:
+def _is_before(place: EntryKey) -> ColumnElement[bool]:
     fitted_at, reward_model, version = place
     same_moment = calibrations.c.fitted_at == fitted_at
     earlier_name = or_(

@@ -15,16 +15,16 @@ from sqlalchemy import Connection, String, and_, bindparam, case, func, literal_
 
 from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
-from rlhf_pipeline.store.dealing import NAMED_AFTER
+from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import assignments, slots
 
 RELEASE_S = 600.0  # for which a card whose vote was taken back stays with the annotator
 
 
 @dataclass
-class Cards:
+class VotedCards:
     """Those named by the votes of one transaction, kept up to date as the votes are placed."""
 
     database: Database
@@ -32,7 +32,9 @@ class Cards:
     touched: dict[str, None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, connection: Connection, database: Database, votes: Sequence[NewVote]) -> "Cards":
+    def load(
+        cls, connection: Connection, database: Database, votes: Sequence[NewVote]
+    ) -> "VotedCards":
         ids = sorted({vote.assignment_id for vote in votes if vote.assignment_id is not None})
         if not ids:
             return cls(database, {})
@@ -79,36 +81,37 @@ class Cards:
         until = now + timedelta(seconds=RELEASE_S)
         cards = [self.rows[card] for card in self.touched]
         _CARD.write(
-            connection, [{**self._key(c), **_card_values(c["state"], now, until)} for c in cards]
+            connection,
+            [{**self._card_key(c), **_card_values(c["state"], now, until)} for c in cards],
         )
         held = [c for c in cards if c["slot_no"] is not None]
         _SLOT.write(
             connection,
             [
                 {
-                    **self._slot(c),
+                    **self._slot_key(c),
                     **_slot_values(c, until),
-                    "named": self._named(connection, c),
+                    "named": self._find_reserved_annotator(connection, c),
                     "now": now,
                 }
                 for c in held
             ],
         )
 
-    def _named(self, connection: Connection, card: dict[str, Any]) -> str | None:
+    def _find_reserved_annotator(self, connection: Connection, card: dict[str, Any]) -> str | None:
         """Whom the slot of a skip that was taken back asks for again: who was the first to be dealt
         a slot that asks somebody by name.
         """
-        if not card["is_skip_undone"] or card["slot_no"] <= NAMED_AFTER:
+        if not card["is_skip_undone"] or card["slot_no"] <= RESERVED_SLOTS_FROM:
             return None
-        first: str | None = _FIRST_DEALT.scalar(connection, self._slot(card))
+        first: str | None = _FIRST_DEALT.scalar(connection, self._slot_key(card))
         return first if first == card["annotator_id"] else None
 
-    def _key(self, card: dict[str, Any]) -> dict[str, Any]:
+    def _card_key(self, card: dict[str, Any]) -> dict[str, Any]:
         return scope_of(self.database, card=card["assignment_id"])
 
-    def _slot(self, card: dict[str, Any]) -> dict[str, Any]:
-        return {**self._key(card), "comparison": card["comparison_id"], "no": card["slot_no"]}
+    def _slot_key(self, card: dict[str, Any]) -> dict[str, Any]:
+        return {**self._card_key(card), "comparison": card["comparison_id"], "no": card["slot_no"]}
 
 
 def _card_values(state: str, now: datetime, until: datetime) -> dict[str, Any]:
@@ -134,15 +137,15 @@ def _slot_values(card: dict[str, Any], until: datetime) -> dict[str, Any]:
     }
 
 
-_WITH_IDS = Prepared(
+_WITH_IDS = PreparedStatement(
     lambda is_sqlite: select(assignments).where(
-        scoped(assignments), among(assignments.c.assignment_id, is_sqlite)
+        in_scope(assignments), is_among(assignments.c.assignment_id, is_sqlite)
     )
 )
-_CARD = Prepared(
+_CARD = PreparedStatement(
     assignments.update()
     .where(
-        scoped(assignments),
+        in_scope(assignments),
         assignments.c.assignment_id == bindparam("card"),
     )
     .values(
@@ -151,10 +154,10 @@ _CARD = Prepared(
         leased_until=bindparam("new_until"),
     )
 )
-_SLOT = Prepared(
+_SLOT = PreparedStatement(
     slots.update()
     .where(
-        scoped(slots),
+        in_scope(slots),
         slots.c.comparison_id == bindparam("comparison"),
         slots.c.slot_no == bindparam("no"),
         or_(
@@ -175,10 +178,10 @@ _SLOT = Prepared(
         ),
     )
 )
-_FIRST_DEALT = Prepared(
+_FIRST_DEALT = PreparedStatement(
     select(assignments.c.annotator_id)
     .where(
-        scoped(assignments),
+        in_scope(assignments),
         assignments.c.comparison_id == bindparam("comparison"),
         assignments.c.slot_no == bindparam("no"),
     )

@@ -32,11 +32,11 @@ from rlhf_pipeline.errors import (
     UnknownComparison,
 )
 from rlhf_pipeline.records import ID_LENGTH, Choice, NewVote, Vote, VoteDetails
-from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, said_keys, vote_digest
-from rlhf_pipeline.store.canonical import flat_json
-from rlhf_pipeline.store.cards import Cards
+from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, present_keys, vote_digest
+from rlhf_pipeline.store.canonical_json import flat_json
+from rlhf_pipeline.store.cards import VotedCards
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared import Prepared, among, scope_of, scoped
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, idempotency, votes
 
 VOTES_PER_TRANSACTION = MAX_ROWS
@@ -59,7 +59,7 @@ _TURN_COLUMNS = (
     "assignment_id",
     "details",
 )
-_STORED = tuple(NewVote.model_fields)
+_STORED_FIELDS = tuple(NewVote.model_fields)
 # What makes two votes under one key the same; those of LATER_COLUMNS where they say something. A
 # field added to NewVote changes no hash.
 BODY_FIELDS = (
@@ -97,14 +97,14 @@ def check_vote(vote: NewVote) -> None:
             "with one, e.g. …Z for UTC."
         )
     elif not EARLIEST <= vote.voted_at < END_OF_CALENDAR:
-        raise _misdated(vote)
+        raise _date_error(vote)
     if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
         raise InvalidVote(
             f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. "
             "Rule: strength says how much a or b is preferred, so it comes with choice a or b "
             "only. Leave it out."
         )
-    for name in _STORED:
+    for name in _STORED_FIELDS:
         value = getattr(vote, name)
         if type(value) is str and "\0" in value:
             raise InvalidVote(
@@ -119,14 +119,14 @@ def check_vote(vote: NewVote) -> None:
         )
 
 
-def _misdated(vote: NewVote) -> InvalidVote:
+def _date_error(vote: NewVote) -> InvalidVote:
     return InvalidVote(
         f"Vote {vote.idempotency_key!r}: voted_at is {vote.voted_at}. Votes are dated from "
         "1970-01-01 to tomorrow (UTC). Correct the clock of the device, or the column of the file."
     )
 
 
-class SealedVote(NamedTuple):
+class HashedVote(NamedTuple):
     """A vote that was checked and hashed, all that can be done without the store, so that the write
     lock need not wait for it.
     """
@@ -137,14 +137,14 @@ class SealedVote(NamedTuple):
     columns: VoteRow  # as stored, but for what the store adds
 
 
-def seal(vote: NewVote) -> SealedVote:
+def hash_vote(vote: NewVote) -> HashedVote:
     """Raises InvalidVote, as `check_vote` does."""
     check_vote(vote)
-    columns = {name: getattr(vote, name) for name in _STORED}
+    columns = {name: getattr(vote, name) for name in _STORED_FIELDS}
     columns |= {
         "choice": vote.choice.value,
         "annotator_kind": vote.annotator_kind.value,
-        "details": _canonical(vote.details),
+        "details": _encode_details(vote.details),
     }
     body = columns
     if vote.voted_at is not None:
@@ -152,16 +152,16 @@ def seal(vote: NewVote) -> SealedVote:
         columns["voted_at"] = voted_at
         body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
     body_hash = hashlib.sha256(
-        f"[{flat_json(body, said_keys(body, BODY_FIELDS))}]".encode()
+        f"[{flat_json(body, present_keys(body, BODY_FIELDS))}]".encode()
     ).hexdigest()
     # of content_id("vote", key, body_hash)
     canonical = f'["vote",{encode_basestring(vote.idempotency_key)},"{body_hash}"]'
-    return SealedVote(
+    return HashedVote(
         vote, body_hash, hashlib.sha256(canonical.encode()).hexdigest()[:ID_LENGTH], columns
     )
 
 
-def _canonical(details: VoteDetails | None) -> str | None:
+def _encode_details(details: VoteDetails | None) -> str | None:
     """None for details that say nothing: the same vote has one body."""
     if details is None or details.is_empty:
         return None
@@ -174,14 +174,14 @@ def _canonical(details: VoteDetails | None) -> str | None:
 
 
 def cast_votes(
-    connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[SealedVote]
+    connection: Connection, ledger: Ledger, database: Database, sealed: Sequence[HashedVote]
 ) -> list[VoteRow]:
     """Record votes in order within the open transaction; a vote already recorded is given back as
     stored.
 
     Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
-    booth = _Booth.opened(connection, database, sealed)
+    booth = _VoteTransaction.load(connection, database, sealed)
     placed = [booth.place(vote, ledger) for vote in sealed]
     database.insert(connection, votes, booth.new_rows)
     database.insert(connection, idempotency, booth.new_keys)
@@ -198,7 +198,7 @@ def vote_of(row: VoteRow) -> Vote:
 
 
 @dataclass
-class _Booth:
+class _VoteTransaction:
     """What one transaction must know of the store to judge its votes, kept up to date as they are
     placed.
     """
@@ -210,42 +210,42 @@ class _Booth:
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
     strangers: dict[str, VoteRow]  # votes that new votes want to supersede, whoever cast them
-    cards: Cards  # on which they were dealt what they judge
+    cards: VotedCards  # on which they were dealt what they judge
     new_rows: list[VoteRow] = field(default_factory=list)
     new_keys: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def opened(
-        cls, connection: Connection, database: Database, sealed: Sequence[SealedVote]
-    ) -> "_Booth":
+    def load(
+        cls, connection: Connection, database: Database, sealed: Sequence[HashedVote]
+    ) -> "_VoteTransaction":
         keys = [vote.idempotency_key for vote, *_ in sealed]
         targets = [vote.supersedes for vote, *_ in sealed if vote.supersedes]
-        cards = Cards.of(connection, database, [vote for vote, *_ in sealed])
+        cards = VotedCards.load(connection, database, [vote for vote, *_ in sealed])
         # a card refers to its comparison
         published = {card["comparison_id"] for card in cards.rows.values()}
         others = sorted({vote.comparison_id for vote, *_ in sealed} - published)
         if others:
             published |= {
                 row.comparison_id
-                for row in _PUBLISHED.rows(connection, scope_of(database, values=others))
+                for row in _SELECT_PUBLISHED.rows(connection, scope_of(database, values=others))
             }
         booth = cls(
             database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
         )
-        for row in _RECORDED.rows(connection, scope_of(database, values=keys)):
+        for row in _SELECT_RECORDED.rows(connection, scope_of(database, values=keys)):
             booth.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
         pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
-        for turn in turns_of(connection, database, pairs):
+        for turn in read_turns(connection, database, pairs):
             booth._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
-            found = _WITH_IDS.rows(connection, scope_of(database, values=targets))
+            found = _SELECT_VOTES.rows(connection, scope_of(database, values=targets))
             booth.strangers = {row.vote_id: row._asdict() for row in found}
         return booth
 
-    def place(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
+    def place(self, sealed: HashedVote, ledger: Ledger) -> VoteRow:
         vote, body_hash, vote_id, _ = sealed
         if vote.idempotency_key in self.recorded:
-            return self._replayed(vote, body_hash)
+            return self._find_stored_vote(vote, body_hash)
         if vote.comparison_id not in self.published:
             raise UnknownComparison(
                 f"Vote {vote.idempotency_key!r}: comparison {vote.comparison_id!r} was never "
@@ -255,9 +255,9 @@ class _Booth:
         if vote.voted_at is not None and vote.voted_at.astimezone(
             UTC
         ).date() > self.received_at.date() + timedelta(days=1):
-            raise _misdated(vote)
+            raise _date_error(vote)
         self.cards.check(vote)
-        row = self._row(sealed, ledger)
+        row = self._build_row(sealed, ledger)
         self._remember(row)
         self.recorded[vote.idempotency_key] = (body_hash, row)
         self.new_rows.append(row)
@@ -278,7 +278,7 @@ class _Booth:
         )
         return row
 
-    def _replayed(self, vote: NewVote, body_hash: str) -> VoteRow:
+    def _find_stored_vote(self, vote: NewVote, body_hash: str) -> VoteRow:
         known_hash, row = self.recorded[vote.idempotency_key]
         if known_hash != body_hash:
             raise IdempotencyConflict(
@@ -289,11 +289,15 @@ class _Booth:
             )
         return row
 
-    def _row(self, sealed: SealedVote, ledger: Ledger) -> VoteRow:
+    def _build_row(self, sealed: HashedVote, ledger: Ledger) -> VoteRow:
         vote = sealed.vote
         turns = self.turns.get((vote.comparison_id, vote.annotator_id), [])
-        target = self._superseded_vote(vote, turns) if vote.supersedes else _taken_back(vote, turns)
-        counting = target or max(turns, key=_turn, default=None)
+        target = (
+            self._find_superseded_vote(vote, turns)
+            if vote.supersedes
+            else _find_latest_undo(vote, turns)
+        )
+        counting = target or max(turns, key=_turn_key, default=None)
         return {
             **sealed.columns,
             "seq": ledger.next_vote_seq(),
@@ -308,12 +312,12 @@ class _Booth:
             "displaced_day": counting["day"] if counting else None,
         }
 
-    def _superseded_vote(self, vote: NewVote, turns: list[VoteRow]) -> VoteRow:
+    def _find_superseded_vote(self, vote: NewVote, turns: list[VoteRow]) -> VoteRow:
         """The annotator's own vote on the same comparison that `vote` replaces."""
         for row in turns:
             if row["vote_id"] == vote.supersedes:
                 if row["vote_id"] in self.superseded:
-                    raise self._refused(
+                    raise self._supersede_error(
                         vote,
                         f"it was already superseded by {self.superseded[row['vote_id']]}",
                         "Supersede that one.",
@@ -321,15 +325,17 @@ class _Booth:
                 return row
         stranger = self.strangers.get(vote.supersedes or "")
         if stranger is None:
-            raise self._refused(vote, "there is no such vote", "Correct the id.")
+            raise self._supersede_error(vote, "there is no such vote", "Correct the id.")
         if stranger["annotator_id"] != vote.annotator_id:
-            raise self._refused(
+            raise self._supersede_error(
                 vote, "somebody else cast it", "Annotators supersede their own votes only."
             )
         # of which annotators know no id
-        raise self._refused(vote, "it is on another comparison", "Vote on the same comparison.")
+        raise self._supersede_error(
+            vote, "it is on another comparison", "Vote on the same comparison."
+        )
 
-    def _refused(self, vote: NewVote, why: str, cure: str) -> InvalidVote:
+    def _supersede_error(self, vote: NewVote, why: str, cure: str) -> InvalidVote:
         return InvalidVote(
             f"Vote {vote.idempotency_key!r} cannot supersede vote {vote.supersedes!r}: {why}. "
             f"{cure}"
@@ -341,17 +347,17 @@ class _Booth:
             self.superseded[row["supersedes"]] = row["vote_id"]
 
 
-def _turn(row: VoteRow) -> tuple[int, int]:
+def _turn_key(row: VoteRow) -> tuple[int, int]:
     return row["pass_no"], row["revision_no"]
 
 
-def _taken_back(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
+def _find_latest_undo(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
     """What a vote supersedes that names nothing: the undo on its card, where that is the last word
     there. Whoever judges a card anew need not know of it, on another device or a day later, and it
     is no second look."""
     newest = max(
         (row for row in turns if row["assignment_id"] == vote.assignment_id),
-        key=_turn,
+        key=_turn_key,
         default=None,
     )
     if (
@@ -363,14 +369,14 @@ def _taken_back(vote: NewVote, turns: Sequence[VoteRow]) -> VoteRow | None:
     return newest
 
 
-def turns_of(
+def read_turns(
     connection: Connection, database: Database, pairs: Sequence[tuple[str, str]]
 ) -> Sequence[Any]:
     """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
-    return _TURNS.rows(connection, scope_of(database, pairs=json.dumps(pairs)))
+    return _SELECT_TURNS.rows(connection, scope_of(database, pairs=json.dumps(pairs)))
 
 
-def _turns(is_sqlite: bool) -> Select[Any]:
+def _select_turns(is_sqlite: bool) -> Select[Any]:
     """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all who judged the
     same comparisons: of a comparison that everybody judges there are thousands. The pairs are one
     parameter, read as a table: SQLite looks row values up in no index."""
@@ -383,7 +389,7 @@ def _turns(is_sqlite: bool) -> Select[Any]:
     else:
         each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
         asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
-    mine = scoped(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
+    mine = in_scope(votes), votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]
     return (
         select(*(votes.c[name] for name in _TURN_COLUMNS))
         .select_from(each)
@@ -391,19 +397,23 @@ def _turns(is_sqlite: bool) -> Select[Any]:
     )
 
 
-_TURNS = Prepared(_turns)
-_PUBLISHED = Prepared(
+_SELECT_TURNS = PreparedStatement(_select_turns)
+_SELECT_PUBLISHED = PreparedStatement(
     lambda is_sqlite: select(comparisons.c.comparison_id).where(
-        scoped(comparisons), among(comparisons.c.comparison_id, is_sqlite)
+        in_scope(comparisons), is_among(comparisons.c.comparison_id, is_sqlite)
     )
 )
-_RECORDED = Prepared(
+_SELECT_RECORDED = PreparedStatement(
     lambda is_sqlite: (
         select(idempotency.c.body_hash, votes)
         .join(votes, idempotency.c.vote_id == votes.c.vote_id)
-        .where(scoped(votes), scoped(idempotency), among(idempotency.c.idempotency_key, is_sqlite))
+        .where(
+            in_scope(votes),
+            in_scope(idempotency),
+            is_among(idempotency.c.idempotency_key, is_sqlite),
+        )
     )
 )
-_WITH_IDS = Prepared(
-    lambda is_sqlite: select(votes).where(scoped(votes), among(votes.c.vote_id, is_sqlite))
+_SELECT_VOTES = PreparedStatement(
+    lambda is_sqlite: select(votes).where(in_scope(votes), is_among(votes.c.vote_id, is_sqlite))
 )

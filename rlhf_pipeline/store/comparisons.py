@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Row, and_, distinct, func, literal, or_, sele
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_id
-from rlhf_pipeline.store.audit import Ledger, acting, rows_digest
+from rlhf_pipeline.store.audit import Ledger, audited_transaction, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.prepared import among, scope_of, scoped
+from rlhf_pipeline.store.prepared_statements import in_scope, is_among, scope_of
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 from rlhf_pipeline.store.visibility import judged_ids
 
@@ -32,7 +32,7 @@ class PublishResult(Record):
     n_predictions: int = 0
     n_predictions_refused: int = 0
 
-    def plus(self, other: "PublishResult") -> "PublishResult":
+    def add(self, other: "PublishResult") -> "PublishResult":
         return PublishResult(
             **{
                 name: getattr(self, name) + getattr(other, name)
@@ -81,16 +81,16 @@ class Comparisons:
         result = PublishResult()
         units = [(row, by_comparison.pop(row["comparison_id"], [])) for row in rows]
         per_unit = 1 + max((len(p) for _, p in units), default=0)
-        for batch in self._database.courteously(batches(units, max(1, MAX_ROWS // per_unit))):
-            result = result.plus(
+        for batch in self._database.with_backoff(batches(units, max(1, MAX_ROWS // per_unit))):
+            result = result.add(
                 self._publish(
                     [r for r, _ in batch], [p for _, ps in batch for p in ps], published_at
                 )
             )
-        for left in self._database.courteously(
+        for left in self._database.with_backoff(
             batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS)
         ):
-            result = result.plus(self._publish([], left, published_at))
+            result = result.add(self._publish([], left, published_at))
         return result
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
@@ -100,19 +100,23 @@ class Comparisons:
         own = comparisons.c.source.is_(None)
         wanted = (
             select(*FRAME_COLUMNS)
-            .where(self._database.mine(comparisons), comparisons.c.day.in_(sorted(set(days))), own)
+            .where(
+                self._database.in_project(comparisons),
+                comparisons.c.day.in_(sorted(set(days))),
+                own,
+            )
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(wanted).all(), COMPARISONS)
 
     def with_ids(self, ids: Sequence[str]) -> pd.DataFrame:
         """COMPARISONS with these ids, in the order of `for_days`; unknown ids are left out."""
         rows: list[Row[Any]] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
                 wanted = select(*FRAME_COLUMNS).where(
-                    self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch)
+                    self._database.in_project(comparisons), comparisons.c.comparison_id.in_(batch)
                 )
                 rows.extend(connection.execute(wanted).all())
         return frame_of(
@@ -122,7 +126,7 @@ class Comparisons:
     def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
         """What annotators are shown of these comparisons, by id; unknown ids are left out."""
         found: dict[str, Texts] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
                 rows = (
                     connection.execute(_TEXTS, scope_of(self._database, values=batch))
@@ -142,7 +146,7 @@ class Comparisons:
         place = tuple_(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         ordered = (
             select(*FRAME_COLUMNS)
-            .where(self._database.mine(comparisons))
+            .where(self._database.in_project(comparisons))
             .order_by(*place.clauses)
             .limit(batch_rows)
         )
@@ -153,7 +157,7 @@ class Comparisons:
                 if after is None
                 else ordered.where(place > (after.day, after.position, after.comparison_id))
             )
-            with self._database.reading() as connection:
+            with self._database.read_transaction() as connection:
                 rows = connection.execute(wanted).all()
             if not rows:
                 return
@@ -176,8 +180,8 @@ class Comparisons:
         of: list[Any] = [] if category is None else [comparisons.c.category == category]
         if judged_by is not None:
             of.append(comparisons.c.comparison_id.in_(judged_ids(self._database, judged_by)))
-        wanted = select(*FRAME_COLUMNS).where(self._database.mine(comparisons), *earlier, *of)
-        with self._database.reading() as connection:
+        wanted = select(*FRAME_COLUMNS).where(self._database.in_project(comparisons), *earlier, *of)
+        with self._database.read_transaction() as connection:
             return frame_of(
                 connection.execute(
                     wanted.order_by(*(c.desc() for c in place.clauses)).limit(limit)
@@ -190,11 +194,11 @@ class Comparisons:
         left out.
         """
         found: dict[str, str] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
                 wanted = select(comparisons.c.source_pair_id, comparisons.c.comparison_id)
                 mine = wanted.where(
-                    self._database.mine(comparisons), comparisons.c.source_pair_id.in_(batch)
+                    self._database.in_project(comparisons), comparisons.c.source_pair_id.in_(batch)
                 )
                 found |= {row.source_pair_id: row.comparison_id for row in connection.execute(mine)}
         return found
@@ -204,14 +208,14 @@ class Comparisons:
         see `pair_key`.
         """
         found: dict[str, str] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
                 wanted = select(
                     comparisons.c.pair_key,
                     func.min(comparisons.c.comparison_id).label("comparison_id"),
                 )
                 first = wanted.where(
-                    self._database.mine(comparisons),
+                    self._database.in_project(comparisons),
                     comparisons.c.pair_key.in_(batch),
                     comparisons.c.flag.is_(None),
                     comparisons.c.repeat_of.is_(None),
@@ -236,15 +240,15 @@ class Comparisons:
             if only_given
             else ()
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
                 row._tuple()
                 for row in connection.execute(
-                    wanted.where(self._database.mine(comparisons), *given).order_by(*of)
+                    wanted.where(self._database.in_project(comparisons), *given).order_by(*of)
                 )
             ]
 
-    def open_for(
+    def find_open_for(
         self, annotator_id: str, *, votes_per_comparison: int = 1, limit: int = 100
     ) -> pd.DataFrame:
         """COMPARISONS still to be judged by this annotator, oldest first, at most `limit`.
@@ -253,7 +257,7 @@ class Comparisons:
         others judged; a skip is no judgement. Flagged ones are nobody's work.
         """
         about = and_(
-            self._database.mine(votes), votes.c.comparison_id == comparisons.c.comparison_id
+            self._database.in_project(votes), votes.c.comparison_id == comparisons.c.comparison_id
         )
         own = (
             select(literal(1)).select_from(votes).where(about, votes.c.annotator_id == annotator_id)
@@ -264,7 +268,7 @@ class Comparisons:
         wanted = (
             select(*FRAME_COLUMNS)
             .where(
-                self._database.mine(comparisons),
+                self._database.in_project(comparisons),
                 comparisons.c.flag.is_(None),
                 ~own.exists(),
                 judges.scalar_subquery() < votes_per_comparison,
@@ -272,10 +276,12 @@ class Comparisons:
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(wanted).all(), COMPARISONS)
 
-    def offerable(self, *, day: str | None = None, unvoted_only: bool = False) -> list[str]:
+    def find_offerable_ids(
+        self, *, day: str | None = None, unvoted_only: bool = False
+    ) -> list[str]:
         """Ids of comparisons that people may be asked about: no repeats, none flagged, no
         corrections, which their authors judged by writing them; of one day, where so asked. Oldest
         first.
@@ -284,7 +290,7 @@ class Comparisons:
         is no person.
         """
         conditions = [
-            self._database.mine(comparisons),
+            self._database.in_project(comparisons),
             comparisons.c.flag.is_(None),
             comparisons.c.repeat_of.is_(None),
             comparisons.c.written_by.is_(None),
@@ -293,14 +299,14 @@ class Comparisons:
             conditions.append(comparisons.c.day == day)
         if unvoted_only:
             judged = select(literal(1)).where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 votes.c.comparison_id == comparisons.c.comparison_id,
                 votes.c.choice != Choice.SKIP.value,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
             )
             conditions.append(~judged.exists())
         order = (comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return list(
                 connection.execute(
                     select(comparisons.c.comparison_id).where(*conditions).order_by(*order)
@@ -308,18 +314,18 @@ class Comparisons:
             )
 
     def count(self) -> int:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(
                 select(func.count())
                 .select_from(comparisons)
-                .where(self._database.mine(comparisons))
+                .where(self._database.in_project(comparisons))
             ).scalar_one()
 
     def first_day(self) -> str | None:
         """Earliest day of a comparison; None without any."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             first: str | None = connection.execute(
-                select(func.min(comparisons.c.day)).where(self._database.mine(comparisons))
+                select(func.min(comparisons.c.day)).where(self._database.in_project(comparisons))
             ).scalar_one()
         return first
 
@@ -328,16 +334,18 @@ class Comparisons:
         imported = (
             select(func.count())
             .select_from(comparisons)
-            .where(self._database.mine(comparisons), comparisons.c.source.is_not(None))
+            .where(self._database.in_project(comparisons), comparisons.c.source.is_not(None))
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(imported).scalar_one()
 
     def _publish(
         self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime
     ) -> PublishResult:
-        with acting(self._database) as (connection, ledger):
-            known = self._stored(connection, [row["comparison_id"] for row in (*rows, *predicted)])
+        with audited_transaction(self._database) as (connection, ledger):
+            known = self._find_stored_ids(
+                connection, [row["comparison_id"] for row in (*rows, *predicted)]
+            )
             new = [
                 {
                     **row,
@@ -358,7 +366,7 @@ class Comparisons:
                     f"first {min(unknown)!r}. Publish the comparisons with them."
                 )
             self._database.insert(connection, comparisons, new)
-            written, n_refused = self._predict(connection, predicted)
+            written, n_refused = self._insert_predictions(connection, predicted)
             self._link(ledger, new, written)
         return PublishResult(
             n_new=len(new),
@@ -367,16 +375,16 @@ class Comparisons:
             n_predictions_refused=n_refused,
         )
 
-    def _predict(
+    def _insert_predictions(
         self, connection: Connection, predicted: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], int]:
         ids = sorted({p["comparison_id"] for p in predicted})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
-            self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+            self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
         )
         voted = (
             select(votes.c.comparison_id)
-            .where(self._database.mine(votes), votes.c.comparison_id.in_(ids))
+            .where(self._database.in_project(votes), votes.c.comparison_id.in_(ids))
             .distinct()
         )
         known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
@@ -386,9 +394,10 @@ class Comparisons:
         self._database.insert(connection, predictions, written)
         return written, len(new) - len(written)
 
-    def _stored(self, connection: Connection, ids: list[str]) -> set[str]:
+    def _find_stored_ids(self, connection: Connection, ids: list[str]) -> set[str]:
         stored = select(comparisons.c.comparison_id).where(
-            self._database.mine(comparisons), comparisons.c.comparison_id.in_(sorted(set(ids)))
+            self._database.in_project(comparisons),
+            comparisons.c.comparison_id.in_(sorted(set(ids))),
         )
         return set(connection.execute(stored).scalars())
 
@@ -413,5 +422,5 @@ class Comparisons:
 
 
 _TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(
-    scoped(comparisons), among(comparisons.c.comparison_id)
+    in_scope(comparisons), is_among(comparisons.c.comparison_id)
 )

@@ -17,7 +17,7 @@ from rlhf_pipeline.store.schema import completion_cache, generation_items, gener
 log = logging.getLogger(__name__)
 
 HASH_LENGTH = 64
-TOUCHED = timedelta(hours=1)  # a use is noted no oftener: the same run again writes nothing
+TOUCH_INTERVAL = timedelta(hours=1)  # a use is noted no oftener: the same run again writes nothing
 
 
 class CacheStats(Record):
@@ -44,9 +44,9 @@ class CompletionsCache:
     def get_many(self, keys: Sequence[str]) -> dict[str, str]:
         """The values of the keys that are known and whole."""
         found: dict[str, str] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
-                whole, broken = self._stored(connection, batch)
+                whole, broken = self._read_entries(connection, batch)
                 found |= whole
                 if broken:
                     log.warning(
@@ -62,7 +62,7 @@ class CompletionsCache:
         transaction.
         """
         for batch in batches(sorted(entries), MAX_ROWS):
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 self.put(connection, {key: entries[key] for key in batch})
 
     def put(self, connection: Connection, entries: Mapping[str, str]) -> None:
@@ -71,31 +71,36 @@ class CompletionsCache:
         """
         if not entries:
             return
-        whole, broken = self._stored(connection, sorted(entries))
+        whole, broken = self._read_entries(connection, sorted(entries))
         if broken:
-            mine = self._database.mine(completion_cache)
+            mine = self._database.in_project(completion_cache)
             connection.execute(
                 completion_cache.delete().where(mine, completion_cache.c.cache_key.in_(broken))
             )
         now = self._database.clock.now()
         new = [
-            {"cache_key": key, "value": _sealed(key, value), "stored_at": now, "last_hit_at": None}
+            {
+                "cache_key": key,
+                "value": _prefix_hash(key, value),
+                "stored_at": now,
+                "last_hit_at": None,
+            }
             for key, value in sorted(entries.items())
             if key not in whole
         ]
         self._database.insert(connection, completion_cache, new)
 
-    def hit(self, connection: Connection, keys: Sequence[str]) -> set[str]:
+    def find_hits(self, connection: Connection, keys: Sequence[str]) -> set[str]:
         """Which of these keys are known and whole; that they were asked for is noted, so that a
         prune keeps what is used.
         """
         found: set[str] = set()
         for batch in batches(sorted(set(keys)), MAX_PARAMETERS):
-            whole, _ = self._stored(connection, batch)
+            whole, _ = self._read_entries(connection, batch)
             found |= set(whole)
             if whole:
                 used = and_(
-                    self._database.mine(completion_cache),
+                    self._database.in_project(completion_cache),
                     completion_cache.c.cache_key.in_(sorted(whole)),
                 )
                 connection.execute(
@@ -112,22 +117,22 @@ class CompletionsCache:
         now = self._database.clock.now()
         is_old = (
             func.coalesce(completion_cache.c.last_hit_at, completion_cache.c.stored_at)
-            < now - TOUCHED
+            < now - TOUCH_INTERVAL
         )
-        for batch in self._database.courteously(batches(sorted(set(keys)), MAX_ROWS)):
+        for batch in self._database.with_backoff(batches(sorted(set(keys)), MAX_ROWS)):
             at = and_(
-                self._database.mine(completion_cache),
+                self._database.in_project(completion_cache),
                 completion_cache.c.cache_key.in_(batch),
                 is_old,
             )
-            with self._database.reading() as connection:
+            with self._database.read_transaction() as connection:
                 old = (
                     connection.execute(select(completion_cache.c.cache_key).where(at))
                     .scalars()
                     .all()
                 )
             if old:
-                with self._database.writing() as connection:
+                with self._database.write_transaction() as connection:
                     connection.execute(completion_cache.update().where(at).values(last_hit_at=now))
 
     def stats(self) -> CacheStats:
@@ -139,8 +144,8 @@ class CompletionsCache:
             func.min(c.stored_at),
             func.max(c.stored_at),
             func.count(c.last_hit_at),
-        ).where(self._database.mine(completion_cache))
-        with self._database.reading() as connection:
+        ).where(self._database.in_project(completion_cache))
+        with self._database.read_transaction() as connection:
             n, size, oldest, newest, n_hit = connection.execute(asked).one()
         return CacheStats(
             n_entries=n, n_characters=int(size), oldest=oldest, newest=newest, n_used_again=n_hit
@@ -159,7 +164,7 @@ class CompletionsCache:
         How many entries and characters went, or with `dry_run` would go. What a run that goes on
         has made stays: it is paid for and not yet delivered.
         """
-        c, mine = completion_cache.c, self._database.mine(completion_cache)
+        c, mine = completion_cache.c, self._database.in_project(completion_cache)
         used = func.coalesce(c.last_hit_at, c.stored_at)
         ledger = generation_items.join(
             generation_runs,
@@ -172,9 +177,11 @@ class CompletionsCache:
         needed = (
             select(generation_items.c.cache_key)
             .select_from(ledger)
-            .where(self._database.mine(generation_items), generation_runs.c.ended_at.is_(None))
+            .where(
+                self._database.in_project(generation_items), generation_runs.c.ended_at.is_(None)
+            )
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             held = set(connection.execute(needed).scalars())
             rows = connection.execute(
                 select(c.cache_key, used.label("used"), func.length(c.value).label("size"))
@@ -189,31 +196,31 @@ class CompletionsCache:
             if (is_old or is_too_much) and row.cache_key not in held:
                 going[row.cache_key] = row.size
                 left -= row.size
-        for batch in self._database.courteously(
+        for batch in self._database.with_backoff(
             batches([] if dry_run else sorted(going), MAX_ROWS)
         ):
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 connection.execute(completion_cache.delete().where(mine, c.cache_key.in_(batch)))
         return len(going), sum(going.values())
 
-    def _stored(
+    def _read_entries(
         self, connection: Connection, keys: Sequence[str]
     ) -> tuple[dict[str, str], list[str]]:
         """The whole values of these keys, and the keys whose value is not."""
         wanted = select(completion_cache.c.cache_key, completion_cache.c.value).where(
-            self._database.mine(completion_cache), completion_cache.c.cache_key.in_(keys)
+            self._database.in_project(completion_cache), completion_cache.c.cache_key.in_(keys)
         )
         whole: dict[str, str] = {}
         broken: list[str] = []
         for row in connection.execute(wanted):
             value = row.value[HASH_LENGTH:]
-            if row.value == _sealed(row.cache_key, value):
+            if row.value == _prefix_hash(row.cache_key, value):
                 whole[row.cache_key] = value
             else:
                 broken.append(row.cache_key)
         return whole, sorted(broken)
 
 
-def _sealed(key: str, value: str) -> str:
+def _prefix_hash(key: str, value: str) -> str:
     # Half a character, which no database takes, is for the insert to refuse.
     return hashlib.sha256(f"{key}\n{value}".encode("utf-8", "surrogatepass")).hexdigest() + value

@@ -19,7 +19,7 @@ T = TypeVar("T")
 def frame_of(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     """Rows selected in the order of the schema's columns, as its frame."""
     if not rows:
-        return schema.empty()
+        return schema.empty_frame()
     return check_frame(
         pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns)),
         schema,
@@ -43,7 +43,7 @@ def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
     try:
         return json.dumps(
             plain,
-            default=_jsonable,
+            default=_to_jsonable,
             sort_keys=True,
             ensure_ascii=False,
             separators=(",", ":"),
@@ -60,7 +60,7 @@ def json_of(value: BaseModel | dict[str, Any], what: str) -> str:
         ) from cause
 
 
-def _jsonable(value: object) -> object:
+def _to_jsonable(value: object) -> object:
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, np.generic):

@@ -13,15 +13,15 @@ from rlhf_pipeline.store.schema import votes
 LATEST = 2**62  # above any seq
 
 
-def counts(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:
+def is_counting(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:
     """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to
     the seq.
     """
     limit = LATEST if up_to_seq is None else up_to_seq
-    return and_(database.mine(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
+    return and_(database.in_project(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
 
 
-def counts_on(
+def is_counting_on(
     database: Database, days: Sequence[str], up_to_seq: int | None
 ) -> ColumnElement[bool]:
     """That a vote was cast on `days` and counts, asked the other way round: which votes displaced
@@ -37,10 +37,10 @@ def counts_on(
     displaced = (
         select(earlier.c.seq)
         .select_from(later)
-        .join(earlier, and_(database.mine(earlier), _is_later_turn(later, earlier)))
-        .where(database.mine(later), later.c.displaced_day.in_(days), later.c.seq <= limit)
+        .join(earlier, and_(database.in_project(earlier), _is_later_turn(later, earlier)))
+        .where(database.in_project(later), later.c.displaced_day.in_(days), later.c.seq <= limit)
     )
-    of_days = database.mine(votes), votes.c.day.in_(days), votes.c.seq <= limit
+    of_days = database.in_project(votes), votes.c.day.in_(days), votes.c.seq <= limit
     return and_(
         *of_days,
         votes.c.seq.not_in(displaced),
@@ -53,7 +53,7 @@ def _is_displaced(database: Database, limit: int) -> ColumnElement[bool]:
     return (
         select(literal(1))
         .select_from(later)
-        .where(database.mine(later), _is_later_turn(later, votes), later.c.seq <= limit)
+        .where(database.in_project(later), _is_later_turn(later, votes), later.c.seq <= limit)
         .exists()
     )
 

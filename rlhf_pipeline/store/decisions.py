@@ -16,7 +16,7 @@ from rlhf_pipeline.records import (
     TriggerEvidence,
     content_hash,
 )
-from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import read_events
@@ -40,7 +40,7 @@ DIGESTED = (
 )
 
 
-class _Counted(NamedTuple):
+class _TrainableCount(NamedTuple):
     """`n` votes that may teach, of those with a seq above `after` and up to `until`."""
 
     after: int
@@ -73,10 +73,10 @@ class Decisions:
         without an open event has nothing to claim: it is given back with decision_id None and not
         stored. `rule` must not use the store.
         """
-        counted = self._counted_ahead(up_to_seq)
-        with acting(self._database) as (connection, ledger):
+        counted = self._count_before_lock(up_to_seq)
+        with audited_transaction(self._database) as (connection, ledger):
             known_seq = ledger.vote_seq if up_to_seq is None else up_to_seq
-            evidence = self._evidence(
+            evidence = self._build_evidence(
                 connection, known_seq, now, champion, counted, is_replayed=up_to_seq is not None
             )
             if not evidence.open_events and not evidence.held_events:
@@ -92,11 +92,11 @@ class Decisions:
                 return decision
             return self._store(connection, ledger, decision, known_seq)
 
-    def pending(self) -> list[TriggerDecision]:
+    def pending_fires(self) -> list[TriggerDecision]:
         """Fire decisions waiting for a run, oldest first."""
         return self._read(decisions.c.state == "pending")
 
-    def submitted(self) -> list[TriggerDecision]:
+    def submitted_fires(self) -> list[TriggerDecision]:
         """Fire decisions whose run was found and has not been seen to end, oldest first."""
         return self._read(decisions.c.state == "submitted")
 
@@ -106,7 +106,7 @@ class Decisions:
 
         False for an attempt that is not pending or that somebody else is submitting.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             free = or_(decisions.c.leased_until.is_(None), decisions.c.leased_until <= now)
             this = (
                 decisions.c.decision_id == decision_id,
@@ -115,7 +115,7 @@ class Decisions:
             )
             taken = (
                 decisions.update()
-                .where(self._database.mine(decisions), *this, free)
+                .where(self._database.in_project(decisions), *this, free)
                 .values(leased_until=now + lease)
             )
             return connection.execute(taken).rowcount == 1
@@ -125,13 +125,13 @@ class Decisions:
 
     def get(self, decision_id: int) -> TriggerDecision:
         """Raises StoreError for an unknown id."""
-        with self._database.reading() as connection:
-            return _decision(self._row(connection, decision_id))
+        with self._database.read_transaction() as connection:
+            return _build_decision(self._get_row(connection, decision_id))
 
-    def error(self, decision_id: int) -> str | None:
+    def last_error(self, decision_id: int) -> str | None:
         """Why the last attempt failed, where it did."""
-        with self._database.reading() as connection:
-            error: str | None = self._row(connection, decision_id)["error"]
+        with self._database.read_transaction() as connection:
+            error: str | None = self._get_row(connection, decision_id)["error"]
         return error
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
@@ -146,7 +146,7 @@ class Decisions:
                 else {}
             )
 
-        return self._move(decision_id, submit)
+        return self._change_state(decision_id, submit)
 
     def mark_finished(
         self,
@@ -172,7 +172,7 @@ class Decisions:
                 else {"state": "failed", "error": error}
             )
 
-        return self._move(decision_id, finish)
+        return self._change_state(decision_id, finish)
 
     def retry(
         self, decision_id: int, *, max_attempts: int = MAX_ATTEMPTS, attempt: int | None = None
@@ -183,7 +183,7 @@ class Decisions:
         so that two processes that see the same dead run start one new attempt.
         """
 
-        def again(row: RowMapping) -> dict[str, Any]:
+        def retry_or_fail(row: RowMapping) -> dict[str, Any]:
             stale = attempt is not None and attempt != row["attempt"]
             if stale or row["state"] not in ("submitted", "failed"):
                 return {}
@@ -199,15 +199,15 @@ class Decisions:
                 "leased_until": None,
             }
 
-        return self._move(decision_id, again)
+        return self._change_state(decision_id, retry_or_fail)
 
-    def _evidence(
+    def _build_evidence(
         self,
         connection: Connection,
         known_seq: int,
         now: datetime,
         champion: str | None,
-        counted: _Counted,
+        counted: _TrainableCount,
         *,
         is_replayed: bool,
     ) -> TriggerEvidence:
@@ -216,7 +216,7 @@ class Decisions:
             tuple(read_events(connection, self._database, which))
             for which in (drift_events.c.decision_id.is_(None), _is_held(last))
         )
-        mine = self._database.mine(decisions)
+        mine = self._database.in_project(decisions)
         unfinished = (
             select(func.count())
             .select_from(decisions)
@@ -231,7 +231,7 @@ class Decisions:
             if last and not (is_replayed and last.decided_at > now)
             else None,
             # Without events nobody is asked, so nothing is counted.
-            n_new_votes=self._counted_on(connection, counted, last, known_seq).n
+            n_new_votes=self._continue_count(connection, counted, last, known_seq).n
             if open_events or held_events
             else 0,
             max_seq=known_seq,
@@ -241,41 +241,41 @@ class Decisions:
 
     def _last_fire(self, connection: Connection) -> Row[Any] | None:
         fires = select(decisions).where(
-            self._database.mine(decisions), decisions.c.action == "fire"
+            self._database.in_project(decisions), decisions.c.action == "fire"
         )
         return connection.execute(
             fires.order_by(decisions.c.decision_id.desc()).limit(1)
         ).one_or_none()
 
-    def _counted_ahead(self, up_to_seq: int | None) -> _Counted:
+    def _count_before_lock(self, up_to_seq: int | None) -> _TrainableCount:
         """Counted before the lock is taken: of a million votes that takes half a second, in which
         people go on voting.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             last = self._last_fire(connection)
             after = last.max_seq if last else 0
             waiting = select(drift_events.c.event_id).where(
-                self._database.mine(drift_events),
+                self._database.in_project(drift_events),
                 or_(drift_events.c.decision_id.is_(None), _is_held(last)),
             )
             if connection.execute(waiting.limit(1)).one_or_none() is None:
-                return _Counted(after, after, 0)
-            newest = select(func.max(votes.c.seq)).where(self._database.mine(votes))
+                return _TrainableCount(after, after, 0)
+            newest = select(func.max(votes.c.seq)).where(self._database.in_project(votes))
             until = connection.execute(newest).scalar() or 0 if up_to_seq is None else up_to_seq
-            return self._counted_on(connection, _Counted(after, after, 0), last, until)
+            return self._continue_count(connection, _TrainableCount(after, after, 0), last, until)
 
-    def _counted_on(
-        self, connection: Connection, known: _Counted, last: Row[Any] | None, until: int
-    ) -> _Counted:
+    def _continue_count(
+        self, connection: Connection, known: _TrainableCount, last: Row[Any] | None, until: int
+    ) -> _TrainableCount:
         """Votes after the last fire that may teach: no machine's, no skips, none that was
         superseded. What is `known` is not read again.
         """
         after = last.max_seq if last else 0
         if known.after != after:  # somebody fired meanwhile
-            known = _Counted(after, after, 0)
+            known = _TrainableCount(after, after, 0)
         if until <= known.until:
             return known
-        of_range = self._database.mine(votes), votes.c.seq > known.until, votes.c.seq <= until
+        of_range = self._database.in_project(votes), votes.c.seq > known.until, votes.c.seq <= until
         replaced = votes.alias("replaced")
         # Asked from the few that supersede: to look for a successor of each vote takes twice as
         # long.
@@ -284,24 +284,24 @@ class Decisions:
             .select_from(votes)
             .join(
                 replaced,
-                and_(self._database.mine(replaced), replaced.c.vote_id == votes.c.supersedes),
+                and_(self._database.in_project(replaced), replaced.c.vote_id == votes.c.supersedes),
             )
             .where(
                 *of_range,
                 votes.c.supersedes.is_not(None),
                 replaced.c.seq > after,
-                _may_teach(replaced),
+                _is_trainable(replaced),
             )
         )
-        cast = select(func.count()).select_from(votes).where(*of_range, _may_teach(votes))
+        cast = select(func.count()).select_from(votes).where(*of_range, _is_trainable(votes))
         n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
-        return _Counted(after, until, known.n + n_cast - n_gone)
+        return _TrainableCount(after, until, known.n + n_cast - n_gone)
 
     def _store(
         self, connection: Connection, ledger: Ledger, decision: TriggerDecision, known_seq: int
     ) -> TriggerDecision:
         newest = connection.execute(
-            select(func.max(decisions.c.decision_id)).where(self._database.mine(decisions))
+            select(func.max(decisions.c.decision_id)).where(self._database.in_project(decisions))
         ).scalar()
         decision = decision.model_copy(update={"decision_id": (newest or 0) + 1})
         record = json_of(decision, "The retraining decision")
@@ -322,7 +322,7 @@ class Decisions:
             ],
         )
         claimed = drift_events.update().where(
-            self._database.mine(drift_events), drift_events.c.decision_id.is_(None)
+            self._database.in_project(drift_events), drift_events.c.decision_id.is_(None)
         )
         connection.execute(claimed.values(decision_id=decision.decision_id))
         self._link(ledger, decision)
@@ -338,17 +338,17 @@ class Decisions:
             )
         return decision
 
-    def _move(
+    def _change_state(
         self, decision_id: int, change: Callable[[RowMapping], dict[str, Any]]
     ) -> TriggerDecision:
-        with acting(self._database) as (connection, ledger):
-            row = self._row(connection, decision_id)
+        with audited_transaction(self._database) as (connection, ledger):
+            row = self._get_row(connection, decision_id)
             changed = {name: value for name, value in change(row).items() if row[name] != value}
             if not changed:
-                return _decision(row)
-            at = (self._database.mine(decisions), decisions.c.decision_id == decision_id)
+                return _build_decision(row)
+            at = (self._database.in_project(decisions), decisions.c.decision_id == decision_id)
             connection.execute(decisions.update().where(*at).values(changed))
-            moved = _decision(self._row(connection, decision_id))
+            moved = _build_decision(self._get_row(connection, decision_id))
             self._link(ledger, moved)
             return moved
 
@@ -360,9 +360,9 @@ class Decisions:
             digest=decision_digest(decision),
         )
 
-    def _row(self, connection: Connection, decision_id: int) -> RowMapping:
+    def _get_row(self, connection: Connection, decision_id: int) -> RowMapping:
         wanted = select(decisions).where(
-            self._database.mine(decisions), decisions.c.decision_id == decision_id
+            self._database.in_project(decisions), decisions.c.decision_id == decision_id
         )
         row = connection.execute(wanted).mappings().one_or_none()
         if row is None:
@@ -376,11 +376,11 @@ class Decisions:
     def _read(self, *conditions: Any) -> list[TriggerDecision]:
         wanted = (
             select(decisions)
-            .where(self._database.mine(decisions), *conditions)
+            .where(self._database.in_project(decisions), *conditions)
             .order_by(decisions.c.decision_id)
         )
-        with self._database.reading() as connection:
-            return [_decision(row) for row in connection.execute(wanted).mappings()]
+        with self._database.read_transaction() as connection:
+            return [_build_decision(row) for row in connection.execute(wanted).mappings()]
 
 
 def decision_digest(decision: TriggerDecision) -> str:
@@ -392,7 +392,7 @@ def _is_held(last: Row[Any] | None) -> ColumnElement[bool]:
     return drift_events.c.decision_id > (last.decision_id if last else 0)
 
 
-def _may_teach(table: Any) -> ColumnElement[bool]:
+def _is_trainable(table: Any) -> ColumnElement[bool]:
     # What the reward model answered by itself, and what nobody answered, is no reason to train it
     # again.
     return and_(
@@ -400,7 +400,7 @@ def _may_teach(table: Any) -> ColumnElement[bool]:
     )
 
 
-def _decision(row: RowMapping) -> TriggerDecision:
+def _build_decision(row: RowMapping) -> TriggerDecision:
     """The decision as it was taken, in the state it is in now."""
     current = {name: row[name] for name in ("decision_id", "state", "attempt", "run_id")}
     return TriggerDecision.from_json(row["record"]).model_copy(update=current)

@@ -30,16 +30,16 @@ class Detectors:
     def states(self, model_version: str, *, stream: str = "errors") -> dict[str, dict[str, Any]]:
         """Saved states by detector name; empty before the first scan."""
         wanted = select(detector_states.c.detector, detector_states.c.state).where(
-            self._at(model_version, stream)
+            self._is_state_of(model_version, stream)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return {row.detector: json.loads(row.state) for row in connection.execute(wanted)}
 
     def save(self, model_version: str, states: States, *, stream: str = "errors") -> None:
         """Keep states (each a JSON mapping with `last_seq`); one that has read less than the stored
         one is dropped.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             self._save(connection, model_version, states, stream)
 
     def record_scan(
@@ -54,7 +54,7 @@ class Detectors:
 
         Scanning the same rows again, or in two processes at once, adds nothing.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             n_new = insert_events(connection, self._database, events)
             self._save(connection, model_version, states, stream)
         return n_new
@@ -72,7 +72,7 @@ class Detectors:
         """
         later = votes.alias("later")
         superseded = select(literal(1)).where(
-            self._database.mine(later), later.c.supersedes == votes.c.vote_id
+            self._database.in_project(later), later.c.supersedes == votes.c.vote_id
         )
         read = (
             votes.c.seq > seq
@@ -91,12 +91,12 @@ class Detectors:
             .join(
                 predictions,
                 and_(
-                    self._database.mine(predictions),
+                    self._database.in_project(predictions),
                     predictions.c.comparison_id == votes.c.comparison_id,
                 ),
             )
             .where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 read,
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
@@ -106,7 +106,7 @@ class Detectors:
             )
             .order_by(votes.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).all()
         stream = pd.DataFrame.from_records(
             [tuple(row) for row in rows], columns=["seq", "day", "error"]
@@ -116,7 +116,7 @@ class Detectors:
     def _save(
         self, connection: Connection, model_version: str, states: States, stream: str
     ) -> None:
-        at = self._at(model_version, stream)
+        at = self._is_state_of(model_version, stream)
         stored = {
             row.detector: row.last_seq
             for row in connection.execute(select(detector_states).where(at))
@@ -142,9 +142,9 @@ class Detectors:
                     .values(saved)
                 )
 
-    def _at(self, model_version: str, stream: str) -> Any:
+    def _is_state_of(self, model_version: str, stream: str) -> Any:
         return and_(
-            self._database.mine(detector_states),
+            self._database.in_project(detector_states),
             detector_states.c.model_version == model_version,
             detector_states.c.stream == stream,
         )

@@ -35,10 +35,10 @@ from sqlalchemy.pool import NullPool
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import content_hash, utc_now
-from rlhf_pipeline.store.bulk import insert_rows
-from rlhf_pipeline.store.faults import translated
+from rlhf_pipeline.store.bulk_insert import insert_rows
+from rlhf_pipeline.store.faults import translate_errors
 from rlhf_pipeline.store.postgres import IDLE_S, SILENT_S, Watchdog, postgres_engine
-from rlhf_pipeline.store.turns import Turns
+from rlhf_pipeline.store.write_queue import WriteQueue
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class SystemClock:
 
 
 class Database:
-    """One engine seen by one project: `reading` and `writing` transactions and the columns every
+    """One engine seen by one project: `read_transaction` and `write_transaction` transactions and the columns every
     row carries.
 
     Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
@@ -114,47 +114,47 @@ class Database:
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         mark = self.path.with_name(f"{self.path.name}.waiting") if self.path else None
-        self._turns = Turns(mark, busy_timeout_s, self.where)
+        self._turns = WriteQueue(mark, busy_timeout_s, self.where)
         # rows written to a table in bulk, and how many there were when it was last measured
         self._grown: dict[str, int] = {}
         self._measured: dict[str, int] = {}
         if self.is_sqlite:
-            _begin_by_look(self.engine, self._turns, busy_timeout_s)
+            _begin_in_write_queue(self.engine, self._turns, busy_timeout_s)
 
     @property
     def where(self) -> str:
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def read_transaction(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database."""
-        with translated(self.where), self._readers.begin() as connection:
+        with translate_errors(self.where), self._readers.begin() as connection:
             yield connection
 
     @contextmanager
-    def writing(self, *, urgent: bool = False) -> Iterator[Connection]:
+    def write_transaction(self, *, urgent: bool = False) -> Iterator[Connection]:
         """A transaction that holds the project's write lock; commits at the end, keeps nothing
-        after an error. `urgent` as in `Turns`.
+        after an error. `urgent` as in `WriteQueue`.
         """
         # Threads of one process queue before they take a connection: on Postgres each that waits
         # would hold one of the server's.
         with (
-            translated(self.where),
-            self._turns.taken(urgent=urgent),
+            translate_errors(self.where),
+            self._turns.hold_turn(urgent=urgent),
             self._writers.begin() as connection,
         ):
             if not self.is_sqlite:
                 connection.execute(_TAKE_LOCK, {"key": self._lock_key})
             yield connection
-        self._measure_grown()
+        self._analyze_grown_tables()
 
-    def mine(self, table: Table | Any) -> ColumnElement[bool]:
+    def in_project(self, table: Table | Any) -> ColumnElement[bool]:
         """The condition that a row belongs to this project."""
         return and_(
             table.c.organization_id == self.organization, table.c.project_id == self.project
         )
 
-    def owned(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def add_scope(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """`rows` with this project's columns added."""
         return [
             {"organization_id": self.organization, "project_id": self.project, **row}
@@ -164,7 +164,7 @@ class Database:
     def insert(
         self, connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]
     ) -> None:
-        owned = self.owned(rows)
+        owned = self.add_scope(rows)
         if owned:
             insert_rows(connection, table, owned)
         if not self.is_sqlite:
@@ -175,7 +175,7 @@ class Database:
         if self._watchdog is not None:
             self._watchdog.close()
 
-    def courteously(self, batches: Iterable[T]) -> Iterator[T]:
+    def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches, one transaction each: between two of them whoever waits to write is let
         go first.
         """
@@ -184,7 +184,7 @@ class Database:
                 self._turns.give_way(None if self.is_sqlite else self._others_wait)
             yield batch
 
-    def _measure_grown(self) -> None:
+    def _analyze_grown_tables(self) -> None:
         """Have Postgres measure the tables into which this process has written much, again whenever
         it is four times as much.
 
@@ -207,7 +207,7 @@ class Database:
 
     def _others_wait(self) -> bool:
         """Whether another process holds or awaits the project's lock on Postgres."""
-        with self.reading() as connection:
+        with self.read_transaction() as connection:
             return bool(
                 connection.execute(
                     _LOCKED, {"high": self._lock_key >> 32, "low": self._lock_key & 0xFFFFFFFF}
@@ -324,8 +324,8 @@ def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engi
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
 
-def _begin_by_look(engine: Engine, turns: Turns, busy_timeout_s: float) -> None:
-    """SQLite transactions begin here: writers look for their turn themselves, see `turns`."""
+def _begin_in_write_queue(engine: Engine, turns: WriteQueue, busy_timeout_s: float) -> None:
+    """SQLite transactions begin here: writers look for their turn themselves, see `write_queue`."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -345,7 +345,7 @@ def _begin_by_look(engine: Engine, turns: Turns, busy_timeout_s: float) -> None:
 
         driver.execute("PRAGMA busy_timeout=0")
         try:
-            has_begun = turns.tried(could_begin)
+            has_begun = turns.retry_until_begun(could_begin)
         finally:
             driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
         if not has_begun:

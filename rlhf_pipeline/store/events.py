@@ -24,11 +24,11 @@ class Events:
         """Store the events that are new; their number."""
         n_new = 0
         for batch in batches(events, MAX_ROWS):
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 n_new += insert_events(connection, self._database, batch)
         return n_new
 
-    def open(self) -> list[DriftEvent]:
+    def find_open(self) -> list[DriftEvent]:
         """Events no decision has claimed."""
         return self._read(drift_events.c.decision_id.is_(None))
 
@@ -39,7 +39,7 @@ class Events:
         return self._read(drift_events.c.model_version == label)
 
     def _read(self, condition: ColumnElement[bool]) -> list[DriftEvent]:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return read_events(connection, self._database, condition)
 
 
@@ -49,7 +49,7 @@ def read_events(
     """Events that meet the condition, by seq."""
     wanted = (
         select(drift_events.c.record)
-        .where(database.mine(drift_events), condition)
+        .where(database.in_project(drift_events), condition)
         .order_by(*IN_ORDER)
     )
     return [DriftEvent.from_json(text) for text in connection.execute(wanted).scalars()]
@@ -61,7 +61,7 @@ def insert_events(connection: Connection, database: Database, events: Sequence[D
     """
     ids = [event.event_id for event in events]
     stored = select(drift_events.c.event_id).where(
-        database.mine(drift_events), drift_events.c.event_id.in_(ids)
+        database.in_project(drift_events), drift_events.c.event_id.in_(ids)
     )
     known = set(connection.execute(stored).scalars())
     new = {event.event_id: event for event in reversed(events) if event.event_id not in known}

@@ -165,7 +165,7 @@ CURES: tuple[tuple[str, str], ...] = (
 
 
 @contextmanager
-def translated(where: str) -> Iterator[None]:
+def translate_errors(where: str) -> Iterator[None]:
     """Turn every database error inside into a StoreError that names `where`, the cause and the
     cure.
     """

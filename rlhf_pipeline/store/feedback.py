@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from rlhf_pipeline.records import AnnotatorKind, Choice, Feedback, NewFeedback, NewVote, content_id
-from rlhf_pipeline.store.audit import FEEDBACK_ADD, acting, row_digest, rows_digest
-from rlhf_pipeline.store.casting import cast_votes, seal
+from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest, rows_digest
+from rlhf_pipeline.store.casting import cast_votes, hash_vote
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, feedback
@@ -47,18 +47,20 @@ class FeedbackEntries:
         """
         said_by = new.author or created_by
         now = self._database.clock.now().astimezone(UTC)
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             last = (
                 connection.execute(
-                    select(func.max(feedback.c.feedback_id)).where(self._database.mine(feedback))
+                    select(func.max(feedback.c.feedback_id)).where(
+                        self._database.in_project(feedback)
+                    )
                 ).scalar()
                 or 0
             )
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
-                comparison = self._known(connection, new, said_by)
+                comparison = self._find_earlier_correction(connection, new, said_by)
                 if comparison is None:
-                    comparison = self._comparison(connection, new, said_by)
+                    comparison = self._build_comparison(connection, new, said_by)
                     self._database.insert(connection, comparisons, [comparison])
                     ledger.append(
                         actor=created_by,
@@ -78,7 +80,9 @@ class FeedbackEntries:
                     origin="api",
                     idempotency_key=f"feedback/{last + 1}",
                 )
-                vote_id = cast_votes(connection, ledger, self._database, [seal(vote)])[0]["vote_id"]
+                vote_id = cast_votes(connection, ledger, self._database, [hash_vote(vote)])[0][
+                    "vote_id"
+                ]
             row = {
                 "feedback_id": last + 1,
                 "kind": new.kind,
@@ -117,7 +121,7 @@ class FeedbackEntries:
     ) -> list[Feedback]:
         """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`:
         a user who may vote; then without others' corrections of what they have not judged."""
-        conditions = [self._database.mine(feedback)]
+        conditions = [self._database.in_project(feedback)]
         for column, value in (
             (feedback.c.kind, kind),
             (feedback.c.session_id, session_id),
@@ -125,13 +129,13 @@ class FeedbackEntries:
         ):
             if value is not None:
                 conditions.append(column == value)
-        conditions += self._only_visible(seen_by)
+        conditions += self._visibility_conditions(seen_by)
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
         wanted = (
             select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).mappings().all()
         return [
             Feedback(
@@ -150,27 +154,27 @@ class FeedbackEntries:
             for row in rows
         ]
 
-    def counts(self, *, seen_by: str | None = None) -> dict[str, int]:
+    def count_by_kind(self, *, seen_by: str | None = None) -> dict[str, int]:
         """By kind; `seen_by` as `page`."""
-        among = self._database.mine(feedback), *self._only_visible(seen_by)
+        among = self._database.in_project(feedback), *self._visibility_conditions(seen_by)
         wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return {row[0]: row[1] for row in connection.execute(wanted)}
 
-    def _only_visible(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
+    def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
         """A correction is its author's vote, so it is visible as that vote is."""
         if seen_by is None:
             return ()
         judged = has_judged(self._database, seen_by, feedback.c.comparison_id)
         return (or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged),)
 
-    def _known(
+    def _find_earlier_correction(
         self, connection: Connection, new: NewFeedback, said_by: str
     ) -> dict[str, Any] | None:
         """The comparison that the same correction by the same author became before."""
         a, b = comparisons.c.completion_a, comparisons.c.completion_b
         same = select(comparisons).where(
-            self._database.mine(comparisons),
+            self._database.in_project(comparisons),
             comparisons.c.pair_key
             == pair_key(str(new.prompt), str(new.completion), str(new.correction)),
             comparisons.c.source == CORRECTION,
@@ -195,7 +199,9 @@ class FeedbackEntries:
         )
         return None if known is None else dict(known)
 
-    def _comparison(self, connection: Connection, new: NewFeedback, said_by: str) -> dict[str, Any]:
+    def _build_comparison(
+        self, connection: Connection, new: NewFeedback, said_by: str
+    ) -> dict[str, Any]:
         """Id, side and place are drawn: whoever could tell which comparisons are corrections, as
         from an id that follows from the texts, would else know which text their authors
         preferred."""
@@ -213,7 +219,7 @@ class FeedbackEntries:
         )
         last = (
             select(comparisons.c.position)
-            .where(self._database.mine(comparisons), comparisons.c.day <= day)
+            .where(self._database.in_project(comparisons), comparisons.c.day <= day)
             .order_by(*place)
             .limit(1)
         )
@@ -249,11 +255,11 @@ class FeedbackEntries:
             "source": CORRECTION,
             "pair_key": pair_key(prompt, completion, correction),
             "written_by": said_by,
-            **_unsaid(),
+            **_null_fields(),
         }
 
 
-def _unsaid(
+def _null_fields(
     names: Sequence[str] = ("source_pair_id", "split_group", "split", "gold", "flag"),
 ) -> dict[str, None]:
     return dict.fromkeys(names)

@@ -40,7 +40,7 @@ class FileHashes:
         self._database = database
 
     @contextmanager
-    def replacing(self, contents: Mapping[str, bytes]) -> Iterator[None]:
+    def record_replacement(self, contents: Mapping[str, bytes]) -> Iterator[None]:
         """Accept the old and the new content of these files while the block runs, and the new one
         alone once it ends.
 
@@ -61,7 +61,7 @@ class FileHashes:
         for batch in batches(hashes.items(), MAX_ROWS):
             self._settle([{"a_path": path, "a_sha256": sha256} for path, sha256 in batch], began_at)
 
-    def changed(self, contents: Mapping[str, bytes]) -> list[str]:
+    def find_changed(self, contents: Mapping[str, bytes]) -> list[str]:
         """Those of the paths whose content is none that was recorded."""
         accepted = defaultdict(set)
         for batch in batches(contents, MAX_ROWS):
@@ -82,15 +82,15 @@ class FileHashes:
         they hold.
         """
         for batch in batches(paths, MAX_ROWS):
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 connection.execute(
-                    files.delete().where(self._database.mine(files), files.c.path.in_(batch))
+                    files.delete().where(self._database.in_project(files), files.c.path.in_(batch))
                 )
 
     def _expect(self, rows: Sequence[dict[str, Any]]) -> None:
         same = [{"a_path": row["path"], "a_sha256": row["sha256"]} for row in rows]
-        with self._database.writing() as connection:
-            connection.execute(files.delete().where(self._is_this()), same)
+        with self._database.write_transaction() as connection:
+            connection.execute(files.delete().where(self._is_recorded()), same)
             self._database.insert(connection, files, [{**row, "state": "pending"} for row in rows])
 
     def _settle(self, rows: Sequence[dict[str, str]], began_at: datetime) -> None:
@@ -105,17 +105,19 @@ class FileHashes:
             files.c.written_at < began_at - LONGEST_WRITE,
             files.c.written_at > began_at + LONGEST_WRITE,
         )
-        of_path = and_(self._database.mine(files), files.c.path == bindparam("a_path"))
-        with self._database.writing() as connection:
+        of_path = and_(self._database.in_project(files), files.c.path == bindparam("a_path"))
+        with self._database.write_transaction() as connection:
             connection.execute(
                 files.delete().where(of_path, files.c.sha256 != bindparam("a_sha256"), is_past),
                 rows,
             )
-            connection.execute(files.update().where(self._is_this()).values(state="written"), rows)
+            connection.execute(
+                files.update().where(self._is_recorded()).values(state="written"), rows
+            )
 
-    def _is_this(self) -> ColumnElement[bool]:
+    def _is_recorded(self) -> ColumnElement[bool]:
         return and_(
-            self._database.mine(files),
+            self._database.in_project(files),
             files.c.path == bindparam("a_path"),
             files.c.sha256 == bindparam("a_sha256"),
         )
@@ -123,10 +125,12 @@ class FileHashes:
     def _read(self, *conditions: ColumnElement[bool]) -> list[RecordedFile]:
         columns = [files.c[name] for name in RecordedFile.model_fields]
         order = (files.c.path, files.c.written_at.desc())
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = (
                 connection.execute(
-                    select(*columns).where(self._database.mine(files), *conditions).order_by(*order)
+                    select(*columns)
+                    .where(self._database.in_project(files), *conditions)
+                    .order_by(*order)
                 )
                 .mappings()
                 .all()

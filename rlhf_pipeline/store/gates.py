@@ -3,7 +3,7 @@
 from sqlalchemy import func, select
 
 from rlhf_pipeline.records import GateDecision, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import gates
@@ -20,10 +20,10 @@ class Gates:
         in it.
         """
         text = json_of(decision, f"Gate decision on {decision.candidate}")
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             last = (
                 connection.execute(
-                    select(func.max(gates.c.gate_id)).where(self._database.mine(gates))
+                    select(func.max(gates.c.gate_id)).where(self._database.in_project(gates))
                 ).scalar()
                 or 0
             )
@@ -44,6 +44,8 @@ class Gates:
 
     def all(self) -> list[GateDecision]:
         """Oldest first."""
-        wanted = select(gates.c.record).where(self._database.mine(gates)).order_by(gates.c.gate_id)
-        with self._database.reading() as connection:
+        wanted = (
+            select(gates.c.record).where(self._database.in_project(gates)).order_by(gates.c.gate_id)
+        )
+        with self._database.read_transaction() as connection:
             return [GateDecision.from_json(text) for text in connection.execute(wanted).scalars()]

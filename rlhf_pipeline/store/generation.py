@@ -16,17 +16,17 @@ from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, t
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import (
-    LOOKS,
+    NO_CALLS_SUFFIX,
     RENEW_S,
     WRITE_AGAIN_S,
     Attempt,
     Budget,
+    BudgetShortfall,
     Claim,
     Lane,
-    OverBudget,
-    Settled,
+    LedgerSettlement,
+    LedgerTransaction,
     Spending,
-    Turn,
     WorkItem,
 )
 from rlhf_pipeline.store.completions_cache import CompletionsCache
@@ -98,32 +98,32 @@ class GenerationLedger:
     ) -> None:
         is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
         if has_ended:
-            is_failed = and_(self._run(items, run_id), items.c.state == "failed")
+            is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed")
             # It keeps the time it failed at: attempts from then on count against it, those before
             # no more.
-            for _ in self._piecemeal(
+            for _ in self._update_in_batches(
                 is_failed,
                 {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0},
             ):
                 pass
             # not before: who is killed in between opens the rest the next time
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 connection.execute(
-                    update(runs).where(self._run(runs, run_id)).values(ended_at=None)
+                    update(runs).where(self._is_of_run(runs, run_id)).values(ended_at=None)
                 )
-        for batch in self._database.courteously(batches(items_, MAX_ROWS)):
-            missing = self._renewed_terms(run_id, batch) if is_known else batch
+        for batch in self._database.with_backoff(batches(items_, MAX_ROWS)):
+            missing = self._update_known_items(run_id, batch) if is_known else batch
             if missing:
-                self._note(run_id, missing)
+                self._insert_items(run_id, missing)
 
     def _begin(
         self, run_id: str, n_items: int, asset: str, record: str, origin: str | None
     ) -> tuple[bool, bool]:
         """Whether the run was begun before, and whether it ended."""
         now = self._database.clock.now()
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             held = connection.execute(
-                select(runs.c.ended_at).where(self._run(runs, run_id))
+                select(runs.c.ended_at).where(self._is_of_run(runs, run_id))
             ).one_or_none()
             if held is None:
                 row = {
@@ -138,17 +138,17 @@ class GenerationLedger:
                 )
                 return False, False
             again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": held.ended_at}
-            connection.execute(update(runs).where(self._run(runs, run_id)).values(again))
+            connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(again))
         return True, held.ended_at is not None
 
-    def _renewed_terms(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
+    def _update_known_items(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
         """Those of a batch that are not noted yet. What is and may be called for holds back what a
         call costs at the prices of now.
         """
         wanted = select(items.c.item_no, items.c.state, items.c.reserved).where(
-            self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
+            self._is_of_run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             there = {row.item_no: row for row in connection.execute(wanted)}
         noted = [item for item in batch if item.item_no in there]
         changed = [
@@ -162,8 +162,8 @@ class GenerationLedger:
             or (row.state == "leased" and item.reserve > row.reserved)
         ]
         if changed:
-            at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
-            with self._database.writing() as connection:
+            at = and_(self._is_of_run(items, run_id), items.c.item_no == bindparam("b_item"))
+            with self._database.write_transaction() as connection:
                 connection.execute(
                     update(items).where(at).values(reserved=bindparam("b_reserved")), changed
                 )
@@ -172,16 +172,17 @@ class GenerationLedger:
         )
         return [item for item in batch if item.item_no not in there]
 
-    def _note(self, run_id: str, batch: Sequence[WorkItem]) -> None:
+    def _insert_items(self, run_id: str, batch: Sequence[WorkItem]) -> None:
         now = self._database.clock.now()
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             at = and_(
-                self._run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
+                self._is_of_run(items, run_id),
+                items.c.item_no.in_([item.item_no for item in batch]),
             )
             # by another process that begins the same run
             there = set(connection.execute(select(items.c.item_no).where(at)).scalars())
             batch = [item for item in batch if item.item_no not in there]
-            have = self._cache.hit(connection, [item.cache_key for item in batch])
+            have = self._cache.find_hits(connection, [item.cache_key for item in batch])
             rows = [
                 {
                     "run_id": run_id,
@@ -211,23 +212,23 @@ class GenerationLedger:
             self._database.insert(connection, items, rows)
 
     def end(self, run_id: str) -> None:
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             # and waits for nothing
             ended = {**dict.fromkeys(ENDS), "ended_at": self._database.clock.now()}
-            connection.execute(update(runs).where(self._run(runs, run_id)).values(ended))
+            connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(ended))
 
-    def park(self, run_id: str, until: datetime, why: str) -> None:
-        with self._database.writing() as connection:
+    def pause(self, run_id: str, until: datetime, why: str) -> None:
+        with self._database.write_transaction() as connection:
             connection.execute(
                 update(runs)
-                .where(self._run(runs, run_id))
+                .where(self._is_of_run(runs, run_id))
                 .values(parked_until=until, parked_why=why)
             )
 
     # --- a turn
     # ----------------------------------------------------------------------------------------------------------------------
 
-    def turn(
+    def settle_and_claim(
         self,
         run_id: str,
         owner: str,
@@ -236,23 +237,25 @@ class GenerationLedger:
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
-    ) -> Turn:
+    ) -> LedgerTransaction:
         """See the protocol. Raises StoreError where the database refuses: then nothing of the turn
         was kept.
         """
         now = self._database.clock.now()
         late: list[int] = []
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             for batch in batches(attempts, MAX_ROWS):
                 late += self._settle(connection, run_id, owner, batch, now)
-            self._keep_leases(connection, owner, now, is_dead)
+            self._renew_leases(connection, owner, now, is_dead)
             claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
             found = {lane: len(mine) for lane, mine in claimed.items()}
             if not wanted or (
                 any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())
             ):
-                return Turn(claimed, hits, over, late=late)
-            mine = and_(self._run(items, run_id), or_(*(_of_lane(lane) for lane in wanted)))
+                return LedgerTransaction(claimed, hits, over, late=late)
+            mine = and_(
+                self._is_of_run(items, run_id), or_(*(_is_of_lane(lane) for lane in wanted))
+            )
             left = select(func.count(), func.min(items.c.not_before)).where(
                 mine, items.c.state == "open"
             )
@@ -262,7 +265,9 @@ class GenerationLedger:
             )
             n_leased = connection.execute(others).scalar_one()
         due_s = None if due is None else max(0.0, (due - now).total_seconds())
-        return Turn(claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s, late=late)
+        return LedgerTransaction(
+            claimed, hits, over, n_open=n_open, n_leased=n_leased, due_s=due_s, late=late
+        )
 
     def _settle(
         self,
@@ -276,7 +281,7 @@ class GenerationLedger:
         failure does not count.
         """
         wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
-            self._run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
+            self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
         held = {row.item_no: row for row in connection.execute(wanted)}
         tried = {item_no: row.n_attempts for item_no, row in held.items()}
@@ -285,12 +290,12 @@ class GenerationLedger:
         for attempt in attempts:
             row = held[attempt.item_no]
             tried[attempt.item_no] += 1
-            rows.append(_call(run_id, attempt, tried[attempt.item_no]))
+            rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # A lease that ended was another's to call for meanwhile. A text is taken all the same;
             # a failure is not.
             is_mine = row.state == "leased" and row.owner == owner
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
-            changes.append(_change(attempt, tried[attempt.item_no], now) if counts else {})
+            changes.append(_item_update(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
         self._cache.put(
@@ -309,11 +314,11 @@ class GenerationLedger:
                     bindparam("settled", type_=items.c.settled_at.type), items.c.settled_at
                 ),
             }
-            at = and_(self._run(items, run_id), items.c.item_no == bindparam("b_item"))
+            at = and_(self._is_of_run(items, run_id), items.c.item_no == bindparam("b_item"))
             connection.execute(update(items).where(at).values(values), settled)
         late = [a.item_no for change, a in zip(changes, attempts, strict=True) if not change]
         if late:
-            at = and_(self._run(items, run_id), items.c.item_no.in_(late))
+            at = and_(self._is_of_run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
         return [
             a.item_no
@@ -339,7 +344,7 @@ class GenerationLedger:
         day = now.date().isoformat()
         for (provider, model), sums in by_lane.items():
             at = and_(
-                self._run(spending, run_id),
+                self._is_of_run(spending, run_id),
                 spending.c.day == day,
                 spending.c.provider == provider,
                 spending.c.model == model,
@@ -349,7 +354,7 @@ class GenerationLedger:
             )
             if added.rowcount == 0:
                 asset = connection.execute(
-                    select(runs.c.asset).where(self._run(runs, run_id))
+                    select(runs.c.asset).where(self._is_of_run(runs, run_id))
                 ).scalar_one()
                 row = {
                     "run_id": run_id,
@@ -361,7 +366,7 @@ class GenerationLedger:
                 }
                 self._database.insert(connection, spending, [row])
 
-    def _keep_leases(
+    def _renew_leases(
         self, connection: Connection, owner: str, now: datetime, is_dead: Callable[[str], bool]
     ) -> None:
         """Renew the owner's and take back those of the dead, of every run: they hold money back,
@@ -371,7 +376,9 @@ class GenerationLedger:
         if before is not None and abs(now - before) < self._lease / 4:
             return
         self._renewed[owner] = now
-        mine = and_(self._database.mine(items), items.c.state == "leased", items.c.owner == owner)
+        mine = and_(
+            self._database.in_project(items), items.c.state == "leased", items.c.owner == owner
+        )
         connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
         columns = (
             "run_id",
@@ -385,7 +392,7 @@ class GenerationLedger:
             "n_attempts",
         )
         others = select(*(items.c[name] for name in columns)).where(
-            self._database.mine(items), items.c.state == "leased", items.c.owner != owner
+            self._database.in_project(items), items.c.state == "leased", items.c.owner != owner
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
@@ -401,26 +408,26 @@ class GenerationLedger:
         for row in ended[:MAX_ROWS]:
             lost.setdefault(row.run_id, []).append(row)
         for run_id, gone in lost.items():
-            self._lose(connection, run_id, gone, now)
+            self._record_lost_calls(connection, run_id, gone, now)
 
-    def _lose(
+    def _record_lost_calls(
         self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime
     ) -> None:
         """Calls that nobody will tell the end of: perhaps made, perhaps billed, at worst for all
         that was reserved.
         """
-        looked = [row.item_no for row in gone if row.owner.endswith(LOOKS)]
+        looked = [row.item_no for row in gone if row.owner.endswith(NO_CALLS_SUFFIX)]
         if looked:
             connection.execute(
                 update(items)
-                .where(self._run(items, run_id), items.c.item_no.in_(looked))
+                .where(self._is_of_run(items, run_id), items.c.item_no.in_(looked))
                 .values(RELEASED)
             )
-        gone = [row for row in gone if not row.owner.endswith(LOOKS)]
+        gone = [row for row in gone if not row.owner.endswith(NO_CALLS_SUFFIX)]
         if not gone:
             return
         rows = [
-            _blank(run_id, row.item_no, row.n_attempts + 1, row.provider, row.model, now)
+            _empty_call(run_id, row.item_no, row.n_attempts + 1, row.provider, row.model, now)
             | {
                 "outcome": "lost",
                 "kind": "lost",
@@ -433,7 +440,9 @@ class GenerationLedger:
         ]
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
-        at = and_(self._run(items, run_id), items.c.item_no.in_([row.item_no for row in gone]))
+        at = and_(
+            self._is_of_run(items, run_id), items.c.item_no.in_([row.item_no for row in gone])
+        )
         connection.execute(
             update(items).where(at).values(**RELEASED, n_attempts=items.c.n_attempts + 1)
         )
@@ -449,10 +458,10 @@ class GenerationLedger:
         wanted: Mapping[Lane, int],
         budget: Budget,
         now: datetime,
-    ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, OverBudget]]:
+    ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, BudgetShortfall]]:
         claimed: dict[Lane, list[Claim]] = {}
         hits: list[int] = []
-        over: dict[Lane, OverBudget] = {}
+        over: dict[Lane, BudgetShortfall] = {}
         for lane, n in wanted.items():
             mine: list[Claim] = []
             while len(mine) < n:
@@ -478,13 +487,13 @@ class GenerationLedger:
         n: int,
         budget: Budget,
         now: datetime,
-    ) -> tuple[list[Claim], list[int], OverBudget | None]:
+    ) -> tuple[list[Claim], list[int], BudgetShortfall | None]:
         """Up to n items that are due, whose key nobody is asking for, and that the budget bears;
         those the cache answers instead.
         """
         twin = items.alias("twin")
         asked_for = exists().where(
-            self._database.mine(twin),
+            self._database.in_project(twin),
             twin.c.state == "leased",
             twin.c.cache_key == items.c.cache_key,
         )
@@ -496,21 +505,21 @@ class GenerationLedger:
         names = ("item_no", "cache_key", "reserved", "n_attempts", "n_faults", "settled_at")
         wanted = (
             select(*(items.c[name] for name in names))
-            .where(self._lane(run_id, lane), items.c.state == "open", is_due, ~asked_for)
+            .where(self._is_of_run_lane(run_id, lane), items.c.state == "open", is_due, ~asked_for)
             .order_by(items.c.position)
             .limit(n)
         )
-        rooms = self._rooms(connection, run_id, lane, budget, now)
+        rooms = self._remaining_budgets(connection, run_id, lane, budget, now)
         room = min((left for left, _ in rooms), default=None)
         rows = connection.execute(
             wanted if room is None else wanted.where(items.c.reserved <= room)
         ).all()
-        have = self._hits(connection, rows)
+        have = self._find_hits(connection, rows)
         excess = None
         # what does not fit is asked of the cache too, before it is given up
         if room is not None and len(rows) < n:
             too_much = connection.execute(wanted.where(items.c.reserved > room)).all()
-            have |= self._hits(connection, too_much)
+            have |= self._find_hits(connection, too_much)
             excess = min((over for _, over in rooms), key=lambda over: over.left)
             if all(row.cache_key in have or row.reserved <= excess.left for row in too_much):
                 excess = None  # it may fit yet
@@ -527,7 +536,7 @@ class GenerationLedger:
         for batch in batches(answered, MAX_PARAMETERS):
             connection.execute(
                 update(items)
-                .where(self._run(items, run_id), items.c.item_no.in_(batch))
+                .where(self._is_of_run(items, run_id), items.c.item_no.in_(batch))
                 .values(done)
             )
         # of equal keys the first is called for
@@ -546,10 +555,10 @@ class GenerationLedger:
         for batch in batches([row.item_no for row in taken], MAX_PARAMETERS):
             connection.execute(
                 update(items)
-                .where(self._run(items, run_id), items.c.item_no.in_(batch))
+                .where(self._is_of_run(items, run_id), items.c.item_no.in_(batch))
                 .values(lease)
             )
-        before = self._tried_before(connection, run_id, taken)
+        before = self._count_earlier_attempts(connection, run_id, taken)
         return (
             [
                 Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0))
@@ -559,10 +568,10 @@ class GenerationLedger:
             excess,
         )
 
-    def _hits(self, connection: Connection, rows: Sequence[Any]) -> set[str]:
-        return self._cache.hit(connection, [row.cache_key for row in rows])
+    def _find_hits(self, connection: Connection, rows: Sequence[Any]) -> set[str]:
+        return self._cache.find_hits(connection, [row.cache_key for row in rows])
 
-    def _tried_before(
+    def _count_earlier_attempts(
         self, connection: Connection, run_id: str, rows: Sequence[Any]
     ) -> dict[int, int]:
         """Attempts of items that failed for good once, up to then: the run was started again
@@ -572,10 +581,10 @@ class GenerationLedger:
         found: dict[int, int] = {}
         for batch in batches(failed, MAX_PARAMETERS):
             joined = calls.join(
-                items, and_(self._run(items, run_id), items.c.item_no == calls.c.item_no)
+                items, and_(self._is_of_run(items, run_id), items.c.item_no == calls.c.item_no)
             )
             at = and_(
-                self._run(calls, run_id),
+                self._is_of_run(calls, run_id),
                 calls.c.item_no.in_(batch),
                 calls.c.started_at <= items.c.settled_at,
             )
@@ -588,9 +597,9 @@ class GenerationLedger:
             found |= {item_no: n for item_no, n in connection.execute(asked)}
         return found
 
-    def _rooms(
+    def _remaining_budgets(
         self, connection: Connection, run_id: str, lane: Lane, budget: Budget, now: datetime
-    ) -> list[tuple[int, OverBudget]]:
+    ) -> list[tuple[int, BudgetShortfall]]:
         """Of each budget what is left beside all that is under way, and what would be if that came
         to nothing.
         """
@@ -609,27 +618,27 @@ class GenerationLedger:
                 items.c.provider == lane[0],
             ),
         )
-        rooms: list[tuple[int, OverBudget]] = []
+        rooms: list[tuple[int, BudgetShortfall]] = []
         for name, most, is_spent, is_reserved in scopes:
             if most is None:
                 continue
             paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(
-                self._database.mine(spending), is_spent
+                self._database.in_project(spending), is_spent
             )
             under_way = select(func.sum(items.c.reserved)).where(
-                self._database.mine(items), items.c.state == "leased", is_reserved
+                self._database.in_project(items), items.c.state == "leased", is_reserved
             )
             spent, reserved = (
                 int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
             )
             why = (
-                f"the budget of {name} ({_money(most)}) has {_money(max(0, most - spent))} "
+                f"the budget of {name} ({_format_money(most)}) has {_format_money(max(0, most - spent))} "
                 "left; a call for this may cost more"
             )
-            rooms.append((most - spent - reserved, OverBudget(most - spent, why)))
+            rooms.append((most - spent - reserved, BudgetShortfall(most - spent, why)))
         return rooms
 
-    def stop(
+    def fail_open(
         self,
         run_id: str,
         lane: Lane,
@@ -640,7 +649,7 @@ class GenerationLedger:
         above: int | None = None,
     ) -> Iterator[int]:
         is_open = and_(
-            self._lane(run_id, lane),
+            self._is_of_run_lane(run_id, lane),
             items.c.state == "open",
             true() if above is None else items.c.reserved > above,
         )
@@ -651,19 +660,21 @@ class GenerationLedger:
             "not_before": None,
             "settled_at": self._database.clock.now(),
         }
-        return self._piecemeal(is_open, failed, items_, but_cached=above is not None)
+        return self._update_in_batches(is_open, failed, items_, but_cached=above is not None)
 
     def release(self, run_id: str, owner: str, items_: Sequence[int] | None = None) -> None:
-        at = and_(self._run(items, run_id), items.c.state == "leased", items.c.owner == owner)
-        for _ in self._piecemeal(at, RELEASED, items_):
+        at = and_(self._is_of_run(items, run_id), items.c.state == "leased", items.c.owner == owner)
+        for _ in self._update_in_batches(at, RELEASED, items_):
             pass
 
     def reopen(self, run_id: str, items_: Sequence[int]) -> None:
-        at = and_(self._run(items, run_id), items.c.state == "succeeded")
-        for _ in self._piecemeal(at, {"state": "open", "is_cached": False, "n_faults": 0}, items_):
+        at = and_(self._is_of_run(items, run_id), items.c.state == "succeeded")
+        for _ in self._update_in_batches(
+            at, {"state": "open", "is_cached": False, "n_faults": 0}, items_
+        ):
             pass
 
-    def _piecemeal(
+    def _update_in_batches(
         self,
         at: ColumnElement[bool],
         values: Mapping[str, Any],
@@ -678,7 +689,7 @@ class GenerationLedger:
             (None for _ in count()) if items_ is None else iter(batches(items_, MAX_ROWS))
         )
         last = -1
-        for batch in self._database.courteously(some):
+        for batch in self._database.with_backoff(some):
             which = at if batch is None else and_(at, items.c.item_no.in_(batch))
             wanted = (
                 select(items.c.run_id, items.c.item_no, items.c.cache_key)
@@ -688,12 +699,14 @@ class GenerationLedger:
             if batch is None and but_cached:
                 # what is left as it is comes but once
                 wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 found = connection.execute(wanted).all()
-                have = self._hits(connection, found) if but_cached else set()
+                have = self._find_hits(connection, found) if but_cached else set()
                 changed = [row.item_no for row in found if row.cache_key not in have]
                 if changed:
-                    these = and_(self._run(items, found[0].run_id), items.c.item_no.in_(changed))
+                    these = and_(
+                        self._is_of_run(items, found[0].run_id), items.c.item_no.in_(changed)
+                    )
                     connection.execute(update(items).where(these).values(values))
             yield from changed
             if batch is None and len(found) < MAX_ROWS:
@@ -703,16 +716,16 @@ class GenerationLedger:
     # --- what is known
     # ---------------------------------------------------------------------------------------------------------------
 
-    def settled(self, run_id: str) -> Iterator[Settled]:
-        columns = [items.c[name] for name in Settled.__dataclass_fields__]
+    def item_states(self, run_id: str) -> Iterator[LedgerSettlement]:
+        columns = [items.c[name] for name in LedgerSettlement.__dataclass_fields__]
         last = -1
         while True:  # in pages: whoever reads may take long, and nobody waits for them
-            at = and_(self._run(items, run_id), items.c.item_no > last)
-            with self._database.reading() as connection:
+            at = and_(self._is_of_run(items, run_id), items.c.item_no > last)
+            with self._database.read_transaction() as connection:
                 rows = connection.execute(
                     select(*columns).where(at).order_by(items.c.item_no).limit(PAGE)
                 ).all()
-            yield from (Settled(*row) for row in rows)
+            yield from (LedgerSettlement(*row) for row in rows)
             if len(rows) < PAGE:
                 return
             last = rows[-1].item_no
@@ -720,31 +733,31 @@ class GenerationLedger:
     def results(self, keys: Sequence[str]) -> dict[str, str]:
         return self._cache.get_many(keys)
 
-    def spent(self, run_id: str) -> dict[Lane, Spending]:
-        with self._database.reading() as connection:
+    def spending(self, run_id: str) -> dict[Lane, Spending]:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(
-                select(spending.c.provider, spending.c.model, *_sums())
-                .where(self._run(spending, run_id))
+                select(spending.c.provider, spending.c.model, *_sum_columns())
+                .where(self._is_of_run(spending, run_id))
                 .group_by(spending.c.provider, spending.c.model)
             )
             return {(row[0], row[1]): Spending(*map(int, row[2:])) for row in rows}
 
-    def totals(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
+    def sum_spending(self, *by: str) -> list[tuple[tuple[str, ...], Spending]]:
         """Of the project, by any of `asset`, `provider`, `model`, `run_id` and `day`."""
         columns = [spending.c[name] for name in by]
         asked = (
-            select(*columns, *_sums())
-            .where(self._database.mine(spending))
+            select(*columns, *_sum_columns())
+            .where(self._database.in_project(spending))
             .group_by(*columns)
             .order_by(*columns)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
                 (tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :])))
                 for row in connection.execute(asked)
             ]
 
-    def calls(self, run_id: str) -> Iterable[dict[str, Any]]:
+    def read_calls(self, run_id: str) -> Iterable[dict[str, Any]]:
         """Every call of a run with its item, in order: what a log holds."""
         told = [c for c in calls.c if c.name not in ("organization_id", "project_id")]
         more = [items.c[name] for name in ("prompt_id", "sample_index", "params", "cache_key")]
@@ -758,23 +771,26 @@ class GenerationLedger:
         asked = (
             select(*told, *more)
             .select_from(joined)
-            .where(self._run(calls, run_id))
+            .where(self._is_of_run(calls, run_id))
             .order_by(calls.c.item_no, calls.c.attempt_no)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for row in connection.execute(asked).mappings():
                 yield dict(row)
 
-    def parked(self) -> list[RunRow]:
+    def paused_runs(self) -> list[RunRow]:
         """Runs that wait for a provider, the one that may go on first in front."""
-        return sorted(self.runs(is_parked=True), key=lambda run: run.parked_until or run.started_at)
+        return sorted(
+            self.list_runs(is_parked=True), key=lambda run: run.parked_until or run.started_at
+        )
 
-    def runs(self, *, is_parked: bool = False) -> list[RunRow]:
+    def list_runs(self, *, is_parked: bool = False) -> list[RunRow]:
         """Newest first."""
         which = and_(
-            self._database.mine(runs), runs.c.parked_until.is_not(None) if is_parked else true()
+            self._database.in_project(runs),
+            runs.c.parked_until.is_not(None) if is_parked else true(),
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(
                 select(runs).where(which).order_by(runs.c.started_at.desc())
             ).all()
@@ -782,15 +798,15 @@ class GenerationLedger:
                 return []
             counted = (
                 select(items.c.run_id, items.c.state, func.count())
-                .where(self._database.mine(items))
+                .where(self._database.in_project(items))
                 .group_by(items.c.run_id, items.c.state)
             )
             states: dict[str, dict[str, int]] = {}
             for run_id, state, n in connection.execute(counted):
                 states.setdefault(run_id, {})[state] = n
             asked = (
-                select(spending.c.run_id, *_sums())
-                .where(self._database.mine(spending))
+                select(spending.c.run_id, *_sum_columns())
+                .where(self._database.in_project(spending))
                 .group_by(spending.c.run_id)
             )
             sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
@@ -811,22 +827,22 @@ class GenerationLedger:
             for r in rows
         ]
 
-    def _run(self, table: Any, run_id: str) -> ColumnElement[bool]:
-        return and_(self._database.mine(table), table.c.run_id == run_id)
+    def _is_of_run(self, table: Any, run_id: str) -> ColumnElement[bool]:
+        return and_(self._database.in_project(table), table.c.run_id == run_id)
 
-    def _lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
-        return and_(self._run(items, run_id), _of_lane(lane))
+    def _is_of_run_lane(self, run_id: str, lane: Lane) -> ColumnElement[bool]:
+        return and_(self._is_of_run(items, run_id), _is_of_lane(lane))
 
 
-def _of_lane(lane: Lane) -> ColumnElement[bool]:
+def _is_of_lane(lane: Lane) -> ColumnElement[bool]:
     return and_(items.c.provider == lane[0], items.c.model == lane[1])
 
 
-def _sums() -> list[ColumnElement[Any]]:
+def _sum_columns() -> list[ColumnElement[Any]]:
     return [func.sum(spending.c[name]).label(name) for name in SUMS]
 
 
-def _blank(
+def _empty_call(
     run_id: str, item_no: int, attempt_no: int, provider: str, model: str, at: datetime
 ) -> dict[str, Any]:
     return {
@@ -850,8 +866,8 @@ def _blank(
     }
 
 
-def _call(run_id: str, a: Attempt, attempt_no: int) -> dict[str, Any]:
-    return _blank(run_id, a.item_no, attempt_no, a.provider, a.model, a.started_at) | {
+def _build_call(run_id: str, a: Attempt, attempt_no: int) -> dict[str, Any]:
+    return _empty_call(run_id, a.item_no, attempt_no, a.provider, a.model, a.started_at) | {
         "latency_ms": a.latency_ms,
         "outcome": a.outcome,
         "kind": a.kind,
@@ -866,7 +882,7 @@ def _call(run_id: str, a: Attempt, attempt_no: int) -> dict[str, Any]:
     }
 
 
-def _change(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
+def _item_update(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
     """What an item is after this attempt."""
     is_done = a.becomes != "open"
     return {
@@ -881,5 +897,5 @@ def _change(a: Attempt, n_attempts: int, now: datetime) -> dict[str, Any]:
     }
 
 
-def _money(billionths: int) -> str:
+def _format_money(billionths: int) -> str:
     return f"{billionths / 1e9:.6g}"

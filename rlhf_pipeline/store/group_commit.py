@@ -42,17 +42,17 @@ class GroupCommit(Generic[Sent, Kept]):
         self._waiting.append((sent, mine))
         with self._turn:
             while not mine.done():
-                self._take(
+                self._answer_group(
                     [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
                 )
         return mine.result()
 
-    def _take(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
+    def _answer_group(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
         """Answer every future of the group, whatever happens: a thread whose future stays open
         would wait for ever.
         """
         try:
-            self._settle(group)
+            self._record_group(group)
         except BaseException as error:
             for _, future in group:
                 if not future.done():
@@ -60,7 +60,7 @@ class GroupCommit(Generic[Sent, Kept]):
             if not isinstance(error, Exception):
                 raise
 
-    def _settle(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
+    def _record_group(self, group: Sequence[tuple[Sent, Future[Kept]]]) -> None:
         try:
             kept = self._record([sent for sent, _ in group])
         except self._refusals as refusal:
@@ -68,7 +68,7 @@ class GroupCommit(Generic[Sent, Kept]):
                 group[0][1].set_exception(refusal)
                 return
             for one in group:
-                self._settle([one])
+                self._record_group([one])
             return
         for (_, future), row in zip(group, kept, strict=True):
             future.set_result(row)

@@ -39,14 +39,14 @@ class Heartbeats:
         self._database = database
 
     @contextlib.contextmanager
-    def beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
+    def keep_beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:
         """Beat every `seconds` from a thread while the block runs; within the same block of the
         same process do nothing.
 
         A row that stays behind is the mark of a killed or interrupted process, whose work somebody
         should do again.
         """
-        if beats_here(run_id):
+        if is_beating_here(run_id):
             yield
             return
         stop = threading.Event()
@@ -84,8 +84,10 @@ class Heartbeats:
         """Say that the run lives. A resumed run takes over the row of its dead process."""
         now = self._database.clock.now()
         alive = {"pid": pid, "host": host, "job": job, "at": now}
-        with self._database.writing() as connection:
-            updated = connection.execute(heartbeats.update().where(self._of(run_id)).values(alive))
+        with self._database.write_transaction() as connection:
+            updated = connection.execute(
+                heartbeats.update().where(self._is_of_run(run_id)).values(alive)
+            )
             if updated.rowcount == 0:
                 self._database.insert(
                     connection, heartbeats, [{**alive, "run_id": run_id, "started_at": now}]
@@ -93,29 +95,29 @@ class Heartbeats:
 
     def clear(self, run_id: str) -> None:
         """The run ended. Nothing happens for a run without heartbeat."""
-        with self._database.writing() as connection:
-            connection.execute(heartbeats.delete().where(self._of(run_id)))
+        with self._database.write_transaction() as connection:
+            connection.execute(heartbeats.delete().where(self._is_of_run(run_id)))
 
-    def stale(self, before: datetime) -> list[Heartbeat]:
+    def find_stale(self, before: datetime) -> list[Heartbeat]:
         """Runs last heard of before a moment, longest silent first."""
-        return self._read(self._database.mine(heartbeats), heartbeats.c.at < before)
+        return self._read(self._database.in_project(heartbeats), heartbeats.c.at < before)
 
-    def beating_since(self, seconds: float) -> list[Heartbeat]:
+    def find_recent(self, seconds: float) -> list[Heartbeat]:
         """Runs heard of within the last `seconds`."""
         return self._read(
-            self._database.mine(heartbeats),
+            self._database.in_project(heartbeats),
             heartbeats.c.at >= self._database.clock.now() - timedelta(seconds=seconds),
         )
 
     def get(self, run_id: str) -> Heartbeat | None:
-        return next(iter(self._read(self._of(run_id))), None)
+        return next(iter(self._read(self._is_of_run(run_id))), None)
 
-    def _of(self, run_id: str) -> Any:
-        return self._database.mine(heartbeats) & (heartbeats.c.run_id == run_id)
+    def _is_of_run(self, run_id: str) -> Any:
+        return self._database.in_project(heartbeats) & (heartbeats.c.run_id == run_id)
 
     def _read(self, *conditions: Any) -> list[Heartbeat]:
         columns = [heartbeats.c[name] for name in Heartbeat.model_fields]
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = (
                 connection.execute(select(*columns).where(*conditions).order_by(heartbeats.c.at))
                 .mappings()
@@ -124,6 +126,6 @@ class Heartbeats:
         return [Heartbeat.model_validate(dict(row)) for row in rows]
 
 
-def beats_here(run_id: str) -> bool:
+def is_beating_here(run_id: str) -> bool:
     """Whether this process is the one that beats for the run."""
     return run_id in _beating_here

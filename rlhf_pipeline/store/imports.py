@@ -11,12 +11,12 @@ from sqlalchemy import Connection, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, Database
 from rlhf_pipeline.store.schema import comparisons, idempotency, imports, votes
 
-State = Literal["started", "finished", "failed"]
+ImportState = Literal["started", "finished", "failed"]
 KILLED = (
     "ended without a word: killed, or the machine stopped. What it had stored is kept; the "
     "same import again completes it."
@@ -32,20 +32,20 @@ class Import(Record):
     import_id: int
     kind: str
     file: str
-    state: State
+    state: ImportState
     started_at: datetime
     finished_at: datetime | None
     record: str
 
 
-class HalfImport(Record):
+class UnfinishedImport(Record):
     """An import of votes that has not ended well, so that its days may hold a part of their votes
     only.
     """
 
     import_id: int
     file: str
-    state: State
+    state: ImportState
     started_at: datetime
     first_day: str | None  # None: still `started`, and which days it will cast is not known yet
     n_days: int
@@ -66,11 +66,11 @@ class Imports:
         """
         text = json_of(record, f"Import of {file}")
         now = self._database.clock.now()
-        with self._database.writing() as connection:
-            self._bury(connection)
+        with self._database.write_transaction() as connection:
+            self._fail_abandoned(connection)
             last = (
                 connection.execute(
-                    select(func.max(imports.c.import_id)).where(self._database.mine(imports))
+                    select(func.max(imports.c.import_id)).where(self._database.in_project(imports))
                 ).scalar()
                 or 0
             )
@@ -86,12 +86,12 @@ class Imports:
             self._database.insert(connection, imports, [row])
         return last + 1
 
-    def casting(self, import_id: int, days: Sequence[str]) -> None:
+    def mark_casting(self, import_id: int, days: Sequence[str]) -> None:
         """Note that votes of these days are cast from now on: until this import or its repetition
         ends well, they are not whole.
         """
-        with self._database.writing() as connection:
-            self._note(connection, import_id, {DAYS: sorted(set(days))})
+        with self._database.write_transaction() as connection:
+            self._update_record(connection, import_id, {DAYS: sorted(set(days))})
 
     def finish(self, import_id: int, record: dict[str, Any]) -> None:
         """All rows of the file are accounted for in `record`, which is added to what was noted
@@ -103,7 +103,7 @@ class Imports:
         """The import stopped before its end; `record` says at what."""
         self._end(import_id, "failed", record)
 
-    def unfinished(self) -> list[HalfImport]:
+    def find_unfinished(self) -> list[UnfinishedImport]:
         """Imports of votes that run, were killed or failed after their first vote, oldest first;
         not those that were repeated.
 
@@ -114,14 +114,14 @@ class Imports:
         votes_imports = [i for i in self.all() if i.kind == "votes"]
         records = {i.import_id: json.loads(i.record) for i in votes_imports}
         completed = {
-            _read_as(r): i.import_id
+            _reading_hash(r): i.import_id
             for i in votes_imports
-            if i.state == "finished" and _has_read(r := records[i.import_id])
+            if i.state == "finished" and _has_accepted_rows(r := records[i.import_id])
         }
         half = []
         for each in votes_imports:
             record = records[each.import_id]
-            days, read_as = record.get(DAYS), _read_as(record)
+            days, read_as = record.get(DAYS), _reading_hash(record)
             # a running one may write any day
             has_begun = bool(days) or (days is None and each.state == "started")
             is_repeated = (
@@ -134,7 +134,7 @@ class Imports:
                 and not is_repeated
             ):
                 half.append(
-                    HalfImport(
+                    UnfinishedImport(
                         import_id=each.import_id,
                         file=each.file,
                         state=each.state,
@@ -146,19 +146,19 @@ class Imports:
                 )
         return half
 
-    def take_as_is(self) -> list[HalfImport]:
+    def accept_unfinished(self) -> list[UnfinishedImport]:
         """Take the days of all unfinished imports for whole, and say which imports these were; an
         act in the audit chain.
 
         Whoever calls it knows that no import is running: those still `started` were killed.
         """
-        half, now = self.unfinished(), self._database.clock.now()
+        half, now = self.find_unfinished(), self._database.clock.now()
         if not half:
             return []
-        with acting(self._database) as (connection, ledger):
-            self._bury(connection)
+        with audited_transaction(self._database) as (connection, ledger):
+            self._fail_abandoned(connection)
             for each in half:
-                text = self._note(connection, each.import_id, {TAKEN_AT: now})
+                text = self._update_record(connection, each.import_id, {TAKEN_AT: now})
                 ledger.append(
                     actor="import",
                     action="import.take_as_is",
@@ -170,53 +170,59 @@ class Imports:
     def all(self) -> list[Import]:
         """Oldest first."""
         columns = [imports.c[name] for name in Import.model_fields]
-        wanted = select(*columns).where(self._database.mine(imports)).order_by(imports.c.import_id)
-        with self._database.reading() as connection:
+        wanted = (
+            select(*columns).where(self._database.in_project(imports)).order_by(imports.c.import_id)
+        )
+        with self._database.read_transaction() as connection:
             return [
                 Import.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
             ]
 
-    def pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
+    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
         """comparison_id -> pair_key of those that are stored."""
         found: dict[str, str] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
                 wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key)
                 mine = wanted.where(
-                    self._database.mine(comparisons), comparisons.c.comparison_id.in_(batch)
+                    self._database.in_project(comparisons), comparisons.c.comparison_id.in_(batch)
                 )
                 found |= {row.comparison_id: row.pair_key for row in connection.execute(mine)}
         return found
 
-    def known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
+    def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """Those idempotency keys under which a vote is stored."""
         found: set[str] = set()
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(idempotency_keys)), MAX_PARAMETERS):
                 wanted = select(idempotency.c.idempotency_key)
                 mine = wanted.where(
-                    self._database.mine(idempotency), idempotency.c.idempotency_key.in_(batch)
+                    self._database.in_project(idempotency), idempotency.c.idempotency_key.in_(batch)
                 )
                 found.update(connection.execute(mine).scalars())
         return found
 
-    def votes_on(self, comparison_ids: Sequence[str]) -> set[tuple[str, str, str, datetime | None]]:
+    def find_votes(
+        self, comparison_ids: Sequence[str]
+    ) -> set[tuple[str, str, str, datetime | None]]:
         """(comparison, annotator, choice, moment) of every vote on these comparisons, whichever way
         it came in.
         """
         found: set[tuple[str, str, str, datetime | None]] = set()
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(comparison_ids)), MAX_PARAMETERS):
                 wanted = select(
                     votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
                 )
-                mine = wanted.where(self._database.mine(votes), votes.c.comparison_id.in_(batch))
+                mine = wanted.where(
+                    self._database.in_project(votes), votes.c.comparison_id.in_(batch)
+                )
                 found.update(row._tuple() for row in connection.execute(mine))
         return found
 
-    def _end(self, import_id: int, state: State, record: dict[str, Any]) -> None:
-        with acting(self._database) as (connection, ledger):
-            text = self._note(
+    def _end(self, import_id: int, state: ImportState, record: dict[str, Any]) -> None:
+        with audited_transaction(self._database) as (connection, ledger):
+            text = self._update_record(
                 connection, import_id, record, state=state, finished_at=self._database.clock.now()
             )
             ledger.append(
@@ -226,13 +232,13 @@ class Imports:
                 digest=content_hash(text),
             )
 
-    def _bury(self, connection: Connection) -> None:
+    def _fail_abandoned(self, connection: Connection) -> None:
         """Imports that are still `started` although none is running have failed."""
         started = select(imports.c.import_id).where(
-            self._database.mine(imports), imports.c.state == "started"
+            self._database.in_project(imports), imports.c.state == "started"
         )
         for import_id in connection.execute(started).scalars().all():
-            self._note(
+            self._update_record(
                 connection,
                 import_id,
                 {"error": KILLED},
@@ -240,13 +246,13 @@ class Imports:
                 finished_at=self._database.clock.now(),
             )
 
-    def _note(
+    def _update_record(
         self, connection: Connection, import_id: int, more: dict[str, Any], **columns: Any
     ) -> str:
         """The import's record with `more` in it, stored with other new values of its row. Raises
         StoreError for an unknown import.
         """
-        this = self._database.mine(imports), imports.c.import_id == import_id
+        this = self._database.in_project(imports), imports.c.import_id == import_id
         before = connection.execute(select(imports.c.record).where(*this)).scalar_one_or_none()
         if before is None:
             raise StoreError(
@@ -258,12 +264,12 @@ class Imports:
         return text
 
 
-def _read_as(record: dict[str, Any]) -> str:
+def _reading_hash(record: dict[str, Any]) -> str:
     """The same for the same bytes read by the same mapping."""
     return content_hash(record.get("sha256"), record.get("columns"), record.get("choices"))
 
 
-def _has_read(record: dict[str, Any]) -> bool:
+def _has_accepted_rows(record: dict[str, Any]) -> bool:
     return not record.get("rejected") or any(
         record.get(count) for count in ("imported", "known", "merged")
     )

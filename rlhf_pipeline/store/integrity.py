@@ -14,34 +14,34 @@ from rlhf_pipeline.store.schema import audit, calibrations, metadata
 from rlhf_pipeline.store.taste_changes import ADD, RETRACT, TasteChangeLog, object_id_of
 
 
-def damage(database: Database) -> list[str]:
+def find_damage(database: Database) -> list[str]:
     """What SQLite's own check finds; empty where all is well, and on Postgres, whose server
     verifies the pages that it reads.
     """
     if not database.is_sqlite:
         return []
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         found = connection.execute(text("PRAGMA integrity_check")).scalars().all()
     return [] if found == ["ok"] else list(found)
 
 
-def counts(database: Database) -> dict[str, int]:
+def count_rows(database: Database) -> dict[str, int]:
     """The project's rows of each table."""
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         return {
             name: connection.execute(
-                select(func.count()).select_from(table).where(database.mine(table))
+                select(func.count()).select_from(table).where(database.in_project(table))
             ).scalar_one()
             for name, table in sorted(metadata.tables.items())
         }
 
 
-def orphans(database: Database) -> list[str]:
+def find_orphans(database: Database) -> list[str]:
     """References that lead nowhere, one line per foreign key; empty where all is well. A restored
     or hand-edited file may hold some.
     """
     found = []
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         for table in metadata.sorted_tables:
             for key in table.foreign_key_constraints:
                 parent = key.referred_table
@@ -60,10 +60,10 @@ def orphans(database: Database) -> list[str]:
     return found
 
 
-def changed_calibrators(database: Database) -> list[str]:
+def find_changed_calibrators(database: Database) -> list[str]:
     """Calibrators and imported reports whose text is not what the audit chain has a digest of."""
     digests = select(audit.c.object_id, audit.c.payload_digest).where(
-        database.mine(audit), audit.c.action.like("calibration.%")
+        database.in_project(audit), audit.c.action.like("calibration.%")
     )
     columns = (
         calibrations.c.reward_model,
@@ -71,14 +71,14 @@ def changed_calibrators(database: Database) -> list[str]:
         calibrations.c.report,
         calibrations.c.calibrator,
     )
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         linked = [(label.rsplit(" ", 2), digest) for label, digest in connection.execute(digests)]
         known = {
             (reward_model, int(version)): digest for (reward_model, _, version), digest in linked
         }
         return [
             f"The calibration {row.version} of {row.reward_model} was changed in the store."
-            for row in connection.execute(select(*columns).where(database.mine(calibrations)))
+            for row in connection.execute(select(*columns).where(database.in_project(calibrations)))
             if known.get((row.reward_model, row.version))
             != content_hash(row.report, row.calibrator)
         ]
@@ -91,9 +91,9 @@ def changed_taste_changes(database: Database) -> list[str]:
     agree with that.
     """
     digests = select(audit.c.object_id, audit.c.action, audit.c.payload_digest).where(
-        database.mine(audit), audit.c.action.in_([ADD, RETRACT])
+        database.in_project(audit), audit.c.action.in_([ADD, RETRACT])
     )
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         linked = {
             (row.object_id, row.action): row.payload_digest for row in connection.execute(digests)
         }
@@ -129,5 +129,5 @@ def _is_as_linked(
 
 def sorts_by_code_point(database: Database) -> bool:
     """Whether the database sorts text as Python and SQLite do."""
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         return bool(connection.execute(text("SELECT 'a' > 'B' AND 'é' > 'z'")).scalar_one())

@@ -13,7 +13,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 
-class CastVote(NamedTuple):
+class TimedVote(NamedTuple):
     """As much of a vote as tells whether it stands, and how long it took."""
 
     seq: int
@@ -24,7 +24,7 @@ class CastVote(NamedTuple):
     duration_s: float | None
 
 
-class Known(NamedTuple):
+class GoldCount(NamedTuple):
     """Judgements of comparisons whose answer is known, at first sight."""
 
     stated_confidence: float | None
@@ -33,7 +33,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judged:
+class StandingSnapshot:
     """What stood at `seq`: the days before a day counted, the judgements of that day by vote_id, in
     order, and its skips.
     """
@@ -42,28 +42,28 @@ class Judged:
     by_day: dict[date, int]
     n_again: int
     n_same: int
-    known: list[Known]
+    known: list[GoldCount]
     paces: list[float | None]
     today: dict[str, float | None]
     skips: frozenset[str]
 
 
-class Judgements:
+class StandingJudgements:
     """Counted by the database: however many there are, few rows are read."""
 
     def __init__(self, database: Database):
         self._database = database
 
-    def before(self, annotator_id: str, day: date, *, n_paces: int) -> Judged:
+    def snapshot_before(self, annotator_id: str, day: date, *, n_paces: int) -> StandingSnapshot:
         """Everything, as of now; repeats and known answers as of the day's first moment, whatever
         was dated back or changed since: a figure that moved with a vote would reveal the kind of
         its card. `paces`: seconds of the newest `n_paces` of the days before, newest first."""
-        stands, today = standing(self._database, votes, annotator_id), day.isoformat()
+        stands, today = is_standing_judgement(self._database, votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             seq = (
                 connection.execute(
-                    select(heads.c.vote_seq).where(self._database.mine(heads))
+                    select(heads.c.vote_seq).where(self._database.in_project(heads))
                 ).scalar()
                 or 0
             )
@@ -79,52 +79,63 @@ class Judgements:
                 .order_by(votes.c.seq)
             )
             skipped = select(votes.c.vote_id).where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 votes.c.annotator_id == annotator_id,
                 votes.c.choice == Choice.SKIP.value,
                 votes.c.day >= today,
             )
-            n_again, n_same = self._repeats(connection, annotator_id, midnight)
-            return Judged(
+            n_again, n_same = self._count_repeats(connection, annotator_id, midnight)
+            return StandingSnapshot(
                 seq=seq,
                 by_day={date.fromisoformat(row[0]): row[1] for row in by_day},
                 n_again=n_again,
                 n_same=n_same,
-                known=self._known(connection, annotator_id, midnight),
+                known=self._count_gold(connection, annotator_id, midnight),
                 paces=list(connection.execute(newest).scalars()),
                 today={row.vote_id: row.duration_s for row in connection.execute(of_today)},
                 skips=frozenset(connection.execute(skipped).scalars()),
             )
 
-    def since(self, annotator_id: str, seq: int) -> list[CastVote]:
+    def votes_since(self, annotator_id: str, seq: int) -> list[TimedVote]:
         """All votes above a seq, skips and replaced ones too, in order."""
-        columns = [votes.c[name] for name in CastVote._fields]
-        mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq > seq
-        with self._database.reading() as connection:
+        columns = [votes.c[name] for name in TimedVote._fields]
+        mine = (
+            self._database.in_project(votes),
+            votes.c.annotator_id == annotator_id,
+            votes.c.seq > seq,
+        )
+        with self._database.read_transaction() as connection:
             return [
-                CastVote(*row)
+                TimedVote(*row)
                 for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))
             ]
 
-    def _repeats(self, connection: Connection, annotator_id: str, at: datetime) -> tuple[int, int]:
+    def _count_repeats(
+        self, connection: Connection, annotator_id: str, at: datetime
+    ) -> tuple[int, int]:
         """Second looks, and those that said the same as the first."""
         first, again = votes.alias("first"), votes.alias("again")
         of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
-        both = and_(standing(self._database, first, annotator_id, at=at), *of_first)
+        both = and_(is_standing_judgement(self._database, first, annotator_id, at=at), *of_first)
         wanted = (
             select(first.c.choice == again.c.choice, func.count())
             .select_from(again)
             .join(first, both)
-            .where(standing(self._database, again, annotator_id, at=at), again.c.pass_no == 2)
+            .where(
+                is_standing_judgement(self._database, again, annotator_id, at=at),
+                again.c.pass_no == 2,
+            )
             .group_by(first.c.choice == again.c.choice)
         )
         found = {bool(row[0]): int(row[1]) for row in connection.execute(wanted)}
         return sum(found.values()), found.get(True, 0)
 
-    def _known(self, connection: Connection, annotator_id: str, at: datetime) -> list[Known]:
-        stood = standing(self._database, votes, annotator_id, at=at)
+    def _count_gold(
+        self, connection: Connection, annotator_id: str, at: datetime
+    ) -> list[GoldCount]:
+        stood = is_standing_judgement(self._database, votes, annotator_id, at=at)
         same = and_(
-            self._database.mine(comparisons),
+            self._database.in_project(comparisons),
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.gold.is_not(None),
         )
@@ -136,10 +147,10 @@ class Judgements:
             .where(stood, votes.c.pass_no == 1)
             .group_by(*each)
         )
-        return [Known(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
+        return [GoldCount(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
 
 
-def standing(
+def is_standing_judgement(
     database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None
 ) -> ColumnElement[bool]:
     """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`,
@@ -149,10 +160,12 @@ def standing(
     replaced = (
         select(literal(1))
         .select_from(later)
-        .where(database.mine(later), later.c.supersedes == vote.c.vote_id, *_received(later, at))
+        .where(
+            database.in_project(later), later.c.supersedes == vote.c.vote_id, *_received(later, at)
+        )
     )
     own = (
-        database.mine(vote),
+        database.in_project(vote),
         vote.c.annotator_id == annotator_id,
         vote.c.choice != Choice.SKIP.value,
     )

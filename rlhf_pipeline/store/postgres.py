@@ -15,7 +15,7 @@ from psycopg2 import extensions
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL
 
-from rlhf_pipeline.config import WITHIN_SECONDS
+from rlhf_pipeline.config import CONNECTION_OPTIONS
 
 # after which a statement without an answer makes us ask whether the server still answers anybody
 SILENT_S = 5.0
@@ -31,7 +31,7 @@ def network_options(url: URL) -> dict[str, Any]:
     """Options of libpq by which the kernel notices a dead network in about ten seconds. What the
     URL says itself (`?connect_timeout=20`) wins.
     """
-    return {name: value for name, value in WITHIN_SECONDS.items() if name not in url.query}
+    return {name: value for name, value in CONNECTION_OPTIONS.items() if name not in url.query}
 
 
 def postgres_engine(
@@ -47,7 +47,7 @@ def postgres_engine(
         "synchronous_commit": "on",
     }
     network = network_options(url)
-    watchdog = Watchdog(lambda: _answers(engine, network), silent_s)
+    watchdog = Watchdog(lambda: _is_answering(engine, network), silent_s)
     # Pre-ping replaces connections of before a restart of the server. values_plus_batch sends many
     # rows of an update at once, not one after the other while everybody waits for the lock.
     engine = create_engine(
@@ -60,13 +60,13 @@ def postgres_engine(
         connect_args={
             **network,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
-            "connection_factory": partial(_Connection, watchdog=watchdog),
+            "connection_factory": partial(_WatchedConnection, watchdog=watchdog),
         },
     )
     return engine, watchdog
 
 
-def _answers(engine: Engine, network: dict[str, Any]) -> bool:
+def _is_answering(engine: Engine, network: dict[str, Any]) -> bool:
     """Whether the server answers a new connection, be it with a refusal."""
     _, parameters = engine.dialect.create_connect_args(engine.url)
     try:
@@ -111,7 +111,7 @@ class Watchdog:
         self._refuses_until = 0.0
 
     @contextmanager
-    def watching(self, connection: Any) -> Iterator[None]:
+    def watch(self, connection: Any) -> Iterator[None]:
         """The block waits for the server. Raises OperationalError if the watchdog ended the
         connection meanwhile.
         """
@@ -122,7 +122,7 @@ class Watchdog:
             yield
         except psycopg2.Error as cause:
             if key in self._ended:
-                raise psycopg2.OperationalError(self._silence) from cause
+                raise psycopg2.OperationalError(self._silence_message) from cause
             raise
         finally:
             with self._lock:
@@ -130,12 +130,12 @@ class Watchdog:
                 self._ended.discard(key)
 
     @contextmanager
-    def connecting(self) -> Iterator[None]:
+    def watch_connect(self) -> Iterator[None]:
         """The block connects. Raises OperationalError at once if the server was silent a moment
         ago.
         """
         if time.monotonic() < self._refuses_until:
-            raise psycopg2.OperationalError(self._silence)
+            raise psycopg2.OperationalError(self._silence_message)
         try:
             yield
         except psycopg2.OperationalError as cause:
@@ -162,14 +162,14 @@ class Watchdog:
 
     def _watch(self, closed: threading.Event) -> None:
         while not closed.wait(self.silent_s / 4):
-            if not self._overdue():
+            if not self._find_overdue():
                 continue
             if self._answers():
                 self._wait_again()
             else:
                 self._end_overdue()
 
-    def _overdue(self) -> list[tuple[int, Any]]:
+    def _find_overdue(self) -> list[tuple[int, Any]]:
         latest = time.monotonic() - self.silent_s
         with self._lock:
             return [
@@ -179,7 +179,7 @@ class Watchdog:
             ]
 
     def _wait_again(self) -> None:
-        overdue = self._overdue()
+        overdue = self._find_overdue()
         with self._lock:
             for key, connection in overdue:
                 if key in self._waiting:
@@ -187,49 +187,49 @@ class Watchdog:
 
     def _end_overdue(self) -> None:
         self._refuses_until = time.monotonic() + REFUSE_S
-        overdue = self._overdue()
+        overdue = self._find_overdue()
         with self._lock:
             for key, connection in overdue:
                 if key in self._waiting:
                     self._ended.add(key)
                     # the server, or its owner, closed it meanwhile
                     with suppress(psycopg2.Error, OSError):
-                        _shut(connection.fileno())
+                        _shut_down_socket(connection.fileno())
 
     @property
-    def _silence(self) -> str:
+    def _silence_message(self) -> str:
         return f"no answer from the server within {self.silent_s:g} s"
 
 
-def _shut(descriptor: int) -> None:
+def _shut_down_socket(descriptor: int) -> None:
     """Wake the thread that waits for this socket; the owner closes it."""
     with socket.socket(fileno=os.dup(descriptor)) as twin:
         twin.shutdown(socket.SHUT_RDWR)
 
 
-class _Connection(extensions.connection):  # type: ignore[misc]
+class _WatchedConnection(extensions.connection):  # type: ignore[misc]
     def __init__(self, dsn: str, *, watchdog: Watchdog):
         self.watchdog = watchdog
-        with watchdog.connecting():
+        with watchdog.watch_connect():
             super().__init__(dsn)
-        self.cursor_factory = _Cursor
+        self.cursor_factory = _WatchedCursor
 
     def commit(self) -> None:
-        with self.watchdog.watching(self):
+        with self.watchdog.watch(self):
             super().commit()
 
     def rollback(self) -> None:
-        with self.watchdog.watching(self):
+        with self.watchdog.watch(self):
             super().rollback()
 
 
-class _Cursor(extensions.cursor):  # type: ignore[misc]
-    connection: _Connection
+class _WatchedCursor(extensions.cursor):  # type: ignore[misc]
+    connection: _WatchedConnection
 
     def execute(self, *statement: Any) -> None:
-        with self.connection.watchdog.watching(self.connection):
+        with self.connection.watchdog.watch(self.connection):
             super().execute(*statement)
 
     def copy_expert(self, *statement: Any) -> None:
-        with self.connection.watchdog.watching(self.connection):
+        with self.connection.watchdog.watch(self.connection):
             super().copy_expert(*statement)

@@ -11,13 +11,13 @@ from sqlalchemy import Connection, Row, Select, and_, func, literal, or_, select
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.audit import acting, rows_digest
+from rlhf_pipeline.store.audit import audited_transaction, rows_digest
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 
-class ReplayedPredictions(Record):
+class PredictionReplay(Record):
     """Predictions written, already there, and refused because the reward model may have seen a vote
     on the comparison or of a later day; and comparisons left out for the latter before they were
     predicted."""
@@ -27,22 +27,22 @@ class ReplayedPredictions(Record):
     n_refused: int = 0
     n_left_out: int = 0
 
-    def plus(self, other: "ReplayedPredictions") -> "ReplayedPredictions":
-        return ReplayedPredictions(
+    def add(self, other: "PredictionReplay") -> "PredictionReplay":
+        return PredictionReplay(
             **{
                 name: getattr(self, name) + getattr(other, name)
-                for name in ReplayedPredictions.model_fields
+                for name in PredictionReplay.model_fields
             }
         )
 
 
-class Predictions:
+class PredictionLog:
     """Append-only; one row per comparison and reward model."""
 
     def __init__(self, database: Database):
         self._database = database
 
-    def replay(self, frame: pd.DataFrame, *, data_seq: int) -> ReplayedPredictions:
+    def replay(self, frame: pd.DataFrame, *, data_seq: int) -> PredictionReplay:
         """Store PREDICTIONS that come after their votes, of a reward model that has seen votes up
         to `data_seq` and no later.
 
@@ -51,32 +51,34 @@ class Predictions:
         then. All are marked `is_replayed`. Raises UnknownComparison for a comparison that was never
         published. May be repeated.
         """
-        result, rows = ReplayedPredictions(), rows_of(frame, PREDICTIONS)
+        result, rows = PredictionReplay(), rows_of(frame, PREDICTIONS)
         # votes up to a seq never change, so this holds for all batches
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             past = {
                 day
                 for day in {row["day"] for row in rows}
                 if self._knows_later(connection, day, data_seq)
             }
-        for batch in self._database.courteously(batches(rows, MAX_ROWS)):
-            result = result.plus(self._replay(batch, data_seq, past))
+        for batch in self._database.with_backoff(batches(rows, MAX_ROWS)):
+            result = result.add(self._replay(batch, data_seq, past))
         return result
 
     def _replay(
         self, rows: list[dict[str, Any]], data_seq: int, past: set[str]
-    ) -> ReplayedPredictions:
+    ) -> PredictionReplay:
         ids = sorted({row["comparison_id"] for row in rows})
         stored = select(predictions.c.comparison_id, predictions.c.reward_model).where(
-            self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+            self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
         )
         published = select(comparisons.c.comparison_id).where(
-            self._database.mine(comparisons), comparisons.c.comparison_id.in_(ids)
+            self._database.in_project(comparisons), comparisons.c.comparison_id.in_(ids)
         )
         seen = select(votes.c.comparison_id).where(
-            self._database.mine(votes), votes.c.comparison_id.in_(ids), votes.c.seq <= data_seq
+            self._database.in_project(votes),
+            votes.c.comparison_id.in_(ids),
+            votes.c.seq <= data_seq,
         )
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             unknown = set(ids) - set(connection.execute(published).scalars())
             if unknown:
                 raise UnknownComparison(
@@ -99,34 +101,34 @@ class Predictions:
                     object_id=f"{len(written)} predictions",
                     digest=digest,
                 )
-        return ReplayedPredictions(
+        return PredictionReplay(
             n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written)
         )
 
-    def unpredicted(self, day: str, *, data_seq: int) -> list[str]:
+    def find_unpredicted(self, day: str, *, data_seq: int) -> list[str]:
         """Imported comparisons first judged on `day` that no model has predicted, for one that has
         seen votes up to `data_seq`.
 
         Flagged ones, votes without a time and comparisons with a vote that the model may have
         learnt from are left out. There are none for a model that has seen a vote of a later day,
-        see `left_out`.
+        see `count_left_out`.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             if self._knows_later(connection, day, data_seq):
                 return []
-            return sorted(connection.execute(self._waiting(day, data_seq)).scalars())
+            return sorted(connection.execute(self._select_unpredicted(day, data_seq)).scalars())
 
-    def left_out(self, day: str, *, data_seq: int) -> int:
-        """How many comparisons `unpredicted` would give, had the model of `data_seq` not seen a
+    def count_left_out(self, day: str, *, data_seq: int) -> int:
+        """How many comparisons `find_unpredicted` would give, had the model of `data_seq` not seen a
         vote of a day after `day`.
 
         They were imported after later days were learnt. Nobody could predict them as on that
         morning, so nobody does.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             if not self._knows_later(connection, day, data_seq):
                 return 0
-            return len(connection.execute(self._waiting(day, data_seq)).scalars().all())
+            return len(connection.execute(self._select_unpredicted(day, data_seq)).scalars().all())
 
     def _knows_later(self, connection: Connection, day: str, data_seq: int) -> bool:
         """Whether votes up to `data_seq` hold one that was cast on a later day. A vote without a
@@ -136,7 +138,10 @@ class Predictions:
         # in order of time, none is found.
         is_known = votes.c.seq + 0 <= data_seq
         later = and_(
-            self._database.mine(votes), votes.c.day > day, is_known, votes.c.voted_at.is_not(None)
+            self._database.in_project(votes),
+            votes.c.day > day,
+            is_known,
+            votes.c.voted_at.is_not(None),
         )
         return bool(
             connection.execute(
@@ -144,13 +149,13 @@ class Predictions:
             ).scalar_one()
         )
 
-    def _waiting(self, day: str, data_seq: int) -> Select[Any]:
+    def _select_unpredicted(self, day: str, data_seq: int) -> Select[Any]:
         """Ids of imported comparisons first judged on `day`, without any prediction and without a
         vote at or below `data_seq`.
         """
         earlier = votes.alias("earlier")
         too_early = select(literal(1)).where(
-            self._database.mine(earlier),
+            self._database.in_project(earlier),
             earlier.c.comparison_id == votes.c.comparison_id,
             or_(
                 earlier.c.seq <= data_seq,
@@ -158,15 +163,18 @@ class Predictions:
             ),
         )
         predicted = select(literal(1)).where(
-            self._database.mine(predictions), predictions.c.comparison_id == votes.c.comparison_id
+            self._database.in_project(predictions),
+            predictions.c.comparison_id == votes.c.comparison_id,
         )
         imported = and_(
-            self._database.mine(comparisons),
+            self._database.in_project(comparisons),
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.source.is_not(None),
             comparisons.c.flag.is_(None),
         )
-        judged = and_(self._database.mine(votes), votes.c.day == day, votes.c.voted_at.is_not(None))
+        judged = and_(
+            self._database.in_project(votes), votes.c.day == day, votes.c.voted_at.is_not(None)
+        )
         wanted = (
             select(votes.c.comparison_id)
             .join(comparisons, imported)
@@ -178,31 +186,31 @@ class Predictions:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""
         wanted = (
             select(*(predictions.c[name] for name in PREDICTIONS.columns))
-            .where(self._database.mine(predictions), predictions.c.day.in_(sorted(set(days))))
+            .where(self._database.in_project(predictions), predictions.c.day.in_(sorted(set(days))))
             .order_by(predictions.c.day, predictions.c.comparison_id, predictions.c.reward_model)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(wanted).all(), PREDICTIONS)
 
     def days(self) -> list[str]:
         """Days with a comparison that was predicted, sorted."""
         wanted = (
             select(predictions.c.day)
-            .where(self._database.mine(predictions))
+            .where(self._database.in_project(predictions))
             .distinct()
             .order_by(predictions.c.day)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return list(connection.execute(wanted).scalars())
 
-    def of(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
+    def for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS on these comparisons, of any day and all reward models, in order of id."""
         rows: list[Row[Any]] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 columns = (predictions.c[name] for name in PREDICTIONS.columns)
                 wanted = select(*columns).where(
-                    self._database.mine(predictions), predictions.c.comparison_id.in_(ids)
+                    self._database.in_project(predictions), predictions.c.comparison_id.in_(ids)
                 )
                 rows += connection.execute(
                     wanted.order_by(predictions.c.comparison_id, predictions.c.reward_model)
@@ -210,9 +218,9 @@ class Predictions:
         return frame_of(rows, PREDICTIONS)
 
     def count(self) -> int:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(
                 select(func.count())
                 .select_from(predictions)
-                .where(self._database.mine(predictions))
+                .where(self._database.in_project(predictions))
             ).scalar_one()

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from rlhf_pipeline.records import Promotion, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import promotions
@@ -24,9 +24,9 @@ class Promotions:
         """Store a promotion; False, and nothing stored, when that version already is the
         champion.
         """
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             of_model = (
-                self._database.mine(promotions),
+                self._database.in_project(promotions),
                 promotions.c.model_name == promotion.model_name,
             )
             newest = (
@@ -40,7 +40,7 @@ class Promotions:
             last = (
                 connection.execute(
                     select(func.max(promotions.c.promotion_id)).where(
-                        self._database.mine(promotions)
+                        self._database.in_project(promotions)
                     )
                 ).scalar()
                 or 0
@@ -79,8 +79,8 @@ class Promotions:
     def _read(self, *conditions: Any) -> list[Promotion]:
         wanted = (
             select(promotions.c.record)
-            .where(self._database.mine(promotions), *conditions)
+            .where(self._database.in_project(promotions), *conditions)
             .order_by(promotions.c.promotion_id)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [Promotion.from_json(text) for text in connection.execute(wanted).scalars()]

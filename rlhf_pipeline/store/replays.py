@@ -20,12 +20,12 @@ class Replays:
     def __init__(self, database: Database):
         self._database = database
 
-    def ask(self, days: Sequence[str]) -> None:
+    def request(self, days: Sequence[str]) -> None:
         """These days are to be replayed, those already done once more."""
         now = self._database.clock.now()
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
-                known = self._database.mine(replays), replays.c.day.in_(batch)
+                known = self._database.in_project(replays), replays.c.day.in_(batch)
                 stored = set(connection.execute(select(replays.c.day).where(*known)).scalars())
                 connection.execute(
                     replays.update()
@@ -39,29 +39,29 @@ class Replays:
                 ]
                 self._database.insert(connection, replays, new)
 
-    def pending(self) -> list[str]:
+    def pending_days(self) -> list[str]:
         """Days still to be replayed, oldest first."""
-        return self._days("pending")
+        return self._read_days("pending")
 
-    def finished(self) -> list[str]:
+    def finished_days(self) -> list[str]:
         """Days that were replayed and not asked for since, oldest first."""
-        return self._days("done")
+        return self._read_days("done")
 
-    def never_asked(self) -> list[str]:
+    def unrequested_days(self) -> list[str]:
         """Days with imported votes that no replay was asked for after, oldest first; those of an
         earlier replay may hold newer votes.
         """
         asked = select(literal(1)).where(
-            self._database.mine(replays),
+            self._database.in_project(replays),
             replays.c.day == votes.c.day,
             or_(replays.c.state == "pending", replays.c.done_at >= votes.c.received_at),
         )
         imported = (
-            self._database.mine(votes),
+            self._database.in_project(votes),
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return sorted(
                 connection.execute(
                     select(votes.c.day).where(*imported, ~asked.exists()).distinct()
@@ -73,17 +73,17 @@ class Replays:
         None where there is none.
         """
         of_day = and_(
-            self._database.mine(votes),
+            self._database.in_project(votes),
             votes.c.day == replays.c.day,
             votes.c.seq <= up_to_seq,
             votes.c.voted_at.is_not(None),
         )
         waiting = (
-            self._database.mine(replays),
+            self._database.in_project(replays),
             replays.c.state == "pending",
             replays.c.day > after_day,
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(
                 select(func.min(votes.c.seq))
                 .select_from(replays)
@@ -97,13 +97,17 @@ class Replays:
 
         A day has one lease: of steps that follow each other the later one takes it over.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             free = or_(
                 replays.c.leased_for.is_(None),
                 replays.c.leased_for != step,
                 replays.c.leased_until <= now,
             )
-            this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
+            this = (
+                self._database.in_project(replays),
+                replays.c.day == day,
+                replays.c.state == "pending",
+            )
             taken = (
                 replays.update()
                 .where(*this, free)
@@ -111,7 +115,7 @@ class Replays:
             )
             return connection.execute(taken).rowcount == 1
 
-    def done(self, day: str, *, up_to_seq: int | None = None) -> bool:
+    def mark_done(self, day: str, *, up_to_seq: int | None = None) -> bool:
         """The replay of this day is over, unless imported votes above `up_to_seq` were cast on it
         since; whether it is.
 
@@ -122,15 +126,19 @@ class Replays:
             select(func.count())
             .select_from(votes)
             .where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 votes.c.day == day,
                 votes.c.origin == literal("import"),
                 votes.c.voted_at.is_not(None),
                 votes.c.seq > limit,
             )
         )
-        this = self._database.mine(replays), replays.c.day == day, replays.c.state == "pending"
-        with self._database.writing() as connection:
+        this = (
+            self._database.in_project(replays),
+            replays.c.day == day,
+            replays.c.state == "pending",
+        )
+        with self._database.write_transaction() as connection:
             if connection.execute(newer).scalar_one():
                 return False
             connection.execute(
@@ -140,11 +148,11 @@ class Replays:
             )
         return True
 
-    def _days(self, state: str) -> list[str]:
+    def _read_days(self, state: str) -> list[str]:
         wanted = (
             select(replays.c.day)
-            .where(self._database.mine(replays), replays.c.state == state)
+            .where(self._database.in_project(replays), replays.c.state == state)
             .order_by(replays.c.day)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return list(connection.execute(wanted).scalars())

@@ -10,7 +10,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement, and_, select
 
 from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
-from rlhf_pipeline.store.audit import acting_together
+from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import requests
 
@@ -19,7 +19,7 @@ GIVEN_UP_AFTER = timedelta(seconds=60)  # a request whose process died may be se
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredResponse:
     """What was answered: an HTTP status and a body."""
 
     status: int
@@ -27,7 +27,7 @@ class Answer:
 
 
 class Requests:
-    """`begin` before the work, then do it within `answering`; or `finish` after it, where doing it
+    """`begin` before the work, then do it within `answer_transaction`; or `finish` after it, where doing it
     twice does no harm.
 
     Votes need neither: their own key is kept beside them.
@@ -36,17 +36,19 @@ class Requests:
     def __init__(self, database: Database):
         self._database = database
 
-    def begin(self, principal: str, key: str, request_hash: str) -> Answer | None:
+    def begin(self, principal: str, key: str, request_hash: str) -> StoredResponse | None:
         """The stored answer of a request that was answered; None to go on and do it.
 
         Raises IdempotencyConflict for another request under the same key, AlreadyRunning while its
         twin is at work.
         """
         now = self._database.clock.now()
-        this = self._this(principal, key)
-        with self._database.writing() as connection:
+        this = self._is_request(principal, key)
+        with self._database.write_transaction() as connection:
             connection.execute(
-                requests.delete().where(self._database.mine(requests), requests.c.expires_at <= now)
+                requests.delete().where(
+                    self._database.in_project(requests), requests.c.expires_at <= now
+                )
             )
             row = connection.execute(select(requests).where(this)).one_or_none()
             if row is None:
@@ -67,7 +69,7 @@ class Requests:
                     "or repeat the first one unchanged."
                 )
             if row.status is not None:
-                return Answer(row.status, row.answer)
+                return StoredResponse(row.status, row.answer)
             if now - row.started_at < GIVEN_UP_AFTER:
                 raise AlreadyRunning(
                     f"The request with idempotency key {key!r} is being answered. Send it again in "
@@ -77,17 +79,19 @@ class Requests:
         return None
 
     @contextmanager
-    def answering(self, principal: str, key: str) -> Iterator[Callable[[Answer], None]]:
+    def answer_transaction(
+        self, principal: str, key: str
+    ) -> Iterator[Callable[[StoredResponse], None]]:
         """The acts within it and the answer to them, told to what it gives, are one transaction.
 
         A request that is sent again after a crash was done and is answered, or was not done. Raises
         AlreadyRunning, and keeps nothing, where it was taken for given up and somebody else was
         faster.
         """
-        unanswered = and_(self._this(principal, key), requests.c.status.is_(None))
-        with acting_together(self._database) as connection:
+        unanswered = and_(self._is_request(principal, key), requests.c.status.is_(None))
+        with joint_transaction(self._database) as connection:
 
-            def keep(answer: Answer) -> None:
+            def store_response(answer: StoredResponse) -> None:
                 told = (
                     requests.update()
                     .where(unanswered)
@@ -100,29 +104,31 @@ class Requests:
                         "a second."
                     )
 
-            yield keep
+            yield store_response
 
-    def finish(self, principal: str, key: str, answer: Answer) -> None:
+    def finish(self, principal: str, key: str, answer: StoredResponse) -> None:
         """Keep the answer of a request that was done."""
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             connection.execute(
                 requests.update()
-                .where(self._this(principal, key))
+                .where(self._is_request(principal, key))
                 .values(status=answer.status, answer=answer.body)
             )
 
-    def give_up(self, principal: str, key: str) -> None:
+    def forget(self, principal: str, key: str) -> None:
         """Forget a request that failed, so that it can be sent again at once. One that has its
         answer stays.
         """
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             connection.execute(
-                requests.delete().where(self._this(principal, key), requests.c.status.is_(None))
+                requests.delete().where(
+                    self._is_request(principal, key), requests.c.status.is_(None)
+                )
             )
 
-    def _this(self, principal: str, key: str) -> ColumnElement[bool]:
+    def _is_request(self, principal: str, key: str) -> ColumnElement[bool]:
         return and_(
-            self._database.mine(requests),
+            self._database.in_project(requests),
             requests.c.principal == principal,
             requests.c.idempotency_key == key,
         )

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, func, select
 
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.records import AnnotationRules, Guideline
-from rlhf_pipeline.store.audit import GUIDELINES_ADD, RULES_PUT, acting, row_digest
+from rlhf_pipeline.store.audit import GUIDELINES_ADD, RULES_PUT, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import annotation_rules, guidelines
 
@@ -35,10 +35,10 @@ class Guidelines:
         """Newest first."""
         wanted = (
             select(guidelines)
-            .where(self._database.mine(guidelines))
+            .where(self._database.in_project(guidelines))
             .order_by(guidelines.c.version.desc())
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).mappings().all()
         return [
             Guideline.model_validate({name: row[name] for name in Guideline.model_fields})
@@ -49,8 +49,8 @@ class Guidelines:
         """The version that follows `after`, the newest one its author had read. Raises OutdatedEdit
         where there is a newer one.
         """
-        with acting(self._database) as (connection, ledger):
-            version = _next(self._database, connection, guidelines, after, "guidelines")
+        with audited_transaction(self._database) as (connection, ledger):
+            version = _next_version(self._database, connection, guidelines, after, "guidelines")
             row = {
                 "version": version,
                 "text": text,
@@ -76,11 +76,11 @@ class Rules:
     def latest(self) -> tuple[int, AnnotationRules]:
         wanted = (
             select(annotation_rules.c.version, annotation_rules.c.record)
-            .where(self._database.mine(annotation_rules))
+            .where(self._database.in_project(annotation_rules))
             .order_by(annotation_rules.c.version.desc())
             .limit(1)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             row = connection.execute(wanted).one_or_none()
         return (
             (0, AnnotationRules())
@@ -92,10 +92,10 @@ class Rules:
         """(version, rules, when, by whom), newest first."""
         wanted = (
             select(annotation_rules)
-            .where(self._database.mine(annotation_rules))
+            .where(self._database.in_project(annotation_rules))
             .order_by(annotation_rules.c.version.desc())
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).all()
         return [
             (row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by)
@@ -107,8 +107,8 @@ class Rules:
         newer one.
         """
         record = rules.to_json()
-        with acting(self._database) as (connection, ledger):
-            version = _next(self._database, connection, annotation_rules, after, "rules")
+        with audited_transaction(self._database) as (connection, ledger):
+            version = _next_version(self._database, connection, annotation_rules, after, "rules")
             row = {
                 "version": version,
                 "record": record,
@@ -136,9 +136,13 @@ class Rules:
                 )
 
 
-def _next(database: Database, connection: Connection, table: Table, after: int, what: str) -> int:
+def _next_version(
+    database: Database, connection: Connection, table: Table, after: int, what: str
+) -> int:
     newest: int = (
-        connection.execute(select(func.max(table.c.version)).where(database.mine(table))).scalar()
+        connection.execute(
+            select(func.max(table.c.version)).where(database.in_project(table))
+        ).scalar()
         or 0
     )
     if newest != after:

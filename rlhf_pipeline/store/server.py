@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import copying
+from rlhf_pipeline.store import database_copy
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import explain
 from rlhf_pipeline.store.postgres import network_options
@@ -26,11 +26,11 @@ OLDEST_VERSION = 130_000
 WITH_PROVIDERS = 150_000  # from here on a new database says who sorts its text
 FILLING = " (being filled)"
 SECONDS_TO_LEAVE = 5
-MAKING = 727_462  # key of the advisory lock: any number, always the same
+CREATION_LOCK_KEY = 727_462  # key of the advisory lock: any number, always the same
 
 
 @dataclass(frozen=True)
-class Mark:
+class DatabaseMark:
     """Whose databases they are, as the comment of one of them says; without a home where that had
     no id yet.
     """
@@ -40,7 +40,7 @@ class Mark:
     is_filling: bool = False
 
     @classmethod
-    def of(cls, comment: str | None) -> Self | None:
+    def parse(cls, comment: str | None) -> Self | None:
         """None for a comment that is not ours."""
         ours = re.fullmatch(
             rf"rlhf (.+?)(?: home ([0-9a-f]+))?({re.escape(FILLING)})?", comment or "", re.DOTALL
@@ -77,21 +77,25 @@ class ServerDatabases:
         return tuple(f"{self.prefix}_{kind}" for kind in KINDS)
 
     @contextmanager
-    def asked(self) -> Iterator[str | None]:
+    def lock_owner(self) -> Iterator[str | None]:
         """The id of the home whose they are, None where no home has them; nobody makes or drops any
         until the block ends.
 
         Raises StoreError as `make` does, but not where they are another home's.
         """
         try:
-            with _connected(self._maintenance()) as connection:
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
-                mark = self._read_mark(connection)
+            with _connect(self._maintenance_url()) as connection:
+                connection.execute(
+                    text("SELECT pg_advisory_lock(:key)"), {"key": CREATION_LOCK_KEY}
+                )
+                mark = self._fetch_mark(connection)
                 self._refuse_old_servers(connection)
                 self._refuse_other_projects(mark)
                 yield mark.home_id if mark else None
         except SQLAlchemyError as cause:
-            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+            raise StoreError(
+                f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
+            ) from cause
 
     def make(self, *, filling: bool = False) -> list[str]:
         """Make what is missing; the names of those that were made. Safe in many processes at once
@@ -103,37 +107,41 @@ class ServerDatabases:
         Dagster's history cannot be shared.
         """
         try:
-            with _connected(self._maintenance()) as connection:
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
-                mark = self._read_mark(connection)
+            with _connect(self._maintenance_url()) as connection:
+                connection.execute(
+                    text("SELECT pg_advisory_lock(:key)"), {"key": CREATION_LOCK_KEY}
+                )
+                mark = self._fetch_mark(connection)
                 self._refuse_old_servers(connection)
                 self._refuse_other_projects(mark)
                 self._refuse_other_homes(mark)
-                made = [name for name in self.names if self._make(connection, name)]
+                made = [name for name in self.names if self._create_database(connection, name)]
                 if filling:
-                    self._clear(was_filling=mark is not None and mark.is_filling)
+                    self._empty_databases(was_filling=mark is not None and mark.is_filling)
                 elif mark is not None and mark.is_filling:
                     raise StoreError(
-                        f"The databases {self.prefix}_… on {self._shown()} are half filled: a move "
+                        f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: a move "
                         "was ended in the middle. Repeat `rlhf storage migrate`, or name another "
                         "RLHF_DATABASE_PREFIX."
                     )
-                self._mark(connection, replace(self._mine, is_filling=filling))
+                self._write_mark(connection, replace(self._own_mark, is_filling=filling))
         except SQLAlchemyError as cause:
-            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+            raise StoreError(
+                f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
+            ) from cause
         return made
 
-    def mark(self, database: Database) -> Mark | None:
+    def read_mark(self, database: Database) -> DatabaseMark | None:
         """Whose they are, as any database of the server knows; None where nobody marked them, or
         the server cannot be asked now.
         """
         try:
-            with database.reading() as connection:
-                return self._read_mark(connection)
+            with database.read_transaction() as connection:
+                return self._fetch_mark(connection)
         except StoreError:
             return None
 
-    def refuse_others(self, mark: Mark | None) -> None:
+    def refuse_others(self, mark: DatabaseMark | None) -> None:
         """Raise StoreError if they belong to another project or home."""
         self._refuse_other_projects(mark)
         self._refuse_other_homes(mark)
@@ -141,10 +149,12 @@ class ServerDatabases:
     def finish(self) -> None:
         """Everything has arrived: from here on they are the home's."""
         try:
-            with _connected(self._maintenance()) as connection:
-                self._mark(connection, self._mine)
+            with _connect(self._maintenance_url()) as connection:
+                self._write_mark(connection, self._own_mark)
         except SQLAlchemyError as cause:
-            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+            raise StoreError(
+                f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
+            ) from cause
 
     def drop(self) -> list[str]:
         """Take them off the server, with everything in them; the names of those that were there.
@@ -153,54 +163,60 @@ class ServerDatabases:
         daemon, a shell.
         """
         try:
-            with _connected(self._maintenance()) as connection:
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MAKING})
-                there = [name for name in self.names if _is_there(connection, name)]
-                mark = self._read_mark(connection)
+            with _connect(self._maintenance_url()) as connection:
+                connection.execute(
+                    text("SELECT pg_advisory_lock(:key)"), {"key": CREATION_LOCK_KEY}
+                )
+                there = [name for name in self.names if _exists(connection, name)]
+                mark = self._fetch_mark(connection)
                 if there and (
                     mark is None
                     or mark.home_id is None
-                    or replace(mark, is_filling=False) != self._mine
+                    or replace(mark, is_filling=False) != self._own_mark
                 ):
                     raise StoreError(
-                        f"The databases {', '.join(there)} on {self._shown()} bear no mark of "
-                        f"{self._mine.project}: {self._whose(mark)}. Nothing was dropped; drop "
+                        f"The databases {', '.join(there)} on {self._redacted_url()} bear no mark of "
+                        f"{self._own_mark.project}: {self._describe_owner(mark)}. Nothing was dropped; drop "
                         "them "
                         "yourself if they are yours."
                     )
-                busy = _in_use(connection, there, self.leave_s)
+                busy = _find_in_use(connection, there, self.leave_s)
                 if busy:
                     raise StoreError(
-                        f"Somebody is connected to {', '.join(busy)} on {self._shown()}. Stop the "
+                        f"Somebody is connected to {', '.join(busy)} on {self._redacted_url()}. Stop the "
                         "daemon, `rlhf dev` and whatever else works in this home, then try again; "
                         "nothing was dropped."
                     )
                 # The one with the mark last, so that this may be killed and repeated.
-                for name in sorted(there, key=lambda name: name == self._dagster):
+                for name in sorted(there, key=lambda name: name == self._dagster_name):
                     connection.execute(text(f"DROP DATABASE {name}"))
         except SQLAlchemyError as cause:
-            raise StoreError(f"The Postgres server {self._shown()}: {_told(cause)}") from cause
+            raise StoreError(
+                f"The Postgres server {self._redacted_url()}: {_describe_error(cause)}"
+            ) from cause
         return there
 
-    def _clear(self, *, was_filling: bool) -> None:
+    def _empty_databases(self, *, was_filling: bool) -> None:
         for name in self.names:
-            url = self._maintenance().set(database=name).render_as_string(hide_password=False)
-            if not copying.has_tables(url):
+            url = self._maintenance_url().set(database=name).render_as_string(hide_password=False)
+            if not database_copy.has_tables(url):
                 continue
             if not was_filling:
                 raise StoreError(
-                    f"The database {name} on {self._shown()} holds tables already, perhaps another "
+                    f"The database {name} on {self._redacted_url()} holds tables already, perhaps another "
                     "copy of this project. Nothing was moved. Name another RLHF_DATABASE_PREFIX, "
                     "or drop the three databases if they hold nothing you need."
                 )
-            copying.empty(url)
+            database_copy.drop_all_tables(url)
 
-    def _make(self, connection: Connection, name: str) -> bool:
-        if _is_there(connection, name):
+    def _create_database(self, connection: Connection, name: str) -> bool:
+        if _exists(connection, name):
             return False
         # Sorted by code point, as SQLite sorts: a seeded draw from ordered rows must be the same on
         # both.
-        provider = " LOCALE_PROVIDER libc" if _version(connection) >= WITH_PROVIDERS else ""
+        provider = (
+            " LOCALE_PROVIDER libc" if _read_server_version(connection) >= WITH_PROVIDERS else ""
+        )
         connection.execute(
             text(
                 f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' "
@@ -210,83 +226,83 @@ class ServerDatabases:
         )
         return True
 
-    def _read_mark(self, connection: Connection) -> Mark | None:
+    def _fetch_mark(self, connection: Connection) -> DatabaseMark | None:
         """None where nobody set one."""
         asked = text(
             "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = :name"
         )
-        return Mark.of(connection.execute(asked, {"name": self._dagster}).scalar())
+        return DatabaseMark.parse(connection.execute(asked, {"name": self._dagster_name}).scalar())
 
     def _refuse_old_servers(self, connection: Connection) -> None:
-        if _version(connection) < OLDEST_VERSION:
+        if _read_server_version(connection) < OLDEST_VERSION:
             raise StoreError(
-                f"The Postgres server {self._shown()} is version {_version(connection) // 10_000}; "
+                f"The Postgres server {self._redacted_url()} is version {_read_server_version(connection) // 10_000}; "
                 "13 is the oldest that will do."
             )
 
-    def _refuse_other_projects(self, mark: Mark | None) -> None:
-        if mark is not None and mark.project != self._mine.project:
+    def _refuse_other_projects(self, mark: DatabaseMark | None) -> None:
+        if mark is not None and mark.project != self._own_mark.project:
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._shown()} belong to project "
-                f"{mark.project}, not to {self._mine.project}: Dagster's history cannot be shared. "
+                f"The databases {self.prefix}_… on {self._redacted_url()} belong to project "
+                f"{mark.project}, not to {self._own_mark.project}: Dagster's history cannot be shared. "
                 "Set RLHF_DATABASE_PREFIX to another name."
             )
 
-    def _refuse_other_homes(self, mark: Mark | None) -> None:
+    def _refuse_other_homes(self, mark: DatabaseMark | None) -> None:
         if mark is not None and mark.home_id not in (None, self.home_id):
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._shown()} belong to another home of "
+                f"The databases {self.prefix}_… on {self._redacted_url()} belong to another home of "
                 f"{mark.project}: two homes would mix their votes. Set RLHF_DATABASE_PREFIX to "
                 "another name; or, where that home is lost or both are meant to be one, let a home "
                 "without rows of its own take them on with `rlhf init --join`."
             )
 
-    def _whose(self, mark: Mark | None) -> str:
+    def _describe_owner(self, mark: DatabaseMark | None) -> str:
         if mark is None:
             return "none at all"
-        if mark.home_id is None and mark.project == self._mine.project:
+        if mark.home_id is None and mark.project == self._own_mark.project:
             return (
                 f"{mark.project} without a home, as before homes had ids (`rlhf init` in the "
                 "home whose they are completes it)"
             )
         return (
             f"another home's of {mark.project}"
-            if mark.project == self._mine.project
+            if mark.project == self._own_mark.project
             else mark.project
         )
 
-    def _mark(self, connection: Connection, mark: Mark) -> None:
+    def _write_mark(self, connection: Connection, mark: DatabaseMark) -> None:
         # such a statement takes no parameters
         quoted = str(mark).replace("'", "''").replace("%", "%%")
         try:
-            connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster} IS '{quoted}'")
+            connection.exec_driver_sql(f"COMMENT ON DATABASE {self._dagster_name} IS '{quoted}'")
         except DBAPIError:  # made by an administrator, for us: theirs to mark
             return
 
     @property
-    def _dagster(self) -> str:
+    def _dagster_name(self) -> str:
         return f"{self.prefix}_dagster"
 
     @property
-    def _mine(self) -> Mark:
-        return Mark(f"{self.organization}/{self.project}", self.home_id)
+    def _own_mark(self) -> DatabaseMark:
+        return DatabaseMark(f"{self.organization}/{self.project}", self.home_id)
 
-    def _maintenance(self) -> URL:
+    def _maintenance_url(self) -> URL:
         url = make_url(self.url)
         return url.set(drivername="postgresql+psycopg2", database=url.database or "postgres")
 
-    def _shown(self) -> str:
+    def _redacted_url(self) -> str:
         return make_url(self.url).render_as_string(hide_password=True)
 
 
-def _connected(url: URL) -> Connection:
+def _connect(url: URL) -> Connection:
     engine = create_engine(
         url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=network_options(url)
     )
     return engine.connect()
 
 
-def _is_there(connection: Connection, name: str) -> bool:
+def _exists(connection: Connection, name: str) -> bool:
     return bool(
         connection.execute(
             text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": name}
@@ -294,7 +310,7 @@ def _is_there(connection: Connection, name: str) -> bool:
     )
 
 
-def _in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list[str]:
+def _find_in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list[str]:
     """Those that somebody is connected to; who has just left is waited for, as the server itself
     would.
     """
@@ -310,11 +326,11 @@ def _in_use(connection: Connection, names: Sequence[str], wait_s: float) -> list
         time.sleep(0.1)
 
 
-def _version(connection: Connection) -> int:
+def _read_server_version(connection: Connection) -> int:
     return int(connection.execute(text("SHOW server_version_num")).scalar_one())
 
 
-def _told(cause: SQLAlchemyError) -> str:
+def _describe_error(cause: SQLAlchemyError) -> str:
     lines: Sequence[str] = (
         str(cause.orig if isinstance(cause, DBAPIError) else cause).strip().splitlines()
     )

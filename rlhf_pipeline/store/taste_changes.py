@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
 from rlhf_pipeline.records import TasteChange
-from rlhf_pipeline.store.audit import Ledger, acting, taste_change_digest
+from rlhf_pipeline.store.audit import Ledger, audited_transaction, taste_change_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, taste_changes
 
@@ -26,11 +26,11 @@ class TasteChangeLog:
         """Oldest record first."""
         wanted = (
             select(taste_changes)
-            .where(self._database.mine(taste_changes))
+            .where(self._database.in_project(taste_changes))
             .order_by(taste_changes.c.change_id)
         )
-        with self._database.reading() as connection:
-            return [_change(row) for row in connection.execute(wanted).mappings()]
+        with self._database.read_transaction() as connection:
+            return [_build_change(row) for row in connection.execute(wanted).mappings()]
 
     def add(
         self, change_seq: int, *, cause: str, actor: str, category: str | None = None
@@ -38,7 +38,7 @@ class TasteChangeLog:
         """Record a change that a person knows of. Raises StoreError for a vote or a category that
         does not exist.
         """
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             if not 1 <= change_seq <= ledger.vote_seq:
                 raise StoreError(
                     f"There is no vote {change_seq}; the last one is {ledger.vote_seq}. Name the "
@@ -60,8 +60,8 @@ class TasteChangeLog:
         """Mark a change as a false alarm: later fits ignore it. Raises NotFound for an unknown id,
         StoreError for a retracted one.
         """
-        this = self._database.mine(taste_changes), taste_changes.c.change_id == change_id
-        with acting(self._database) as (connection, ledger):
+        this = self._database.in_project(taste_changes), taste_changes.c.change_id == change_id
+        with audited_transaction(self._database) as (connection, ledger):
             row = connection.execute(select(taste_changes).where(*this)).mappings().one_or_none()
             if row is None:
                 raise NotFound(
@@ -78,14 +78,14 @@ class TasteChangeLog:
                 "retraction_reason": reason,
             }
             connection.execute(taste_changes.update().where(*this).values(values))
-            retracted = _change({**row, **values})
+            retracted = _build_change({**row, **values})
             _link(ledger, retracted, action=RETRACT, actor=actor)
         return retracted
 
     def _require_category(self, connection: Connection, category: str) -> None:
         found = (
             select(comparisons.c.comparison_id)
-            .where(self._database.mine(comparisons), comparisons.c.category == category)
+            .where(self._database.in_project(comparisons), comparisons.c.category == category)
             .limit(1)
         )
         if connection.execute(found).one_or_none() is None:
@@ -110,7 +110,7 @@ def record_change(
     """Insert a change and its audit link within a transaction of the caller's."""
     last = (
         connection.execute(
-            select(func.max(taste_changes.c.change_id)).where(database.mine(taste_changes))
+            select(func.max(taste_changes.c.change_id)).where(database.in_project(taste_changes))
         ).scalar()
         or 0
     )
@@ -142,5 +142,5 @@ def object_id_of(change: TasteChange) -> str:
     return f"taste change {change.change_id}"
 
 
-def _change(row: Any) -> TasteChange:
+def _build_change(row: Any) -> TasteChange:
     return TasteChange.model_validate({name: row[name] for name in TasteChange.model_fields})

@@ -13,18 +13,23 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token, content_hash
-from rlhf_pipeline.store.audit import acting, acting_together
+from rlhf_pipeline.store.audit import audited_transaction, joint_transaction
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
+from rlhf_pipeline.store.prepared_statements import (
+    EVERYWHERE,
+    PreparedStatement,
+    in_scope_or_everywhere,
+    scope_of,
+)
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
 from rlhf_pipeline.store.users import (
-    alone_in_organization,
-    here_or_everywhere,
-    must_be_password,
-    must_hold,
+    in_project_or_organization,
+    lock_organization,
+    require_password,
+    require_valid_token,
 )
 
-Kind = Literal["api", "session", "login"]
+TokenKind = Literal["api", "session", "login"]
 PREFIX = "rlhf_"  # by which secret scanners know one
 # a write for each request would cost as much as the request
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
@@ -43,7 +48,7 @@ class Tokens:
         self,
         user_id: str,
         *,
-        kind: Kind,
+        kind: TokenKind,
         lifetime: timedelta,
         actor: str,
         name: str | None = None,
@@ -70,24 +75,24 @@ class Tokens:
             "last_used_at": None,
             "revoked_at": None,
         }
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             of_user = select(users.c.project_id).where(
-                here_or_everywhere(self._database, users), users.c.user_id == user_id
+                in_project_or_organization(self._database, users), users.c.user_id == user_id
             )
             known = connection.execute(of_user).scalars().all()
             if not known:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
             # what is looked at now ends in no other project before the secret is kept
             if EVERYWHERE in known:
-                alone_in_organization(self._database, connection)
+                lock_organization(self._database, connection)
             if asked_by is not None:
-                must_hold(self._database, connection, asked_by)
+                require_valid_token(self._database, connection, asked_by)
             if password_hash is not None:
-                must_be_password(self._database, connection, user_id, password_hash)
+                require_password(self._database, connection, user_id, password_hash)
             # One of an account of the organisation holds in every project, as the account does.
             project = EVERYWHERE if EVERYWHERE in known else self._database.project
             self._database.insert(connection, tokens, [{"project_id": project, **row}])
-            token = _token(row)
+            token = _build_token(row)
             digest = content_hash("tokens.issue", token.token_id, user_id, kind, row["scopes"])
             ledger.append(
                 actor=actor, action=f"tokens.issue.{kind}", object_id=token.token_id, digest=digest
@@ -98,16 +103,17 @@ class Tokens:
         """The token of a secret that still holds: neither revoked nor expired, its owner not
         disabled.
         """
-        found = self._holding(secret)
+        found = self._find_valid(secret)
         if found is None:
             return None
         now = self._database.clock.now()
         if found.kind == "api" and (
             found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY
         ):
-            with self._database.writing() as connection:
+            with self._database.write_transaction() as connection:
                 this = and_(
-                    here_or_everywhere(self._database, tokens), tokens.c.token_hash == _hash(secret)
+                    in_project_or_organization(self._database, tokens),
+                    tokens.c.token_hash == _hash(secret),
                 )
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
         return found
@@ -117,10 +123,10 @@ class Tokens:
         hold.
         """
         # strangers may ask: only a login that holds may wait for the write lock
-        found = self._holding(secret)
+        found = self._find_valid(secret)
         if found is None or found.kind != "login":
             return None
-        with acting_together(self._database):
+        with joint_transaction(self._database):
             login = self.redeem(secret)
             return (
                 None
@@ -132,15 +138,15 @@ class Tokens:
 
     def redeem(self, secret: str) -> Token | None:
         """`find` for a one-time login, which does not hold a second time."""
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             this = and_(
-                here_or_everywhere(self._database, tokens),
+                in_project_or_organization(self._database, tokens),
                 tokens.c.token_hash == _hash(secret),
                 tokens.c.kind == "login",
             )
             row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             if row is not None and row["project_id"] == EVERYWHERE:
-                alone_in_organization(self._database, connection)
+                lock_organization(self._database, connection)
                 # as whoever held it before left it
                 row = connection.execute(select(tokens).where(this)).mappings().one_or_none()
             now = self._database.clock.now()
@@ -150,12 +156,14 @@ class Tokens:
             # in a project.
             owner = and_(users.c.project_id == row["project_id"], users.c.user_id == row["user_id"])
             is_able = and_(
-                here_or_everywhere(self._database, users), owner, users.c.disabled_at.is_(None)
+                in_project_or_organization(self._database, users),
+                owner,
+                users.c.disabled_at.is_(None),
             )
             if connection.execute(select(users.c.user_id).where(is_able)).first() is None:
                 return None
             connection.execute(tokens.update().where(this).values(revoked_at=now, last_used_at=now))
-            token = _token(dict(row))
+            token = _build_token(dict(row))
             ledger.append(
                 actor=token.user_id,
                 action="tokens.redeem",
@@ -168,14 +176,14 @@ class Tokens:
         self,
         user_id: str,
         *,
-        kind: Kind | None = None,
+        kind: TokenKind | None = None,
         before: str | None = None,
         limit: int | None = None,
     ) -> list[Token]:
         """Newest first, those that ended too; those that follow the token of an id. Raises NotFound
         where the user has no such token.
         """
-        mine = and_(here_or_everywhere(self._database, tokens), tokens.c.user_id == user_id)
+        mine = and_(in_project_or_organization(self._database, tokens), tokens.c.user_id == user_id)
         wanted = (
             select(tokens)
             .where(mine)
@@ -184,7 +192,7 @@ class Tokens:
         )
         if kind is not None:
             wanted = wanted.where(tokens.c.kind == kind)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             if before is not None:
                 this = tokens.c.token_hash.startswith(before, autoescape=True)
                 last = connection.execute(
@@ -196,14 +204,14 @@ class Tokens:
                     tokens.c.created_at == last.created_at, tokens.c.token_hash < last.token_hash
                 )
                 wanted = wanted.where(or_(tokens.c.created_at < last.created_at, is_same))
-            return [_token(dict(row)) for row in connection.execute(wanted).mappings()]
+            return [_build_token(dict(row)) for row in connection.execute(wanted).mappings()]
 
     def revoke(self, token_id: str, *, actor: str, user_id: str | None = None) -> None:
         """From the next request on. `user_id`: only if it is theirs. Raises NotFound."""
-        with acting(self._database) as (connection, ledger):
+        with audited_transaction(self._database) as (connection, ledger):
             whose = () if user_id is None else (tokens.c.user_id == user_id,)
             this = and_(
-                here_or_everywhere(self._database, tokens),
+                in_project_or_organization(self._database, tokens),
                 tokens.c.token_hash.startswith(token_id, autoescape=True),
                 *whose,
             )
@@ -215,10 +223,11 @@ class Tokens:
             token_hash = found[0].token_hash
             if found[0].project_id == EVERYWHERE:
                 # where it just makes another, that is made before
-                alone_in_organization(self._database, connection)
+                lock_organization(self._database, connection)
             now = self._database.clock.now()
             here = and_(
-                here_or_everywhere(self._database, tokens), tokens.c.token_hash == token_hash
+                in_project_or_organization(self._database, tokens),
+                tokens.c.token_hash == token_hash,
             )
             connection.execute(
                 tokens.update().where(here, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
@@ -230,8 +239,8 @@ class Tokens:
                 digest=content_hash("tokens.revoke", token_hash[:16]),
             )
 
-    def _holding(self, secret: str) -> Token | None:
-        with self._database.reading() as connection:
+    def _find_valid(self, secret: str) -> Token | None:
+        with self._database.read_transaction() as connection:
             row = _OF_ENABLED.first(connection, scope_of(self._database, hash=_hash(secret)))
         if (
             row is None
@@ -239,7 +248,7 @@ class Tokens:
             or row.expires_at <= self._database.clock.now()
         ):
             return None
-        return _token(row._asdict())
+        return _build_token(row._asdict())
 
 
 class FailedLogins:
@@ -252,9 +261,9 @@ class FailedLogins:
 
     def wait_s(self, *who: str, everywhere: Sequence[str] = ()) -> float:
         """Seconds until one of `who` may try again; 0 where they may."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return self._wait_s(
-                connection, self._database.clock.now(), self._counted(who, everywhere)
+                connection, self._database.clock.now(), self._counter_keys(who, everywhere)
             )
 
     def attempt(self, *who: str, everywhere: Sequence[str] = ()) -> float:
@@ -265,19 +274,19 @@ class FailedLogins:
         which would be one more place to try. `forget` it after a login that succeeded.
         """
         now = self._database.clock.now()
-        counted = self._counted(who, everywhere)
+        counted = self._counter_keys(who, everywhere)
         # strangers may ask: those who must wait may not hold the write lock
         wait = self.wait_s(*who, everywhere=everywhere)
         if wait > 0:
             return wait
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             if everywhere:
-                alone_in_organization(self._database, connection)
+                lock_organization(self._database, connection)
             wait = self._wait_s(connection, now, counted)
             if wait > 0:
                 return wait
             old = and_(
-                here_or_everywhere(self._database, failed_logins),
+                in_project_or_organization(self._database, failed_logins),
                 failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER,
             )
             connection.execute(failed_logins.delete().where(old))
@@ -297,9 +306,9 @@ class FailedLogins:
 
     def forget(self, *who: str, everywhere: Sequence[str] = ()) -> None:
         """After a login that succeeded."""
-        with self._database.writing() as connection:
+        with self._database.write_transaction() as connection:
             connection.execute(
-                failed_logins.delete().where(self._is_among(self._counted(who, everywhere)))
+                failed_logins.delete().where(self._is_among(self._counter_keys(who, everywhere)))
             )
 
     def _wait_s(
@@ -308,7 +317,7 @@ class FailedLogins:
         rows = connection.execute(select(failed_logins).where(self._is_among(counted))).all()
         return max((_wait_after(r.n_failed, r.last_failed_at, now) for r in rows), default=0.0)
 
-    def _counted(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
+    def _counter_keys(self, who: Sequence[str], everywhere: Sequence[str]) -> set[tuple[str, str]]:
         """By project, or EVERYWHERE."""
         return {(self._database.project, _hash(one)) for one in who} | {
             (EVERYWHERE, _hash(one)) for one in everywhere
@@ -322,19 +331,19 @@ class FailedLogins:
         return and_(failed_logins.c.organization_id == self._database.organization, or_(*rows))
 
 
-_OF_ENABLED = Prepared(  # asked twice a second for everybody who works
+_OF_ENABLED = PreparedStatement(  # asked twice a second for everybody who works
     select(tokens)
     .select_from(tokens)
     .join(
         users,
         and_(
-            scoped_or_everywhere(users),
+            in_scope_or_everywhere(users),
             users.c.project_id == tokens.c.project_id,
             users.c.user_id == tokens.c.user_id,
         ),
     )
     .where(
-        scoped_or_everywhere(tokens),
+        in_scope_or_everywhere(tokens),
         tokens.c.token_hash == bindparam("hash"),
         users.c.disabled_at.is_(None),
     )
@@ -354,7 +363,7 @@ def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _token(row: dict[str, Any]) -> Token:
+def _build_token(row: dict[str, Any]) -> Token:
     values = {name: row[name] for name in Token.model_fields if name not in ("token_id", "scopes")}
     return Token(
         token_id=row["token_hash"][:16],

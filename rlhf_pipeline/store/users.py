@@ -15,11 +15,16 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, se
 
 from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
-from rlhf_pipeline.store.audit import Ledger, acting
+from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.store.card_queue import is_unfinished
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.dealing import is_unfinished
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.prepared import EVERYWHERE, Prepared, scope_of, scoped_or_everywhere
+from rlhf_pipeline.store.prepared_statements import (
+    EVERYWHERE,
+    PreparedStatement,
+    in_scope_or_everywhere,
+    scope_of,
+)
 from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
 
 # roles that vote, as `web.permissions` has them
@@ -48,7 +53,7 @@ class Users:
     ) -> User:
         """With `organization_roles` it is an account of the organisation. Raises ConfigurationError
         for an e-mail address that is none or is taken."""
-        as_typed, email = email, _normal(email)
+        as_typed, email = email, _normalize_email(email)
         user_id = f"u{secrets.token_hex(8)}"
         everywhere = set(organization_roles)
         row = {
@@ -61,9 +66,9 @@ class Users:
             "created_at": self._database.clock.now(),
             "disabled_at": None,
         }
-        with acting(self._database) as (connection, ledger):
-            alone_in_organization(self._database, connection)
-            if self._read(connection, users.c.email.in_({email, _folded(as_typed)})):
+        with audited_transaction(self._database) as (connection, ledger):
+            lock_organization(self._database, connection)
+            if self._read_users(connection, users.c.email.in_({email, _fold_case(as_typed)})):
                 raise ConfigurationError(
                     f"There is a user with e-mail {email!r} already. Give them a role, or use "
                     "another address."
@@ -71,55 +76,57 @@ class Users:
             if everywhere:
                 self._refuse_known_elsewhere(connection, email, user_id)
             self._database.insert(connection, users, [row])
-            self._write(ledger, actor, "users.add", user_id, {"kind": kind})
-            self._put(connection, ledger, user_id, EVERYWHERE, everywhere, actor)
-            self._put(connection, ledger, user_id, self._database.project, set(roles), actor)
-            return self._one(connection, user_id)
+            self._record_change(ledger, actor, "users.add", user_id, {"kind": kind})
+            self._replace_roles(connection, ledger, user_id, EVERYWHERE, everywhere, actor)
+            self._replace_roles(
+                connection, ledger, user_id, self._database.project, set(roles), actor
+            )
+            return self._read_user(connection, user_id)
 
     def get(self, user_id: str) -> User:
         """Raises NotFound."""
-        with self._database.reading() as connection:
-            return self._one(connection, user_id)
+        with self._database.read_transaction() as connection:
+            return self._read_user(connection, user_id)
 
     def with_email(self, email: str) -> User | None:
         """By the address as typed, which a user of an earlier version may have, else as normalised.
         Raises ConfigurationError.
         """
-        with self._database.reading() as connection:
-            found = self._read(connection, users.c.email == _folded(email))
-            if not found and (normal := _normal(email)) != _folded(email):
-                found = self._read(connection, users.c.email == normal)
+        with self._database.read_transaction() as connection:
+            found = self._read_users(connection, users.c.email == _fold_case(email))
+            if not found and (normal := _normalize_email(email)) != _fold_case(email):
+                found = self._read_users(connection, users.c.email == normal)
         return found[0] if found else None
 
     def password_hash(self, user_id: str) -> str | None:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             wanted = select(users.c.password_hash).where(
-                self._accounts(), users.c.user_id == user_id
+                self._is_account(), users.c.user_id == user_id
             )
             found: str | None = connection.execute(wanted).scalar()
             return found
 
     def all(self) -> list[User]:
         """By e-mail."""
-        with self._database.reading() as connection:
-            return self._read(connection)
+        with self._database.read_transaction() as connection:
+            return self._read_users(connection)
 
     def page(self, *, after: str | None = None, limit: int) -> list[User]:
         """By e-mail, those that follow the user of an id. Raises NotFound where there is no such
         user.
         """
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             following: tuple[ColumnElement[bool], ...] = ()
             if after is not None:
-                last = self._one(connection, after)
+                last = self._read_user(connection, after)
                 is_same = and_(users.c.email == last.email, users.c.user_id > last.user_id)
                 following = (or_(users.c.email > last.email, is_same),)
-            return self._read(connection, *following, limit=limit)
+            return self._read_users(connection, *following, limit=limit)
 
     def count(self) -> int:
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(
-                select(func.count()).select_from(users).where(self._accounts())
+                select(func.count()).select_from(users).where(self._is_account())
             ).scalar_one()
 
     def set_password(
@@ -133,16 +140,16 @@ class Users:
     ) -> None:
         """Ends all sessions of the user. Raises NotFound; LoginEnded where the token `asked_by`
         holds no more, or `instead_of` is not the hash of their password any more."""
-        with acting(self._database) as (connection, ledger):
-            self._alone_with(connection, user_id)
+        with audited_transaction(self._database) as (connection, ledger):
+            self._lock_user(connection, user_id)
             if asked_by is not None:
-                must_hold(self._database, connection, asked_by)
+                require_valid_token(self._database, connection, asked_by)
             if instead_of is not None:
-                must_be_password(self._database, connection, user_id, instead_of)
-            this = and_(self._accounts(), users.c.user_id == user_id)
+                require_password(self._database, connection, user_id, instead_of)
+            this = and_(self._is_account(), users.c.user_id == user_id)
             connection.execute(users.update().where(this).values(password_hash=password_hash))
             self._revoke_all(connection, user_id, kind="session")
-            self._write(ledger, actor, "users.set_password", user_id, {})
+            self._record_change(ledger, actor, "users.set_password", user_id, {})
 
     def rename(self, user_id: str, name: str, *, actor: str) -> User:
         """Raises NotFound; ConfigurationError for a name that says nothing."""
@@ -189,8 +196,8 @@ class Users:
         nothing, where nobody would be admin any more, and for an organisation role of an address
         that another project has given an account of its own.
         """
-        with acting(self._database) as (connection, ledger):
-            user = self._alone_with(connection, user_id, is_raised=organization_roles is not None)
+        with audited_transaction(self._database) as (connection, ledger):
+            user = self._lock_user(connection, user_id, is_raised=organization_roles is not None)
             if check is not None:
                 check(user)
             had_admin = self._has_admin(connection)
@@ -200,14 +207,16 @@ class Users:
                         "A name must have a character that is no space. Write one."
                     )
                 self._update(connection, user_id, {"name": name.strip()})
-                self._write(ledger, actor, "users.rename", user_id, {})
+                self._record_change(ledger, actor, "users.rename", user_id, {})
             if organization_roles is not None:
                 wanted = set(organization_roles)
                 if wanted and not user.in_every_project:
-                    self._make_known_everywhere(connection, ledger, user, actor)
-                self._put(connection, ledger, user_id, EVERYWHERE, wanted, actor)
+                    self._move_to_organization(connection, ledger, user, actor)
+                self._replace_roles(connection, ledger, user_id, EVERYWHERE, wanted, actor)
             if roles is not None:
-                self._put(connection, ledger, user_id, self._database.project, set(roles), actor)
+                self._replace_roles(
+                    connection, ledger, user_id, self._database.project, set(roles), actor
+                )
             if disabled is not None and disabled != (user.disabled_at is not None):
                 self._set_disabled(connection, ledger, user_id, disabled, actor)
             if had_admin and not self._has_admin(connection):
@@ -215,10 +224,10 @@ class Users:
                     "This is the last admin: nobody could add users any more. Make somebody else "
                     "admin first."
                 )
-            self._leave_to_anybody(connection, ledger, user_id, actor)
-            return self._one(connection, user_id)
+            self._release_reserved_slots(connection, ledger, user_id, actor)
+            return self._read_user(connection, user_id)
 
-    def _leave_to_anybody(
+    def _release_reserved_slots(
         self, connection: Connection, ledger: Ledger, user_id: str, actor: str
     ) -> None:
         """What somebody was asked for by name where they vote no more: nobody would ever be dealt
@@ -234,7 +243,7 @@ class Users:
         )
         if not asked_in:
             return
-        is_able = self._one(connection, user_id).disabled_at is None
+        is_able = self._read_user(connection, user_id).disabled_at is None
         voting = and_(
             role_grants.c.organization_id == self._database.organization,
             role_grants.c.user_id == user_id,
@@ -263,14 +272,14 @@ class Users:
                 digest=content_hash(user_id, left, n),
             )
 
-    def _make_known_everywhere(
+    def _move_to_organization(
         self, connection: Connection, ledger: Ledger, user: User, actor: str
     ) -> None:
         self._refuse_known_elsewhere(connection, user.email, user.user_id)
         self._revoke_all(connection, user.user_id)
         self._update(connection, user.user_id, {"password_hash": None})
         self._copy_account(connection, user, EVERYWHERE)
-        self._write(ledger, actor, "users.into_organization", user.user_id, {})
+        self._record_change(ledger, actor, "users.into_organization", user.user_id, {})
 
     def _copy_account(self, connection: Connection, user: User, project: str) -> None:
         """A row without a password. That of EVERYWHERE is the account from then on; in a project it
@@ -284,7 +293,7 @@ class Users:
             connection, users, [{"project_id": project, **kept, "password_hash": None}]
         )
 
-    def _put(
+    def _replace_roles(
         self,
         connection: Connection,
         ledger: Ledger,
@@ -294,7 +303,7 @@ class Users:
         actor: str,
     ) -> None:
         """Exactly these roles in a project, or everywhere."""
-        has = set(self._grants(connection, [user_id]).get(user_id, {}).get(project, ()))
+        has = set(self._read_grants(connection, [user_id]).get(user_id, {}).get(project, ()))
         where = ".organization" if project == EVERYWHERE else ""
         these = and_(
             role_grants.c.organization_id == self._database.organization,
@@ -303,10 +312,12 @@ class Users:
         )
         for role in sorted(has - wanted):
             connection.execute(role_grants.delete().where(these, role_grants.c.role == role.value))
-            self._write(ledger, actor, f"roles.revoke{where}", user_id, {"role": role.value})
+            self._record_change(
+                ledger, actor, f"roles.revoke{where}", user_id, {"role": role.value}
+            )
         new = sorted(wanted - has)
         if new:
-            self._stand_in(connection, user_id, project)
+            self._ensure_account_row(connection, user_id, project)
         now = self._database.clock.now()
         rows = [
             {
@@ -320,9 +331,9 @@ class Users:
         ]
         self._database.insert(connection, role_grants, rows)
         for role in new:
-            self._write(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
+            self._record_change(ledger, actor, f"roles.grant{where}", user_id, {"role": role.value})
 
-    def _stand_in(self, connection: Connection, user_id: str, project: str) -> None:
+    def _ensure_account_row(self, connection: Connection, user_id: str, project: str) -> None:
         """See that a project has a row of an account of the organisation, for its roles to refer
         to.
         """
@@ -332,7 +343,7 @@ class Users:
             users.c.user_id == user_id,
         )
         if connection.execute(select(users.c.user_id).where(here)).first() is None:
-            self._copy_account(connection, self._one(connection, user_id), project)
+            self._copy_account(connection, self._read_user(connection, user_id), project)
 
     def _set_disabled(
         self, connection: Connection, ledger: Ledger, user_id: str, disabled: bool, actor: str
@@ -342,7 +353,9 @@ class Users:
         self._update(
             connection, user_id, {"disabled_at": self._database.clock.now() if disabled else None}
         )
-        self._write(ledger, actor, "users.disable" if disabled else "users.enable", user_id, {})
+        self._record_change(
+            ledger, actor, "users.disable" if disabled else "users.enable", user_id, {}
+        )
 
     def _update(self, connection: Connection, user_id: str, values: dict[str, Any]) -> None:
         """Of an account of the organisation also the rows that stand in for it in other
@@ -355,7 +368,7 @@ class Users:
 
     def _revoke_all(self, connection: Connection, user_id: str, kind: str | None = None) -> None:
         of_user = and_(
-            here_or_everywhere(self._database, tokens),
+            in_project_or_organization(self._database, tokens),
             tokens.c.user_id == user_id,
             tokens.c.revoked_at.is_(None),
         )
@@ -364,9 +377,9 @@ class Users:
             tokens.update().where(of_user, *of_kind).values(revoked_at=self._database.clock.now())
         )
 
-    def _one(self, connection: Connection, user_id: str) -> User:
+    def _read_user(self, connection: Connection, user_id: str) -> User:
         of_user = scope_of(self._database, user=user_id)
-        found = _ONE.rows(connection, of_user)
+        found = _SELECT_USER.rows(connection, of_user)
         if not found:
             raise NotFound(
                 f"There is no user {user_id!r} in project {self._database.project!r}. `rlhf users "
@@ -376,9 +389,10 @@ class Users:
         # besides.
         row = next((row for row in found if row.project_id == EVERYWHERE), found[0])
         grants = [
-            (grant.project_id, Role(grant.role)) for grant in _ROLES.rows(connection, of_user)
+            (grant.project_id, Role(grant.role))
+            for grant in _SELECT_ROLES.rows(connection, of_user)
         ]
-        return self._user(
+        return self._build_user(
             row._asdict(),
             {
                 p: tuple(role for project, role in grants if project == p)
@@ -388,9 +402,10 @@ class Users:
 
     def _has_admin(self, connection: Connection) -> bool:
         is_admin = and_(
-            here_or_everywhere(self._database, role_grants), role_grants.c.role == Role.ADMIN.value
+            in_project_or_organization(self._database, role_grants),
+            role_grants.c.role == Role.ADMIN.value,
         )
-        able = select(users.c.user_id).where(self._accounts(), users.c.disabled_at.is_(None))
+        able = select(users.c.user_id).where(self._is_account(), users.c.disabled_at.is_(None))
         return (
             connection.execute(
                 select(role_grants.c.user_id)
@@ -400,7 +415,7 @@ class Users:
             is not None
         )
 
-    def _accounts(self) -> ColumnElement[bool]:
+    def _is_account(self) -> ColumnElement[bool]:
         """A row per user: not the one for which an account of the organisation stands."""
         same = users.alias("same")
         stands_for_it = select(same.c.user_id).where(
@@ -409,33 +424,36 @@ class Users:
             same.c.user_id == users.c.user_id,
         )
         is_account = or_(users.c.project_id == EVERYWHERE, ~stands_for_it.exists())
-        return and_(here_or_everywhere(self._database, users), is_account)
+        return and_(in_project_or_organization(self._database, users), is_account)
 
-    def _read(
+    def _read_users(
         self, connection: Connection, *conditions: Any, limit: int | None = None
     ) -> list[User]:
         wanted = (
             select(users)
-            .where(self._accounts(), *conditions)
+            .where(self._is_account(), *conditions)
             .order_by(users.c.email, users.c.user_id)
             .limit(limit)
         )
         rows = connection.execute(wanted).mappings().all()
-        grants = self._grants(connection, [row["user_id"] for row in rows])
-        return [self._user(dict(row), grants.get(row["user_id"], {})) for row in rows]
+        grants = self._read_grants(connection, [row["user_id"] for row in rows])
+        return [self._build_user(dict(row), grants.get(row["user_id"], {})) for row in rows]
 
-    def _grants(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, Grants]:
+    def _read_grants(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, Grants]:
         found: dict[str, Grants] = {}
         for ids in batches(user_ids, MAX_ROWS):
             wanted = select(
                 role_grants.c.user_id, role_grants.c.project_id, role_grants.c.role
-            ).where(here_or_everywhere(self._database, role_grants), role_grants.c.user_id.in_(ids))
+            ).where(
+                in_project_or_organization(self._database, role_grants),
+                role_grants.c.user_id.in_(ids),
+            )
             for grant in connection.execute(wanted):
                 of_user = found.setdefault(grant.user_id, {})
                 of_user[grant.project_id] = (*of_user.get(grant.project_id, ()), Role(grant.role))
         return found
 
-    def _user(self, row: Mapping[str, Any], grants: Grants) -> User:
+    def _build_user(self, row: Mapping[str, Any], grants: Grants) -> User:
         return User(
             **{
                 name: row[name]
@@ -461,16 +479,16 @@ class Users:
                 "no other project of this store knows."
             )
 
-    def _alone_with(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
+    def _lock_user(self, connection: Connection, user_id: str, *, is_raised: bool = False) -> User:
         """The user, whom nobody changes before this commits: neither here nor, of an account that
         is the organisation's or becomes it, from another project. Raises NotFound."""
-        user = self._one(connection, user_id)
+        user = self._read_user(connection, user_id)
         if not (is_raised or user.in_every_project):
             return user
-        alone_in_organization(self._database, connection)
-        return self._one(connection, user_id)  # as whoever held it before left them
+        lock_organization(self._database, connection)
+        return self._read_user(connection, user_id)  # as whoever held it before left them
 
-    def _write(
+    def _record_change(
         self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]
     ) -> None:
         ledger.append(
@@ -481,7 +499,7 @@ class Users:
         )
 
 
-def here_or_everywhere(database: Database, table: Any) -> ColumnElement[bool]:
+def in_project_or_organization(database: Database, table: Any) -> ColumnElement[bool]:
     """The condition that a row belongs to this project, or to all of its organisation."""
     return and_(
         table.c.organization_id == database.organization,
@@ -489,7 +507,7 @@ def here_or_everywhere(database: Database, table: Any) -> ColumnElement[bool]:
     )
 
 
-def alone_in_organization(database: Database, connection: Connection) -> None:
+def lock_organization(database: Database, connection: Connection) -> None:
     """Held to commit: on SQLite whoever writes is alone anyway, on Postgres in their project
     only.
     """
@@ -498,12 +516,12 @@ def alone_in_organization(database: Database, connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
 
-def must_hold(database: Database, connection: Connection, token_id: str) -> None:
+def require_valid_token(database: Database, connection: Connection, token_id: str) -> None:
     """Raises LoginEnded where the token of an id was revoked or has expired: a server remembers a
     moment longer whose it was.
     """
     this = and_(
-        here_or_everywhere(database, tokens),
+        in_project_or_organization(database, tokens),
         tokens.c.token_hash.startswith(token_id, autoescape=True),
     )
     holds = and_(this, tokens.c.revoked_at.is_(None), tokens.c.expires_at > database.clock.now())
@@ -513,14 +531,14 @@ def must_hold(database: Database, connection: Connection, token_id: str) -> None
         )
 
 
-def must_be_password(
+def require_password(
     database: Database, connection: Connection, user_id: str, password_hash: str
 ) -> None:
     """Raises LoginEnded where the hash is not that of the user's password, or the user was
     disabled, since somebody was let in by it.
     """
     same = and_(
-        here_or_everywhere(database, users),
+        in_project_or_organization(database, users),
         users.c.user_id == user_id,
         users.c.password_hash == password_hash,
     )
@@ -536,24 +554,24 @@ def must_be_password(
 
 
 # Asked twice a second for everybody who works.
-_ONE = Prepared(
-    select(users).where(scoped_or_everywhere(users), users.c.user_id == bindparam("user"))
+_SELECT_USER = PreparedStatement(
+    select(users).where(in_scope_or_everywhere(users), users.c.user_id == bindparam("user"))
 )
-_ROLES = Prepared(
+_SELECT_ROLES = PreparedStatement(
     select(role_grants.c.project_id, role_grants.c.role).where(
-        scoped_or_everywhere(role_grants), role_grants.c.user_id == bindparam("user")
+        in_scope_or_everywhere(role_grants), role_grants.c.user_id == bindparam("user")
     )
 )
 
 
-def _normal(email: str) -> str:
+def _normalize_email(email: str) -> str:
     """The address as stored: NFKC, lower case, without invisible characters. Raises
     ConfigurationError.
 
-    >>> _normal(" Ａnn@Example.org")
+    >>> _normalize_email(" Ａnn@Example.org")
     'ann@example.org'
     """
-    cleaned = _folded(unicodedata.normalize("NFKC", email))
+    cleaned = _fold_case(unicodedata.normalize("NFKC", email))
     invisible = next((c for c in cleaned if _is_invisible(c)), None)
     if invisible is not None:
         name = unicodedata.name(invisible, "control character")
@@ -576,7 +594,7 @@ def _normal(email: str) -> str:
     return cleaned
 
 
-def _folded(email: str) -> str:
+def _fold_case(email: str) -> str:
     """As every version compared addresses."""
     return email.strip().lower()
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, literal, or_, select, union_
 
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import standing
+from rlhf_pipeline.store.judgements import is_standing_judgement
 from rlhf_pipeline.store.schema import votes
 
 # own votes, up to which looking up the votes on judged comparisons is faster than searching the
@@ -20,7 +20,7 @@ FEW = 5_000
 def judged_ids(database: Database, reader_id: str) -> Select[Any]:
     """Ids of the comparisons on which the reader's judgement stands: not a skip, not taken back."""
     judged = votes.alias("judged")
-    return select(judged.c.comparison_id).where(standing(database, judged, reader_id))
+    return select(judged.c.comparison_id).where(is_standing_judgement(database, judged, reader_id))
 
 
 def has_judged(database: Database, reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
@@ -28,53 +28,55 @@ def has_judged(database: Database, reader_id: str, comparison_id: Any) -> Column
     own = votes.alias("own")
     return (
         select(literal(1))
-        .where(standing(database, own, reader_id), own.c.comparison_id == comparison_id)
+        .where(
+            is_standing_judgement(database, own, reader_id), own.c.comparison_id == comparison_id
+        )
         .exists()
     )
 
 
-def visible_votes(database: Database, reader_id: str) -> ColumnElement[bool]:
+def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
     """The condition that a vote is visible to the reader.
 
     The votes on a few comparisons are looked up, however old they are; a reader who judged many
     fills a page by going through the list.
     """
-    if _voted_little(database, reader_id):
-        return votes.c.seq.in_(_visible_seqs(database, reader_id))
+    if _has_few_votes(database, reader_id):
+        return votes.c.seq.in_(_select_visible_seqs(database, reader_id))
     return or_(
         votes.c.annotator_id == reader_id, has_judged(database, reader_id, votes.c.comparison_id)
     )
 
 
-def judged_by(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
+def filter_judged(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
     """Those of the comparisons that the reader has judged."""
     found: set[str] = set()
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
             wanted = select(votes.c.comparison_id).where(
-                standing(database, votes, reader_id), votes.c.comparison_id.in_(ids)
+                is_standing_judgement(database, votes, reader_id), votes.c.comparison_id.in_(ids)
             )
             found |= set(connection.execute(wanted).scalars())
     return found
 
 
-def _visible_seqs(database: Database, reader_id: str) -> Any:
+def _select_visible_seqs(database: Database, reader_id: str) -> Any:
     own, shared = votes.alias("own"), votes.alias("shared")
     return union_all(
-        select(own.c.seq).where(database.mine(own), own.c.annotator_id == reader_id),
+        select(own.c.seq).where(database.in_project(own), own.c.annotator_id == reader_id),
         select(shared.c.seq).where(
-            database.mine(shared), shared.c.comparison_id.in_(judged_ids(database, reader_id))
+            database.in_project(shared), shared.c.comparison_id.in_(judged_ids(database, reader_id))
         ),
     )
 
 
-def _voted_little(database: Database, reader_id: str) -> bool:
+def _has_few_votes(database: Database, reader_id: str) -> bool:
     some = (
         select(literal(1))
-        .where(database.mine(votes), votes.c.annotator_id == reader_id)
+        .where(database.in_project(votes), votes.c.annotator_id == reader_id)
         .limit(FEW + 1)
     )
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         return (
             connection.execute(select(func.count()).select_from(some.subquery())).scalar_one()
             <= FEW

@@ -16,10 +16,10 @@ from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import LATEST
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
-from rlhf_pipeline.store.visibility import judged_ids, visible_votes
+from rlhf_pipeline.store.visibility import is_visible_vote, judged_ids
 
 
-class Tally(Record):
+class VoteTally(Record):
     """Votes of one annotator on one day with one choice; of imported votes without a time, `day`
     and `last_voted_at` are missing.
     """
@@ -55,9 +55,11 @@ class VoteLists:
     def with_ids(self, vote_ids: Sequence[str]) -> dict[str, Vote]:
         """Votes with these ids, by id; unknown ids are left out."""
         found: dict[str, Vote] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
-                wanted = select(votes).where(self._database.mine(votes), votes.c.vote_id.in_(ids))
+                wanted = select(votes).where(
+                    self._database.in_project(votes), votes.c.vote_id.in_(ids)
+                )
                 found |= {
                     row["vote_id"]: vote_of(dict(row))
                     for row in connection.execute(wanted).mappings()
@@ -67,21 +69,21 @@ class VoteLists:
     def details_of(self, vote_ids: Sequence[str]) -> dict[str, VoteDetails]:
         """vote_id -> what was said beside the choice, of those that said anything."""
         found: dict[str, VoteDetails] = {}
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
                 said = select(votes.c.vote_id, votes.c.details).where(
-                    self._database.mine(votes), votes.c.vote_id.in_(ids)
+                    self._database.in_project(votes), votes.c.vote_id.in_(ids)
                 )
                 rows = connection.execute(said.where(votes.c.details.is_not(None)))
                 found |= {row.vote_id: VoteDetails.from_json(row.details) for row in rows}
         return found
 
-    def judgements_of(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
+    def list_judgements(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
         """One annotator's, newest first."""
         later = votes.alias("later")
         is_superseded = (
             select(literal(1))
-            .where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
+            .where(self._database.in_project(later), later.c.supersedes == votes.c.vote_id)
             .exists()
         )
         columns = [
@@ -90,9 +92,9 @@ class VoteLists:
         ]
         wanted = (
             select(*columns)
-            .join(comparisons, same_comparison())
+            .join(comparisons, is_on_comparison())
             .where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 votes.c.annotator_id == annotator_id,
                 votes.c.choice != Choice.SKIP.value,
                 ~is_superseded,
@@ -100,12 +102,12 @@ class VoteLists:
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
                 Judgement.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
             ]
 
-    def said_by(
+    def list_votes_with_status(
         self, annotator_id: str, *, before_seq: int | None = None, limit: int = 50
     ) -> list[tuple[Vote, bool]]:
         """One annotator's votes with all that was said, newest first, and whether each was
@@ -114,18 +116,22 @@ class VoteLists:
         later = votes.alias("later")
         is_superseded = (
             select(literal(1))
-            .where(self._database.mine(later), later.c.supersedes == votes.c.vote_id)
+            .where(self._database.in_project(later), later.c.supersedes == votes.c.vote_id)
             .exists()
         )
         upper = LATEST if before_seq is None else before_seq
-        mine = self._database.mine(votes), votes.c.annotator_id == annotator_id, votes.c.seq < upper
+        mine = (
+            self._database.in_project(votes),
+            votes.c.annotator_id == annotator_id,
+            votes.c.seq < upper,
+        )
         wanted = (
             select(votes, is_superseded.label("is_superseded"))
             .where(*mine)
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
                 (vote_of(dict(row)), row["is_superseded"])
                 for row in connection.execute(wanted).mappings()
@@ -141,14 +147,14 @@ class VoteLists:
             votes.c.seq > after_seq,
             votes.c.seq <= up_to_seq,
             votes.c.choice != Choice.SKIP.value,
-            *self._only_visible(seen_by),
+            *self._visibility_conditions(seen_by),
         )
         wanted = (
             select(votes.c.annotator_id, votes.c.duration_s)
-            .where(self._database.mine(votes), *between)
+            .where(self._database.in_project(votes), *between)
             .order_by(votes.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
 
     def efforts(self, *, up_to_seq: int | None = None) -> pd.DataFrame:
@@ -160,10 +166,10 @@ class VoteLists:
         columns = (votes.c[name] for name in EFFORTS.columns)
         wanted = (
             select(*columns)
-            .where(self._database.mine(votes), votes.c.seq <= limit, told)
+            .where(self._database.in_project(votes), votes.c.seq <= limit, told)
             .order_by(votes.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(wanted).all(), EFFORTS)
 
     def judged_comparisons(
@@ -182,7 +188,7 @@ class VoteLists:
         upper = LATEST if before_seq is None else before_seq
         newer = votes.alias("newer")
         has_newer = select(literal(1)).where(
-            self._database.mine(newer),
+            self._database.in_project(newer),
             newer.c.comparison_id == votes.c.comparison_id,
             newer.c.seq > votes.c.seq,
             newer.c.choice != Choice.SKIP.value,
@@ -190,7 +196,7 @@ class VoteLists:
         wanted = (
             select(votes.c.comparison_id, votes.c.seq)
             .where(
-                self._database.mine(votes),
+                self._database.in_project(votes),
                 votes.c.seq < upper,
                 votes.c.choice != Choice.SKIP.value,
                 ~has_newer.exists(),
@@ -199,38 +205,38 @@ class VoteLists:
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
 
     def tallies(
         self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
-    ) -> list[Tally]:
+    ) -> list[VoteTally]:
         """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of
         later seqs instead of counting again.
 
         `seen_by` as `Votes.page`.
         """
-        return self._tallies(votes, votes, after_seq, up_to_seq, seen_by)
+        return self._count_tallies(votes, votes, after_seq, up_to_seq, seen_by)
 
-    def replaced(
+    def superseded_tallies(
         self, after_seq: int = 0, *, up_to_seq: int | None = None, seen_by: str | None = None
-    ) -> list[Tally]:
+    ) -> list[VoteTally]:
         """`tallies` of the votes that were superseded by votes cast after a seq."""
-        return self._tallies(votes.alias("replaced"), votes, after_seq, up_to_seq, seen_by)
+        return self._count_tallies(votes.alias("replaced"), votes, after_seq, up_to_seq, seen_by)
 
-    def _tallies(
+    def _count_tallies(
         self, counted: Any, cast: Any, after_seq: int, up_to_seq: int | None, seen_by: str | None
-    ) -> list[Tally]:
+    ) -> list[VoteTally]:
         limit = LATEST if up_to_seq is None else up_to_seq
         day = case((counted.c.voted_at.is_not(None), counted.c.day)).label("day")
         by = *(counted.c[name] for name in ("annotator_id", "annotator_kind", "choice")), day
         # A vote that supersedes another is on the same comparison, so both are visible or neither
         # is.
         among = (
-            self._database.mine(cast),
+            self._database.in_project(cast),
             cast.c.seq > after_seq,
             cast.c.seq <= limit,
-            *self._only_visible(seen_by),
+            *self._visibility_conditions(seen_by),
         )
         wanted = (
             select(
@@ -241,18 +247,18 @@ class VoteLists:
         )
         if counted is not cast:
             wanted = wanted.where(
-                cast.c.supersedes == counted.c.vote_id, self._database.mine(counted)
+                cast.c.supersedes == counted.c.vote_id, self._database.in_project(counted)
             )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return [
-                Tally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
+                VoteTally.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
             ]
 
-    def _only_visible(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
-        return () if seen_by is None else (visible_votes(self._database, seen_by),)
+    def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
+        return () if seen_by is None else (is_visible_vote(self._database, seen_by),)
 
 
-def same_comparison() -> ColumnElement[bool]:
+def is_on_comparison() -> ColumnElement[bool]:
     """That a vote is on a comparison."""
     return and_(
         comparisons.c.organization_id == votes.c.organization_id,

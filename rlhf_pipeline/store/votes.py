@@ -12,23 +12,23 @@ from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
-from rlhf_pipeline.store.audit import acting
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.casting import (
     REFUSALS,
     VOTES_PER_TRANSACTION,
-    SealedVote,
+    HashedVote,
     VoteRow,
     cast_votes,
     check_vote,
-    seal,
+    hash_vote,
     vote_of,
 )
 from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.counting import LATEST, counts, counts_on
+from rlhf_pipeline.store.counting import LATEST, is_counting, is_counting_on
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
-from rlhf_pipeline.store.vote_lists import VoteLists, same_comparison
+from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
 
 SEARCH_LOOKS_AT = 50_000  # votes a page of a search reads at most, whatever is looked for
 DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshots a vote changes
@@ -66,7 +66,7 @@ class Votes(VoteLists):
 
     def __init__(self, database: Database):
         super().__init__(database)
-        self._together = GroupCommit[SealedVote, VoteRow](
+        self._together = GroupCommit[HashedVote, VoteRow](
             lambda sealed: self._record(sealed, urgent=True)[0],
             refusals=REFUSALS,
             most=VOTES_PER_TRANSACTION,
@@ -82,17 +82,17 @@ class Votes(VoteLists):
         another body). A second vote of an annotator on a comparison that supersedes nothing is a
         repeat pass: kept, and the last pass counts.
         """
-        return vote_of(self._together(seal(vote)))
+        return vote_of(self._together(hash_vote(vote)))
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
         """`cast` for several at once, each answered for by itself: the vote as stored, or why it
         was refused. One transaction if none is.
         """
         answers: list[Vote | PipelineError | None] = [None] * len(new_votes)
-        sealed: list[tuple[int, SealedVote]] = []
+        sealed: list[tuple[int, HashedVote]] = []
         for i, vote in enumerate(new_votes):
             try:
-                sealed.append((i, seal(vote)))
+                sealed.append((i, hash_vote(vote)))
             except InvalidVote as refusal:
                 answers[i] = refusal
         try:
@@ -114,11 +114,15 @@ class Votes(VoteLists):
             select(votes)
             .join(
                 idempotency,
-                and_(self._database.mine(idempotency), idempotency.c.vote_id == votes.c.vote_id),
+                and_(
+                    self._database.in_project(idempotency), idempotency.c.vote_id == votes.c.vote_id
+                ),
             )
-            .where(self._database.mine(votes), idempotency.c.idempotency_key == idempotency_key)
+            .where(
+                self._database.in_project(votes), idempotency.c.idempotency_key == idempotency_key
+            )
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             row = connection.execute(wanted).mappings().one_or_none()
         return None if row is None else vote_of(dict(row))
 
@@ -144,26 +148,28 @@ class Votes(VoteLists):
 
     def _cast(self, new_votes: Iterable[NewVote]) -> Iterator[tuple[list[VoteRow], int]]:
         """The votes of each transaction as stored, and how many of them are new."""
-        for batch in self._database.courteously(batches(new_votes, VOTES_PER_TRANSACTION)):
-            yield self._record([seal(vote) for vote in batch])
+        for batch in self._database.with_backoff(batches(new_votes, VOTES_PER_TRANSACTION)):
+            yield self._record([hash_vote(vote) for vote in batch])
 
     def _record(
-        self, sealed: Sequence[SealedVote], *, urgent: bool = False
+        self, sealed: Sequence[HashedVote], *, urgent: bool = False
     ) -> tuple[list[VoteRow], int]:
         """One transaction. Somebody waits for the answer of a single vote: it goes before leases,
         which are fetched ahead.
         """
-        with acting(self._database, urgent=urgent) as (connection, ledger):
+        with audited_transaction(self._database, urgent=urgent) as (connection, ledger):
             before = ledger.vote_seq
             rows = cast_votes(connection, ledger, self._database, sealed)
         return rows, ledger.vote_seq - before
 
     def get(self, vote_id: str) -> Vote:
         """Raises NotFound."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             row = (
                 connection.execute(
-                    select(votes).where(self._database.mine(votes), votes.c.vote_id == vote_id)
+                    select(votes).where(
+                        self._database.in_project(votes), votes.c.vote_id == vote_id
+                    )
                 )
                 .mappings()
                 .one_or_none()
@@ -187,14 +193,16 @@ class Votes(VoteLists):
         ]
         counting = (
             select(*columns)
-            .join(comparisons, same_comparison())
-            .where(counts_on(self._database, sorted(set(days)), up_to_seq))
+            .join(comparisons, is_on_comparison())
+            .where(is_counting_on(self._database, sorted(set(days)), up_to_seq))
             .order_by(votes.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(counting).all(), VOTES)
 
-    def on(self, comparison_ids: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
+    def for_comparisons(
+        self, comparison_ids: Sequence[str], *, up_to_seq: int | None = None
+    ) -> pd.DataFrame:
         """VOTES of all days on these comparisons as they stood at `up_to_seq`, in seq order; see
         `snapshot`.
         """
@@ -203,23 +211,23 @@ class Votes(VoteLists):
             for name in VOTES.columns
         ]
         rows: list[Row[Any]] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                counting = select(*columns).join(comparisons, same_comparison())
+                counting = select(*columns).join(comparisons, is_on_comparison())
                 rows += connection.execute(
                     counting.where(
-                        votes.c.comparison_id.in_(ids), counts(self._database, up_to_seq)
+                        votes.c.comparison_id.in_(ids), is_counting(self._database, up_to_seq)
                     )
                 ).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
 
-    def cast_on(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
+    def as_cast_for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """VOTES_AS_CAST of every vote on these comparisons as they stand now, in seq order."""
         rows: list[Row[Any]] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
                 rows += connection.execute(
-                    self._as_cast(LATEST).where(votes.c.comparison_id.in_(ids))
+                    self._select_as_cast(LATEST).where(votes.c.comparison_id.in_(ids))
                 ).all()
         return frame_of(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
 
@@ -234,11 +242,11 @@ class Votes(VoteLists):
         together are the votes as they stood at that seq.
         """
         limit = self.max_seq() if up_to_seq is None else up_to_seq
-        every = self._as_cast(limit).order_by(votes.c.seq)
+        every = self._select_as_cast(limit).order_by(votes.c.seq)
         after = 0
         while after < limit:
             wanted = every.where(votes.c.seq > after, votes.c.seq <= limit).limit(batch_rows)
-            with self._database.reading() as connection:
+            with self._database.read_transaction() as connection:
                 rows = connection.execute(wanted).all()
             if not rows:
                 return
@@ -250,7 +258,7 @@ class Votes(VoteLists):
 
         A vote touches its own day and the day of the vote that no longer counts because of it.
         """
-        new = and_(self._database.mine(votes), votes.c.seq > after_seq)
+        new = and_(self._database.in_project(votes), votes.c.seq > after_seq)
         displaced = and_(
             new, votes.c.displaced_day.is_not(None), votes.c.displaced_day != votes.c.day
         )
@@ -270,24 +278,24 @@ class Votes(VoteLists):
             .group_by(touched.c.day)
             .order_by(touched.c.day)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(by_day).mappings().all()
         return [TouchedDay.model_validate(dict(row)) for row in rows]
 
     def max_seq(self, day: str | None = None) -> int:
         """The newest seq, or the newest that touched `day`; 0 where there is none."""
         if day is None:
-            newest = select(heads.c.vote_seq).where(self._database.mine(heads))
+            newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
         else:
             # Two questions: for one with an OR Postgres reads all votes newer than that day.
             of_day = [
                 select(func.max(votes.c.seq).label("seq")).where(
-                    self._database.mine(votes), c == day
+                    self._database.in_project(votes), c == day
                 )
                 for c in DAY_COLUMNS
             ]
             newest = select(func.max(union_all(*of_day).subquery().c.seq))
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(newest).scalar() or 0
 
     def page(
@@ -313,22 +321,24 @@ class Votes(VoteLists):
             (votes.c.comparison_id, comparison_id),
         )
         only = [column == value for column, value in given if value is not None]
-        only += self._only_visible(seen_by)
+        only += self._visibility_conditions(seen_by)
         wanted = (
-            self._as_cast(LATEST)
+            self._select_as_cast(LATEST)
             .where(votes.c.seq < upper, *only)
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
 
     def with_seqs(self, seqs: Sequence[int]) -> pd.DataFrame:
         """VOTES_AS_CAST of these as they stand now, newest first; unknown ones are left out."""
         rows: list[Row[Any]] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for some in batches(sorted(set(seqs)), MAX_ROWS):
-                rows += connection.execute(self._as_cast(LATEST).where(votes.c.seq.in_(some))).all()
+                rows += connection.execute(
+                    self._select_as_cast(LATEST).where(votes.c.seq.in_(some))
+                ).all()
         return frame_of(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
 
     def search(
@@ -347,9 +357,14 @@ class Votes(VoteLists):
         upper = before_seq if before_seq is not None else self.max_seq() + 1
         lower = max(1, upper - SEARCH_LOOKS_AT)
         said = votes.c.reason.icontains(text, autoescape=True)
-        among = votes.c.seq < upper, votes.c.seq >= lower, *self._only_visible(seen_by)
-        wanted = self._as_cast(LATEST).where(*among, said).order_by(votes.c.seq.desc()).limit(limit)
-        with self._database.reading() as connection:
+        among = votes.c.seq < upper, votes.c.seq >= lower, *self._visibility_conditions(seen_by)
+        wanted = (
+            self._select_as_cast(LATEST)
+            .where(*among, said)
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
+        with self._database.read_transaction() as connection:
             found = frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
         if len(found) == limit:
             lower = int(found["seq"].iloc[-1])
@@ -359,8 +374,8 @@ class Votes(VoteLists):
         """The newest seq among the imported votes that were cast on `day`; 0 where there is none.
         Undated ones count on no day.
         """
-        newest = select(func.max(votes.c.seq)).where(self._imported_on([day]))
-        with self._database.reading() as connection:
+        newest = select(func.max(votes.c.seq)).where(self._is_imported_on([day]))
+        with self._database.read_transaction() as connection:
             return connection.execute(newest).scalar() or 0
 
     def first_imported_seq(self, days: Sequence[str]) -> int | None:
@@ -368,17 +383,17 @@ class Votes(VoteLists):
         none.
         """
         first: list[int] = []
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
                 oldest = connection.execute(
-                    select(func.min(votes.c.seq)).where(self._imported_on(batch))
+                    select(func.min(votes.c.seq)).where(self._is_imported_on(batch))
                 ).scalar()
                 first += [] if oldest is None else [oldest]
         return min(first, default=None)
 
-    def _imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
+    def _is_imported_on(self, days: Sequence[str]) -> ColumnElement[bool]:
         return and_(
-            self._database.mine(votes),
+            self._database.in_project(votes),
             votes.c.day.in_(list(days)),
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
@@ -406,7 +421,7 @@ class Votes(VoteLists):
                 )
             )
             newer = and_(
-                self._database.mine(revised),
+                self._database.in_project(revised),
                 about,
                 revised.c.revision_no > vote.c.revision_no,
                 revised.c.seq <= limit,
@@ -414,13 +429,14 @@ class Votes(VoteLists):
             return ~select(literal(1)).select_from(revised).where(newer).exists()
 
         same = and_(
-            self._database.mine(first),
+            self._database.in_project(first),
             first.c.comparison_id == again.c.comparison_id,
             first.c.annotator_id == again.c.annotator_id,
             first.c.pass_no == 1,
         )
         of_comparison = and_(
-            self._database.mine(comparisons), comparisons.c.comparison_id == again.c.comparison_id
+            self._database.in_project(comparisons),
+            comparisons.c.comparison_id == again.c.comparison_id,
         )
         wanted = (
             select(
@@ -435,7 +451,7 @@ class Votes(VoteLists):
             .join(first, same)
             .join(comparisons, of_comparison)
             .where(
-                self._database.mine(again),
+                self._database.in_project(again),
                 again.c.pass_no > 1,
                 again.c.day.in_(sorted(set(days))),
                 again.c.seq <= limit,
@@ -445,7 +461,7 @@ class Votes(VoteLists):
             )
             .order_by(again.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             rows = connection.execute(wanted).all()
         columns = [
             "prompt_id",
@@ -459,20 +475,20 @@ class Votes(VoteLists):
 
     def count(self) -> int:
         """All votes ever cast, superseded ones included."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             # gapless: their number
             return (
                 connection.execute(
-                    select(heads.c.vote_seq).where(self._database.mine(heads))
+                    select(heads.c.vote_seq).where(self._database.in_project(heads))
                 ).scalar()
                 or 0
             )
 
     def annotator_kinds(self) -> set[AnnotatorKind]:
         """Whose votes there are, superseded ones included."""
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             kinds = connection.execute(
-                select(votes.c.annotator_kind).where(self._database.mine(votes)).distinct()
+                select(votes.c.annotator_kind).where(self._database.in_project(votes)).distinct()
             ).scalars()
             return {AnnotatorKind(kind) for kind in kinds}
 
@@ -492,14 +508,14 @@ class Votes(VoteLists):
         """
         limit = LATEST if up_to_seq is None else up_to_seq
         mine = [
-            self._database.mine(comparisons),
+            self._database.in_project(comparisons),
             comparisons.c.repeat_of.is_(None),
             comparisons.c.flag.is_(None),
         ]
         if split is not None:
             mine.append(comparisons.c.split == split)
         voted = select(votes.c.comparison_id).where(
-            self._database.mine(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value
+            self._database.in_project(votes), votes.c.annotator_kind != AnnotatorKind.MACHINE.value
         )
         if after_seq > 0 or up_to_seq is not None:
             voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
@@ -512,7 +528,7 @@ class Votes(VoteLists):
         if min(limit, newest) - after_seq > newest / 4:
             has_vote = voted.where(votes.c.comparison_id == comparisons.c.comparison_id).exists()
         counted = select(func.count()).select_from(comparisons).where(*mine, has_vote)
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             return connection.execute(counted).scalar_one()
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
@@ -522,10 +538,10 @@ class Votes(VoteLists):
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
         ids = (
             select(votes.c.vote_id)
-            .where(counts_on(self._database, [day], up_to))
+            .where(is_counting_on(self._database, [day], up_to))
             .order_by(votes.c.seq)
         )
-        with self._database.reading() as connection:
+        with self._database.read_transaction() as connection:
             counting = list(connection.execute(ids).scalars())
         return DayDigest(
             day=date.fromisoformat(day),
@@ -534,14 +550,14 @@ class Votes(VoteLists):
             sha256=content_hash(counting),
         )
 
-    def _as_cast(self, limit: int) -> Select[Any]:
+    def _select_as_cast(self, limit: int) -> Select[Any]:
         """VOTES_AS_CAST as they stood when `limit` was the newest seq."""
         superseding = votes.alias("superseding")
         is_superseded = (
             select(literal(1))
             .select_from(superseding)
             .where(
-                self._database.mine(superseding),
+                self._database.in_project(superseding),
                 superseding.c.supersedes == votes.c.vote_id,
                 # always so; said, because Postgres would else read all votes for a page of fifty
                 superseding.c.seq > votes.c.seq,
@@ -551,7 +567,7 @@ class Votes(VoteLists):
         )
         computed = {
             "is_superseded": is_superseded,
-            "is_counting": counts(self._database, limit),
+            "is_counting": is_counting(self._database, limit),
             "source_pair_id": comparisons.c.source_pair_id,
         }
         columns = [
@@ -559,5 +575,7 @@ class Votes(VoteLists):
             for name in VOTES_AS_CAST.columns
         ]
         return (
-            select(*columns).join(comparisons, same_comparison()).where(self._database.mine(votes))
+            select(*columns)
+            .join(comparisons, is_on_comparison())
+            .where(self._database.in_project(votes))
         )

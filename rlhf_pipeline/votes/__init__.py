@@ -4,38 +4,43 @@ storage.
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
-from rlhf_pipeline.votes.ceilings import CEILINGS, ceiling_of_agreement, ceilings, shown_ceiling
+from rlhf_pipeline.votes.ceilings import (
+    CEILINGS,
+    ceiling_of_agreement,
+    ceilings,
+    noise_ceiling_or_repeats,
+)
 from rlhf_pipeline.votes.chance_corrected import (
     PAIRWISE_KAPPA,
     fleiss_kappa,
     krippendorff_alpha,
     pairwise_kappa,
 )
-from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
+from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
-from rlhf_pipeline.votes.eras import apart
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
-from rlhf_pipeline.votes.latest import latest_pairs
+from rlhf_pipeline.votes.latest_pairs import latest_pairs
 from rlhf_pipeline.votes.learning import (
     LearntAnnotators,
-    judged_ids,
-    last_words,
+    judged_comparison_ids,
+    latest_votes,
     learn_annotators,
     training_labels,
 )
-from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.preference_pairs import (
     PairCounts,
     PairParams,
     count_pairs,
     preference_pairs,
 )
-from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
+from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-from rlhf_pipeline.votes.test_split import Opening, n_test_pairs, open_test_split, to_log
+from rlhf_pipeline.votes.taste_separation import separate_old_completions
+from rlhf_pipeline.votes.test_split import Opening, log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.votes.training_data import training_rows
 
 __all__ = [
@@ -61,36 +66,36 @@ __all__ = [
     "PairCounts",
     "PairParams",
     "TasteChanges",
-    "adjudication",
+    "adjudication_queue",
     "agreement",
     "annotator_figures",
-    "apart",
-    "by_people",
     "ceiling_of_agreement",
     "ceilings",
     "consensus",
     "count_pairs",
     "dawid_skene",
-    "divided_prompts",
+    "drop_machine_votes",
     "fleiss_kappa",
     "gold_ceiling",
     "gold_pairs",
     "interval_of_mean",
     "joint_model",
-    "judged_ids",
+    "judged_comparison_ids",
     "krippendorff_alpha",
-    "last_words",
     "latest_pairs",
+    "latest_votes",
     "learn_annotators",
+    "log_opening",
     "n_test_pairs",
     "noise_ceiling",
+    "noise_ceiling_or_repeats",
     "open_test_split",
     "pairwise_kappa",
     "preference_pairs",
+    "prompts_in_several_splits",
     "resampled_sums",
-    "shown_ceiling",
+    "separate_old_completions",
     "split_of",
-    "to_log",
     "training_labels",
     "training_rows",
 ]

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.records import Choice, Interval, Record
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
-from rlhf_pipeline.votes.people import by_people
 
 SWAPPED = {Choice.A: Choice.B, Choice.B: Choice.A}
 
@@ -60,7 +60,7 @@ def agreement(
     annotators said before to `self_consistency`.
     """
     params = params or AgreementParams()
-    judged = _judged(votes)
+    judged = _drop_skips(votes)
     first = judged[judged["repeat_of"].isna()]
     n_ties = int(judged["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum())
     return Agreement(
@@ -83,7 +83,7 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
     The bootstrap draws prompts. This is the number that stands beside an accuracy against single
     votes; against a majority of m votes a perfect model can do better than it.
     """
-    judged = _judged(votes)
+    judged = _drop_skips(votes)
     sided = judged[judged["repeat_of"].isna() & judged["choice"].isin([Choice.A, Choice.B])]
     is_a = (sided["choice"] == Choice.A).astype("int64")
     by_comparison = is_a.groupby(sided["comparison_id"])
@@ -99,8 +99,8 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
     )
 
 
-def _judged(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = by_people(check_frame(votes, VOTES))
+def _drop_skips(votes: pd.DataFrame) -> pd.DataFrame:
+    checked = drop_machine_votes(check_frame(votes, VOTES))
     return checked[checked["choice"] != Choice.SKIP]
 
 
@@ -123,11 +123,11 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
     return counts * (counts - 1) / 2
 
 
-def judged_again(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
+def repeat_judgements(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
     """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an
     original that its annotator judged too, and per later pass. Raises FrameError."""
-    later = [] if passes is None else [_of_passes(passes)]
-    return pd.concat([_on_repeats(_judged(votes)), *later], ignore_index=True)
+    later = [] if passes is None else [_later_pass_judgements(passes)]
+    return pd.concat([_repeat_card_judgements(_drop_skips(votes)), *later], ignore_index=True)
 
 
 def self_consistency(
@@ -139,14 +139,14 @@ def self_consistency(
     """How often an annotator judges the same two completions the same again; None where nobody did.
     As in `agreement`.
     """
-    again = judged_again(votes, passes)
+    again = repeat_judgements(votes, passes)
     if again.empty:
         return None
     same, groups = again["same"].to_numpy(dtype=bool), again["prompt_id"].to_numpy()
     return interval_of_mean(same, groups=groups, params=params or AgreementParams())
 
 
-def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:
+def _repeat_card_judgements(judged: pd.DataFrame) -> pd.DataFrame:
     """Of every repeat whose annotator also judged the original."""
     repeats = judged[judged["repeat_of"].notna()]
     originals = judged[["comparison_id", "annotator_id", "choice"]].rename(
@@ -160,7 +160,7 @@ def _on_repeats(judged: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _of_passes(passes: pd.DataFrame) -> pd.DataFrame:
+def _later_pass_judgements(passes: pd.DataFrame) -> pd.DataFrame:
     """The same of every later pass; its sides are those of the first."""
     both = passes[(passes["choice"] != Choice.SKIP) & (passes["choice_first"] != Choice.SKIP)]
     columns = [name for name in ("prompt_id", "annotator_id") if name in both.columns]

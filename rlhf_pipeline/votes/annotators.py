@@ -34,10 +34,15 @@ from rlhf_pipeline.frames import (
     text,
 )
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.agreement import judged_again
+from rlhf_pipeline.votes.agreement import repeat_judgements
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.joint_model import JointModel
-from rlhf_pipeline.votes.people import by_people
-from rlhf_pipeline.votes.telling import Figures, Teller, ends, measure_columns
+from rlhf_pipeline.votes.statistics import (
+    Figures,
+    GroupStatistics,
+    interval_columns,
+    measure_columns,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -131,59 +136,68 @@ def annotator_figures(
     need them are missing. Raises FrameError.
     """
     params = params or FiguresParams()
-    judged = by_people(check_frame(votes, VOTES))
+    judged = drop_machine_votes(check_frame(votes, VOTES))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
     # who judged flagged ones alone is not known
     judged = judged[(judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)]
-    tell = Teller(len(names), params.level)
+    tell = GroupStatistics(len(names), params.level)
 
-    def code(who: pd.Series) -> Ints:
+    def encode_annotators(who: pd.Series) -> Ints:
         return np.asarray(np.searchsorted(names, who.to_numpy(dtype=str)), dtype=np.int64)
 
     def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
-        return tell.share(measure, counted, code(judged.loc[what.index, "annotator_id"]), what)
+        return tell.share(
+            measure, counted, encode_annotators(judged.loc[what.index, "annotator_id"]), what
+        )
 
-    again = judged_again(
+    again = repeat_judgements(
         judged, None if passes is None else passes[passes["annotator_id"].isin(names)]
     )
-    told = with_efforts(judged, efforts)
-    timed, sure = told[told["duration_s"].notna()], beside_the_others(told)
+    told = join_efforts(judged, efforts)
+    timed, sure = told[told["duration_s"].notna()], compare_with_others(told)
     figures = {
         "annotator_id": names,
         "n_votes": known["n_votes"].to_numpy(),
         **{
             name: known[name].to_numpy()
             for measure in ("reliability", "position_bias")
-            for name in ends(measure)
+            for name in interval_columns(measure)
         },
-        **tell.share("self_consistency", "n_again", code(again["annotator_id"]), again["same"]),
-        **tell.median(
-            "median_seconds", "n_timed", code(timed["annotator_id"]), timed["duration_s"]
+        **tell.share(
+            "self_consistency", "n_again", encode_annotators(again["annotator_id"]), again["same"]
         ),
-        **share("too_fast", "n_read", too_fast(timed, comparisons, params.fastest_reading)),
-        **share("same_as_before", "n_followed", _same_as_before(judged)),
-        **share("gold_accuracy", "n_gold", met_gold(judged, comparisons)),
-        **tell.confidence(code(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]),
+        **tell.median(
+            "median_seconds",
+            "n_timed",
+            encode_annotators(timed["annotator_id"]),
+            timed["duration_s"],
+        ),
+        **share("too_fast", "n_read", is_too_fast(timed, comparisons, params.fastest_reading)),
+        **share("same_as_before", "n_followed", _repeats_side(judged)),
+        **share("gold_accuracy", "n_gold", matches_gold(judged, comparisons)),
+        **tell.confidence(
+            encode_annotators(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]
+        ),
     }
     frame = check_frame(pd.DataFrame(figures), ANNOTATOR_FIGURES)
     return frame.sort_values(["reliability", "annotator_id"], ignore_index=True)
 
 
-def with_efforts(judged: pd.DataFrame, efforts: pd.DataFrame | None) -> pd.DataFrame:
+def join_efforts(judged: pd.DataFrame, efforts: pd.DataFrame | None) -> pd.DataFrame:
     """VOTES with duration_s and stated_confidence beside, under their index."""
-    told = EFFORTS.empty() if efforts is None else check_frame(efforts, EFFORTS)
+    told = EFFORTS.empty_frame() if efforts is None else check_frame(efforts, EFFORTS)
     return judged.merge(told, on="vote_id", how="left").set_axis(judged.index)
 
 
-def too_fast(
+def is_too_fast(
     timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
 ) -> "pd.Series[bool]":
     """Of the votes that say how long they took, those whose completions are known: whether nobody
     reads both in that time.
     """
-    shown = COMPARISONS.empty() if comparisons is None else comparisons
+    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
     length = (shown["completion_a"].str.len() + shown["completion_b"].str.len()).astype("float64")
     characters = (
         timed["comparison_id"]
@@ -194,16 +208,16 @@ def too_fast(
     return timed.loc[characters.index, "duration_s"] * fastest < characters
 
 
-def _same_as_before(judged: pd.DataFrame) -> "pd.Series[bool]":
+def _repeats_side(judged: pd.DataFrame) -> "pd.Series[bool]":
     """In the order of seq, of votes of which it is known which completion stood left."""
     ordered = judged.sort_values(["annotator_id", "seq"])
-    shown = side_shown(ordered)
+    shown = displayed_side(ordered)
     before = shown.groupby(ordered["annotator_id"]).shift()
     followed = before.notna() & shown.notna()
     return shown[followed] == before[followed]
 
 
-def side_shown(judged: pd.DataFrame) -> pd.Series:
+def displayed_side(judged: pd.DataFrame) -> pd.Series:
     """What was said, as it was shown: 1 left, -1 right, 0 neither; missing where nobody knows which
     stood left, of ties too.
     """
@@ -213,11 +227,11 @@ def side_shown(judged: pd.DataFrame) -> pd.Series:
     )
 
 
-def met_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
+def matches_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
     """Of first judgements of comparisons whose right choice is known: whether it was taken; either
     kind of tie is a tie.
     """
-    shown = COMPARISONS.empty() if comparisons is None else comparisons
+    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
     known = shown[shown["gold"].notna() & shown["repeat_of"].isna()]
     gold = (
         judged["comparison_id"]
@@ -228,7 +242,7 @@ def met_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Seri
     return choice.where(~choice.isin(TIES), Choice.TIE.value) == gold
 
 
-def beside_the_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
+def compare_with_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
     """annotator_id, stated_confidence and is_right of votes for a side whose comparison's other
     votes lean to one; the others are those of the same `by`."""
     sided = told[told["repeat_of"].isna() & told["choice"].isin([Choice.A, Choice.B])]

@@ -19,7 +19,7 @@ identify is told as such).
 lost to carelessness alone, not to differing tastes. Its difference to the others is what annotators
 really disagree on. Ties take no side and are left out throughout.
 
-`shown_ceiling` is the one figure that stands beside an accuracy, wherever one is shown.
+`noise_ceiling_or_repeats` is the one figure that stands beside an accuracy, wherever one is shown.
 """
 
 import math
@@ -31,9 +31,9 @@ import pandas as pd
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
 from rlhf_pipeline.votes.agreement import AgreementParams, self_consistency
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.intervals import interval_of_mean
 from rlhf_pipeline.votes.mixture import mean_decidedness
-from rlhf_pipeline.votes.people import by_people
 
 ALL = "all"
 MEASURES = ("estimate", "at_least", "at_most", "from_repeats")
@@ -66,7 +66,7 @@ def ceiling_of_agreement(agreement: float) -> float:
     return (1 + math.sqrt(max(0.0, 2 * agreement - 1))) / 2
 
 
-def shown_ceiling(
+def noise_ceiling_or_repeats(
     votes: pd.DataFrame,
     params: AgreementParams | None = None,
     *,
@@ -80,11 +80,11 @@ def shown_ceiling(
     `agreement`. Intervals are bootstraps over prompts. Raises FrameError.
     """
     params = params or AgreementParams()
-    sided = _sided(votes)
-    overlapping = _estimate(sided, params)
+    sided = _votes_for_a_side(votes)
+    overlapping = _estimate_ceiling(sided, params)
     if overlapping is not None:
         return overlapping
-    repeated = _from_repeats(sided, passes, params)
+    repeated = _ceiling_from_repeats(sided, passes, params)
     return None if repeated is None else repeated.model_copy(update={"basis": "repeats"})
 
 
@@ -101,21 +101,21 @@ def ceilings(
     Intervals are bootstraps over prompts. `passes` as in `agreement`; without a column
     comparison_id they have no group and count in 'all' alone. Raises FrameError.
     """
-    params, sided = params or AgreementParams(), _sided(votes)
+    params, sided = params or AgreementParams(), _votes_for_a_side(votes)
     rows = [_row(ALL, sided, passes, params)]
     if groups is not None:
         names = {comparison: str(group) for comparison, group in groups.items()}
         named, again = (
-            names_about(sided, names),
+            group_names(sided, names),
             None if passes is None or "comparison_id" not in passes else passes,
         )
         for name in sorted(named.dropna().unique()):
-            its = None if again is None else again[names_about(again, names) == name]
+            its = None if again is None else again[group_names(again, names) == name]
             rows.append(_row(str(name), sided[named == name], its, params))
     return check_frame(pd.DataFrame(rows, columns=list(CEILINGS.columns)), CEILINGS)
 
 
-def names_about(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
+def group_names(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
     """The group of the comparison each vote or pass is about: of a repeat, of the one it repeats;
     missing where that has none.
     """
@@ -127,12 +127,12 @@ def names_about(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[st
     return about.map(dict(names))
 
 
-def _sided(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = by_people(check_frame(votes, VOTES))
+def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
+    checked = drop_machine_votes(check_frame(votes, VOTES))
     return checked[checked["choice"].isin([Choice.A, Choice.B])]
 
 
-def _from_repeats(
+def _ceiling_from_repeats(
     sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
 ) -> Interval | None:
     if passes is not None:
@@ -140,18 +140,18 @@ def _from_repeats(
             passes["choice"].isin([Choice.A, Choice.B])
             & passes["choice_first"].isin([Choice.A, Choice.B])
         ]
-    return _mapped(self_consistency(sided, params, passes=passes))
+    return _ceiling_interval(self_consistency(sided, params, passes=passes))
 
 
 def _row(
     name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
 ) -> dict[str, object]:
-    counted = _counted(sided)
+    counted = _count_sides(sided)
     found = {
-        "estimate": _estimate(sided, params),
-        "at_least": _against_others(counted, params),
-        "at_most": _mapped(_pairs(counted, params)),
-        "from_repeats": _from_repeats(sided, passes, params),
+        "estimate": _estimate_ceiling(sided, params),
+        "at_least": _agreement_with_others(counted, params),
+        "at_most": _ceiling_interval(_pairwise_agreement(counted, params)),
+        "from_repeats": _ceiling_from_repeats(sided, passes, params),
     }
     row: dict[str, object] = {"group": name, "n_votes": len(sided)}
     for measure, interval in found.items():
@@ -166,18 +166,21 @@ def _row(
     return row
 
 
-def _estimate(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    counted = _counted(sided)
-    least, most = _against_others(counted, params), _mapped(_pairs(counted, params))
+def _estimate_ceiling(sided: pd.DataFrame, params: AgreementParams) -> Interval | None:
+    counted = _count_sides(sided)
+    least, most = (
+        _agreement_with_others(counted, params),
+        _ceiling_interval(_pairwise_agreement(counted, params)),
+    )
     if least is None or most is None:
         return None
-    value = float(np.clip(_decided(counted), least.value, max(least.value, most.value)))
+    value = float(np.clip(_mean_majority_share(counted), least.value, max(least.value, most.value)))
     return least.model_copy(
         update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)}
     )
 
 
-def _decided(counted: pd.DataFrame) -> float:
+def _mean_majority_share(counted: pd.DataFrame) -> float:
     """The mean of max(p, 1 - p) over votes. Apart for each number of votes: what is asked more
     often may be what is harder to say.
     """
@@ -192,7 +195,7 @@ def _decided(counted: pd.DataFrame) -> float:
     )
 
 
-def _against_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+def _agreement_with_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
     """Each vote weighs the same. Leaving out votes whose others are split, as `noise_ceiling` does,
     would leave out what is hard to say.
     """
@@ -206,7 +209,7 @@ def _against_others(counted: pd.DataFrame, params: AgreementParams) -> Interval 
     return of_votes.model_copy(update={"n": int(n.sum())})
 
 
-def _counted(sided: pd.DataFrame) -> pd.DataFrame:
+def _count_sides(sided: pd.DataFrame) -> pd.DataFrame:
     """prompt_id, votes and those for a of each comparison that several annotators took sides on,
     first passes.
     """
@@ -216,7 +219,7 @@ def _counted(sided: pd.DataFrame) -> pd.DataFrame:
     return counted[counted["n"] >= 2]
 
 
-def _pairs(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
+def _pairwise_agreement(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
     """How often a vote and another on its comparison take the same side, each vote weighing the
     same.
     """
@@ -230,7 +233,7 @@ def _pairs(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
     )
 
 
-def _mapped(interval: Interval | None) -> Interval | None:
+def _ceiling_interval(interval: Interval | None) -> Interval | None:
     if interval is None:
         return None
     ends = {

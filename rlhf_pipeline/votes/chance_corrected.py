@@ -19,15 +19,15 @@ import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.intervals import (
     SAME,
     BootstrapParams,
     group_index,
-    percentiles,
+    percentile_interval,
     resampled_totals,
     wilson_bounds,
 )
-from rlhf_pipeline.votes.people import by_people
 
 Floats = npt.NDArray[np.float64]
 # of each row of sums: how often two votes on a comparison agree, and how often they would by chance
@@ -60,14 +60,14 @@ def krippendorff_alpha(
     """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws
     prompts (Krippendorff 2011).
     """
-    return _measured(votes, _alpha_parts, _of_alpha, params)
+    return _measure_agreement(votes, _alpha_parts, _alpha_agreements, params)
 
 
 def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
     """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same
     (Fleiss 1971); the bootstrap draws prompts.
     """
-    return _measured(votes, _fleiss_parts, _of_fleiss, params)
+    return _measure_agreement(votes, _fleiss_parts, _fleiss_agreements, params)
 
 
 def pairwise_kappa(
@@ -82,7 +82,9 @@ def pairwise_kappa(
     """
     from scipy.sparse import csr_array
 
-    judged = _judged(votes).drop_duplicates(["comparison_id", "annotator_id"], keep="last")
+    judged = _first_judgements(votes).drop_duplicates(
+        ["comparison_id", "annotator_id"], keep="last"
+    )
     busy = (
         judged["annotator_id"]
         .value_counts()
@@ -96,7 +98,7 @@ def pairwise_kappa(
     # A row per answer and annotator, a column per comparison: the products of rows count how often
     # two said these two things of the same.
     said = csr_array(
-        (np.ones(len(judged)), (_answers(judged) * n_names + who, comparison)),
+        (np.ones(len(judged)), (_encode_answers(judged) * n_names + who, comparison)),
         shape=(N_ANSWERS * n_names, int(comparison.max(initial=-1)) + 1),
     )
     together = (said @ said.T).toarray().reshape(N_ANSWERS, n_names, N_ANSWERS, n_names)
@@ -115,26 +117,26 @@ def pairwise_kappa(
             "annotator_2": names[other],
             "n": n.astype(np.int64),
             "agreement": agreement,
-            "kappa": _beyond(agreement, by_chance),
-            "kappa_low": np.maximum(_beyond(low, by_chance), -1.0),
-            "kappa_high": _beyond(high, by_chance),
+            "kappa": _correct_for_chance(agreement, by_chance),
+            "kappa_low": np.maximum(_correct_for_chance(low, by_chance), -1.0),
+            "kappa_high": _correct_for_chance(high, by_chance),
         }
     )
     return check_frame(frame, PAIRWISE_KAPPA)
 
 
-def _measured(
+def _measure_agreement(
     votes: pd.DataFrame,
     parts_of: Callable[[Floats], Floats],
     measure: Callable[[Floats], Agreements],
     params: BootstrapParams | None,
 ) -> Interval | None:
     params = params or BootstrapParams()
-    judged = _judged(votes)
+    judged = _first_judgements(votes)
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
     prompts = judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]]
     counts = (
-        np.bincount(codes * N_ANSWERS + _answers(judged), minlength=len(ids) * N_ANSWERS)
+        np.bincount(codes * N_ANSWERS + _encode_answers(judged), minlength=len(ids) * N_ANSWERS)
         .reshape(-1, N_ANSWERS)
         .astype(np.float64)
     )
@@ -143,14 +145,14 @@ def _measured(
         return None
     parts = parts_of(counts[overlapping])
     agreement, by_chance = measure(parts.sum(axis=0)[None])
-    value = float(_beyond(agreement, by_chance)[0])
+    value = float(_correct_for_chance(agreement, by_chance)[0])
     if np.isnan(value):
         return None
     index = group_index(prompts[overlapping], int(overlapping.sum()))
     n_groups = int(index.max()) + 1
-    found = percentiles(
+    found = percentile_interval(
         value,
-        _beyond(*measure(resampled_totals(parts, index, params))),
+        _correct_for_chance(*measure(resampled_totals(parts, index, params))),
         int(overlapping.sum()),
         params,
         n_groups,
@@ -159,7 +161,7 @@ def _measured(
     if np.ptp(each) > SAME:
         return found
     low, high = (
-        float(_beyond(end, by_chance)[0])
+        float(_correct_for_chance(end, by_chance)[0])
         for end in wilson_bounds(agreement, n_groups, params.level)
     )
     return found.model_copy(
@@ -167,12 +169,12 @@ def _measured(
     )
 
 
-def _judged(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = by_people(check_frame(votes, VOTES))
+def _first_judgements(votes: pd.DataFrame) -> pd.DataFrame:
+    checked = drop_machine_votes(check_frame(votes, VOTES))
     return checked[checked["choice"].isin(ANSWERS) & checked["repeat_of"].isna()]
 
 
-def _answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _encode_answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.asarray(
         judged["choice"].map({str(choice): number for choice, number in ANSWERS.items()}),
         dtype=np.int64,
@@ -187,7 +189,7 @@ def _alpha_parts(counts: Floats) -> Floats:
     return np.column_stack([equal, counts])
 
 
-def _of_alpha(sums: Floats) -> Agreements:
+def _alpha_agreements(sums: Floats) -> Agreements:
     equal, given = sums[:, 0], sums[:, 1:]
     n = given.sum(axis=1)
     # Two of all answers drawn without putting the first back.
@@ -201,11 +203,11 @@ def _fleiss_parts(counts: Floats) -> Floats:
     )
 
 
-def _of_fleiss(sums: Floats) -> Agreements:
+def _fleiss_agreements(sums: Floats) -> Agreements:
     share = sums[:, 2:] / sums[:, 2:].sum(axis=1, keepdims=True)
     return sums[:, 0] / sums[:, 1], (share**2).sum(axis=1)
 
 
-def _beyond(agreement: Floats, by_chance: Floats) -> Floats:
+def _correct_for_chance(agreement: Floats, by_chance: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(by_chance < 1 - 1e-12, (agreement - by_chance) / (1 - by_chance), np.nan)

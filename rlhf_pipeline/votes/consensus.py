@@ -8,7 +8,7 @@ vote has a weight:
 - `strength_weighted`: its strength, 1 to 4; a vote that states none, ties among them, weighs
   `strength_when_missing`.
 
-`joint_model`, which weighs a vote by who cast it, is `verdicts`': it needs a fitted model.
+`joint_model`, which weighs a vote by who cast it, is `model_consensus`: it needs a fitted model.
 
 The side with the greatest weight is the consensus; where `neither` has it, the heavier of `tie` and
 `both_bad` (`tie` where they are equal). Equal weights of two sides give none. `share` is the
@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.people import by_people
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 Weighing = Literal["majority", "strength_weighted"]
@@ -46,19 +46,21 @@ PLURALS = {Choice.TIE: "ties"}
 # shares that are nearer to each other than one part of so many are equal to whoever adjudicates
 SHARES_APART = 10**9
 PROBABILITY = {"low": 0.0, "high": 1.0}
-MAY_LACK = {"nullable": True, "optional": True}
+NULLABLE_OPTIONAL = {"nullable": True, "optional": True}
 
 # What the annotator model says beside; missing where it was not asked.
-BY_MODEL = {
+MODEL_COLUMNS = {
     "p_a": number(
         "chance that a typical annotator without position bias, who has to choose, takes a",
-        **MAY_LACK,
+        **NULLABLE_OPTIONAL,
         **PROBABILITY,
     ),
-    "p_low": number("lower end of its interval", **MAY_LACK, **PROBABILITY),
-    "p_high": number("upper end of its interval", **MAY_LACK, **PROBABILITY),
-    "up_to_seq": integer("newest vote that the annotator model was fitted to", **MAY_LACK, low=1),
-    "n_since": integer("of these votes, those that came after it", **MAY_LACK, low=0),
+    "p_low": number("lower end of its interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "p_high": number("upper end of its interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "up_to_seq": integer(
+        "newest vote that the annotator model was fitted to", **NULLABLE_OPTIONAL, low=1
+    ),
+    "n_since": integer("of these votes, those that came after it", **NULLABLE_OPTIONAL, low=0),
 }
 
 CONSENSUS = FrameSchema(
@@ -85,7 +87,7 @@ CONSENSUS = FrameSchema(
         "n_ties": integer("of them for tie", low=0),
         "n_both_bad": integer("of them for both_bad", low=0),
         "last_seq": integer("newest of these votes", low=1),
-        **BY_MODEL,
+        **MODEL_COLUMNS,
     },
     key=("comparison_id",),
 )
@@ -124,7 +126,7 @@ def consensus(
     params = params or ConsensusParams()
     judged = judgements(votes)
     if judged.empty:
-        return CONSENSUS.empty()
+        return CONSENSUS.empty_frame()
     codes, ids = pd.factorize(judged["comparison_id"], sort=True)
     n, weights = len(ids), _weights(judged, method, params)
     said = {choice: (judged["choice"] == choice).to_numpy() for choice in JUDGING}
@@ -146,7 +148,7 @@ def consensus(
         neither,
     )
     share, n_votes = heaviest / total, np.bincount(codes, minlength=n)
-    low, high = _wilson(
+    low, high = _wilson_ends(
         share, total**2 / np.bincount(codes, weights=weights**2, minlength=n), params.level
     )
     is_agreed = is_won & (share >= params.min_share - 1e-12)
@@ -179,11 +181,11 @@ def judgements(votes: pd.DataFrame) -> pd.DataFrame:
     """The rows of a VOTES frame that consensus counts: of people, on no repeat, that say
     something.
     """
-    checked = by_people(check_frame(votes, VOTES))
+    checked = drop_machine_votes(check_frame(votes, VOTES))
     return checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
 
 
-def adjudication(agreed: pd.DataFrame) -> pd.DataFrame:
+def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
     """The disputed rows of a CONSENSUS frame, for somebody to decide: the most evenly split first,
     then those with most votes.
     """
@@ -203,7 +205,7 @@ def _weights(judged: pd.DataFrame, method: Weighing, params: ConsensusParams) ->
     return np.asarray(judged["strength"].fillna(params.strength_when_missing), dtype=np.float64)
 
 
-def _wilson(share: Floats, n: Floats, level: float) -> tuple[Floats, Floats]:
+def _wilson_ends(share: Floats, n: Floats, level: float) -> tuple[Floats, Floats]:
     """Ends of the score interval of each share of `n` votes."""
     z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)

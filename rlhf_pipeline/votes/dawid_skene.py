@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.people import by_people
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 
 LABELS = {Choice.A: "a", Choice.B: "b", Choice.TIE: "neither", Choice.BOTH_BAD: "neither"}
 UNIT = {"low": 0.0, "high": 1.0}
@@ -58,7 +58,7 @@ def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> 
     from crowdkit.aggregation import DawidSkene
 
     params = params or DawidSkeneParams()
-    judged = by_people(check_frame(votes, VOTES))
+    judged = drop_machine_votes(check_frame(votes, VOTES))
     judged = judged[judged["choice"].isin(LABELS) & judged["repeat_of"].isna()]
     if judged.empty:
         raise NotEnoughVotes(
@@ -74,7 +74,7 @@ def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> 
     ).sort_values(
         ["task", "worker", "label"], ignore_index=True
     )  # sums depend on the order in the last bits
-    imagined, right = _imagined(named, params.n_imagined)
+    imagined, right = _imagine_votes(named, params.n_imagined)
     em = DawidSkene(n_iter=params.max_iterations, tol=params.tolerance)
     chances = em.fit_predict_proba(pd.concat([named, imagined], ignore_index=True), right).drop(
         index=right.index
@@ -90,7 +90,7 @@ def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> 
     return check_frame(frame, CONFUSION_LABELS)
 
 
-def _imagined(named: pd.DataFrame, times: int) -> tuple[pd.DataFrame, pd.Series]:
+def _imagine_votes(named: pd.DataFrame, times: int) -> tuple[pd.DataFrame, pd.Series]:
     """Votes of all workers on some tasks that nobody was given, and the right labels of these."""
     workers, labels = sorted(named["worker"].unique()), sorted(named["label"].unique())
     cast, right = [named.iloc[:0]], {}

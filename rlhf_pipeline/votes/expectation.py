@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_pipeline.votes.graded import Ends, Floats, Slopes, chances, slopes
-from rlhf_pipeline.votes.judgements import Judgements
+from rlhf_pipeline.votes.graded_response import Ends, Floats, Slopes, chances, slopes
+from rlhf_pipeline.votes.judgements import JudgementArrays
 
 # of an annotator; tie width and strength scale as logarithms
 DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)
@@ -29,12 +29,12 @@ class Sums:
     log_likelihood: float = 0.0
 
 
-class Expectation:
+class ExpectationStep:
     """Passes over the same judgements, by Gauss-Hermite quadrature over each comparison's
     difference of utility.
     """
 
-    def __init__(self, votes: Judgements, n_nodes: int):
+    def __init__(self, votes: JudgementArrays, n_nodes: int):
         self.votes = votes
         self.nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
         self.log_weights = np.log(weights / weights.sum())
@@ -46,7 +46,7 @@ class Expectation:
         """Which of an annotator's parameters any vote tells something of."""
         return np.array([True, self.votes.has_sides, self.votes.has_ties, self.votes.has_strengths])
 
-    def sums(self, theta: Floats, steps: Floats, cavity: tuple[Floats, Floats]) -> Sums:
+    def compute_sums(self, theta: Floats, steps: Floats, cavity: tuple[Floats, Floats]) -> Sums:
         """Given `theta` (annotators, 4), the `steps` (3,) of strength, and mean and variance of
         what all else says of each difference.
         """
@@ -103,7 +103,10 @@ class Expectation:
         )
         of_nodes = slopes(said, np.repeat(posterior, times, axis=0), self._powers)
         by_power = Slopes(
-            *(_powers_of_d(each, np.repeat(mean, times), np.repeat(sd, times)) for each in of_nodes)
+            *(
+                _powers_of_difference(each, np.repeat(mean, times), np.repeat(sd, times))
+                for each in of_nodes
+            )
         )
         self._add_slopes(sums, part, ends, toward, said.odds, by_power)
 
@@ -148,7 +151,7 @@ class Expectation:
             sums.step_curve[step] += ((by.curve_below[0] + tight) * ends.scale**2)[begun].sum()
 
 
-def _powers_of_d(of_nodes: Floats, mean: Floats, sd: Floats) -> Floats:
+def _powers_of_difference(of_nodes: Floats, mean: Floats, sd: Floats) -> Floats:
     """Sums (n, 3) times 1, x and x squared as sums (3, n) times those of d = mean + sd x."""
     one, x, xx = of_nodes.T
     return np.stack([one, mean * one + sd * x, mean**2 * one + 2 * mean * sd * x + sd**2 * xx])

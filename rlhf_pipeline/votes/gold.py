@@ -8,8 +8,8 @@ import pandas as pd
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
-from rlhf_pipeline.votes.people import by_people
 from rlhf_pipeline.votes.splits import splits_of
 
 MARGIN = 0.5  # of a label without votes: that of votes without strength
@@ -31,7 +31,7 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
         & comparisons["repeat_of"].isna()
     ]
     if known.empty:
-        return PREFERENCE_PAIRS.empty()
+        return PREFERENCE_PAIRS.empty_frame()
     is_a = known["gold"] == "a"
     pairs = pd.DataFrame(
         {
@@ -51,7 +51,7 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
             "max_seq": 1,
         }
     ).sort_values("comparison_id", ignore_index=True)
-    return check_frame(pairs if voted is None else _with_votes(pairs, voted), PREFERENCE_PAIRS)
+    return check_frame(pairs if voted is None else _add_vote_counts(pairs, voted), PREFERENCE_PAIRS)
 
 
 def gold_ceiling(
@@ -65,7 +65,10 @@ def gold_ceiling(
     and a model can do better than either. The bootstrap draws prompts. Raises UnknownComparison for
     a vote whose comparison is not given.
     """
-    votes, comparisons = by_people(check_frame(votes, VOTES)), check_frame(comparisons, COMPARISONS)
+    votes, comparisons = (
+        drop_machine_votes(check_frame(votes, VOTES)),
+        check_frame(comparisons, COMPARISONS),
+    )
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise UnknownComparison(
@@ -91,7 +94,7 @@ def gold_ceiling(
     )
 
 
-def _with_votes(pairs: pd.DataFrame, voted: pd.DataFrame) -> pd.DataFrame:
+def _add_vote_counts(pairs: pd.DataFrame, voted: pd.DataFrame) -> pd.DataFrame:
     votes = (
         check_frame(voted, PREFERENCE_PAIRS)
         .drop_duplicates("comparison_id", keep="last")

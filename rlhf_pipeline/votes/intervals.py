@@ -91,13 +91,13 @@ def resampled_sums(sums: Floats, params: BootstrapParams) -> Floats:
     rng = np.random.default_rng([params.seed, n_groups])
     at_once = max(1, DRAWS_AT_ONCE // n_groups)
     totals = [
-        _one_chunk(sums, min(at_once, params.n_resamples - done), rng)
+        _resample_chunk(sums, min(at_once, params.n_resamples - done), rng)
         for done in range(0, params.n_resamples, at_once)
     ]
     return np.concatenate(totals)
 
 
-def _one_chunk(sums: Floats, n_resamples: int, rng: np.random.Generator) -> Floats:
+def _resample_chunk(sums: Floats, n_resamples: int, rng: np.random.Generator) -> Floats:
     n_groups = len(sums)
     draws = (
         rng.integers(0, n_groups, size=(n_resamples, n_groups))
@@ -117,7 +117,7 @@ def group_sums(rows: Floats, index: npt.NDArray[np.int64]) -> Floats:
     )
 
 
-def percentiles(
+def percentile_interval(
     value: float, resampled: Floats, n: int, params: BootstrapParams, n_groups: int | None = None
 ) -> Interval:
     """The percentile interval of resampled statistics around `value`; resamples without a value
@@ -168,8 +168,8 @@ def interval_of_mean(
     drawn = resampled_totals(np.stack([x * w, w], axis=1), index, params)
     with np.errstate(invalid="ignore", divide="ignore"):
         resampled = drawn[:, 0] / drawn[:, 1]
-    found = percentiles(value, resampled, len(x), params, n_groups)
-    if not (of_shares and 0 <= value <= 1 and all_alike(resampled)):
+    found = percentile_interval(value, resampled, len(x), params, n_groups)
+    if not (of_shares and 0 <= value <= 1 and has_no_scatter(resampled)):
         return found
     low, high = wilson_bounds(value, n_groups, params.level)
     # Of 0 and of 1 the last bit may be missing.
@@ -178,7 +178,7 @@ def interval_of_mean(
     )
 
 
-def all_alike(resampled: Floats) -> bool:
+def has_no_scatter(resampled: Floats) -> bool:
     """Whether resamples show no scatter at all; those without a value (NaN) are left out."""
     return bool(np.nanmax(resampled) - np.nanmin(resampled) <= SAME)
 

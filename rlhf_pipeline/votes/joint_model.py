@@ -5,11 +5,11 @@ Annotator j on comparison c feels
 
     x = discrimination_j * d_c + position_bias_j,      d_c = u(completion a) - u(completion b),
 
-and says what `graded` makes of it, with a tie width and a strength scale of their own. The bias is
+and says what `graded_response` makes of it, with a tie width and a strength scale of their own. The bias is
 toward the left: its sign is minus where b stood there, and it is left out where nobody knows which
 did, a repeat too, of which only is known that a and b changed places. A discrimination near 0 is a
 spammer's, one below 0 that of somebody who reads the scale backwards. Completions that occur in
-several comparisons share their utility, see `utilities`.
+several comparisons share their utility, see `completion_utilities`.
 
 Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons
 by expectation propagation (Minka 2001), over annotators by one damped Newton step an iteration.
@@ -37,11 +37,18 @@ from rlhf_pipeline.frames import (
     number,
     text,
 )
-from rlhf_pipeline.votes.expectation import BIAS, DISCRIMINATION, SCALE, WIDTH, Expectation, Sums
-from rlhf_pipeline.votes.graded import MOST_STRENGTH
-from rlhf_pipeline.votes.judgements import SIDES, Judgements, about
-from rlhf_pipeline.votes.people import by_people
-from rlhf_pipeline.votes.utilities import Utilities
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.completion_utilities import Utilities
+from rlhf_pipeline.votes.expectation import (
+    BIAS,
+    DISCRIMINATION,
+    SCALE,
+    WIDTH,
+    ExpectationStep,
+    Sums,
+)
+from rlhf_pipeline.votes.graded_response import MOST_STRENGTH
+from rlhf_pipeline.votes.judgements import SIDES, JudgementArrays, judged_comparison
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -151,30 +158,32 @@ def joint_model(
     was judged, FrameError.
     """
     params = params or JointParams()
-    said = by_people(check_frame(votes, VOTES))
+    said = drop_machine_votes(check_frame(votes, VOTES))
     judged = said[said["choice"].isin(SIDES)]
     if comparisons is not None:
         comparisons = check_frame(comparisons, COMPARISONS)
         flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
-        judged = judged[~(judged["comparison_id"].isin(flagged) | about(judged).isin(flagged))]
+        judged = judged[
+            ~(judged["comparison_id"].isin(flagged) | judged_comparison(judged).isin(flagged))
+        ]
     if judged.empty:
         raise NotEnoughVotes(
             "No vote judges a comparison: all are skips, a machine's or on flagged comparisons. "
             "Collect some first."
         )
     utilities = (
-        _utilities(judged, comparisons)
+        _build_utilities(judged, comparisons)
         if params.shares_completions and comparisons is not None
         else None
     )
-    fit = _Fit(Judgements(judged), utilities, params)
+    fit = _Fit(JudgementArrays(judged), utilities, params)
     if start is not None:
-        fit.begin_at(start.fit)
+        fit.start_from(start.fit)
     return fit.run().model(max_seq=int(said["seq"].max()))
 
 
-def _utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
-    ids = np.unique(about(judged).to_numpy(dtype=str))
+def _build_utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
+    ids = np.unique(judged_comparison(judged).to_numpy(dtype=str))
     known = comparisons.set_index("comparison_id")
     lost = ids[~np.isin(ids, known.index.to_numpy(dtype=str))]
     if len(lost):
@@ -196,10 +205,10 @@ def _utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
 
 
 class _Fit:
-    def __init__(self, votes: Judgements, utilities: Utilities | None, params: JointParams):
+    def __init__(self, votes: JudgementArrays, utilities: Utilities | None, params: JointParams):
         self.votes, self.utilities, self.params = votes, utilities, params
         n, n_annotators = len(votes.ids), len(votes.names)
-        self.expectation = Expectation(votes, params.n_nodes)
+        self.expectation = ExpectationStep(votes, params.n_nodes)
         self.theta = np.tile(START, (n_annotators, 1))
         self.covariance = np.tile(np.diag(START_VARIANCE), (n_annotators, 1, 1))
         self.mean, self.spread = START.copy(), START_VARIANCE.copy()  # of the population
@@ -210,7 +219,7 @@ class _Fit:
         self.log_likelihoods: list[float] = []
         self.is_converged = False
 
-    def begin_at(self, other: "_Fit") -> None:
+    def start_from(self, other: "_Fit") -> None:
         """Annotators, population and comparisons as `other` has them; whom and what it does not
         know begins as nobody's.
         """
@@ -219,10 +228,10 @@ class _Fit:
             other.spread.copy(),
             other.steps.copy(),
         )
-        who, there = _known(self.votes.names, other.votes.names)
+        who, there = _shared_positions(self.votes.names, other.votes.names)
         self.theta = np.tile(self.mean, (len(self.theta), 1))
         self.theta[who] = other.theta[there]
-        which, there = _known(self.votes.ids, other.votes.ids)
+        which, there = _shared_positions(self.votes.ids, other.votes.ids)
         for mine, its in (
             (self.cavity, other.cavity),
             (self.factor, other.factor),
@@ -234,16 +243,16 @@ class _Fit:
     def run(self) -> "_Fit":
         for _ in range(self.params.max_iterations):
             before = self.d[0]
-            sums = self.expectation.sums(self.theta, self.steps, self.cavity)
+            sums = self.expectation.compute_sums(self.theta, self.steps, self.cavity)
             self.log_likelihoods.append(sums.log_likelihood)
-            self._connect(sums)
-            moved = self._improve(sums)
+            self._share_utilities(sums)
+            moved = self._step_annotators(sums)
             if max(moved, float(np.abs(self.d[0] - before).max())) < self.params.tolerance:
                 self.is_converged = True
                 break
         return self
 
-    def _connect(self, sums: Sums) -> None:
+    def _share_utilities(self, sums: Sums) -> None:
         """What the comparisons tell of each other: the new factors, and for each what all others
         say of it.
         """
@@ -259,7 +268,7 @@ class _Fit:
         precision = np.maximum(1 / self.d[1] - self.factor[1], LEAST_CAVITY)
         self.cavity = ((self.d[0] / self.d[1] - self.factor[0]) / precision, 1 / precision)
 
-    def _improve(self, sums: Sums) -> float:
+    def _step_annotators(self, sums: Sums) -> float:
         """One step of every annotator toward their votes and the population, then of the
         population; the longest one taken.
         """
@@ -305,7 +314,7 @@ class _Fit:
                 "prompt_id": self.votes.prompts,
                 "utility": mean,
                 "sd": sd,
-                "p_a": self._expected(typical * mean, np.abs(typical) * sd),
+                "p_a": self._expected_probability(typical * mean, np.abs(typical) * sd),
                 "p_low": ends[0],
                 "p_high": ends[1],
                 "n_votes": np.bincount(self.votes.comparison, minlength=len(mean)),
@@ -352,7 +361,7 @@ class _Fit:
         )
         return check_frame(frame, ANNOTATORS)
 
-    def _expected(self, mean: Floats, sd: Floats) -> Floats:
+    def _expected_probability(self, mean: Floats, sd: Floats) -> Floats:
         from scipy.special import expit
 
         return np.asarray(
@@ -370,6 +379,6 @@ class _Fit:
         )
 
 
-def _known(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+def _shared_positions(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:
     """Where those of sorted `names` that are among the sorted `others` stand, here and there."""
     return np.flatnonzero(np.isin(names, others)), np.flatnonzero(np.isin(others, names))

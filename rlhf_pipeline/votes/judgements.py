@@ -16,12 +16,12 @@ SIDES = {Choice.A: 1, Choice.B: -1, Choice.TIE: 0, Choice.BOTH_BAD: 0}
 VOTES_AT_ONCE = 4_000  # with what is computed of them they stay in a core's own cache
 
 
-def about(judged: pd.DataFrame) -> pd.Series:
+def judged_comparison(judged: pd.DataFrame) -> pd.Series:
     """The comparison each vote is about: of a repeat, the one it repeats."""
     return judged["repeat_of"].fillna(judged["comparison_id"])
 
 
-class Judgements:
+class JudgementArrays:
     """Votes for a side or for neither, sorted by comparison."""
 
     def __init__(self, judged: pd.DataFrame):
@@ -31,9 +31,9 @@ class Judgements:
         left = np.where(
             swapped.isna(), 0, np.where(swapped.fillna(False).to_numpy(dtype=bool), -1, 1)
         )
-        self.ids, first, comparison = _numbered(about(judged))
+        self.ids, first, comparison = _number_ids(judged_comparison(judged))
         self.prompts = judged["prompt_id"].to_numpy(dtype=object)[first]
-        self.names, _, annotator = _numbered(judged["annotator_id"])
+        self.names, _, annotator = _number_ids(judged["annotator_id"])
         side = (
             judged["choice"]
             .map({str(choice): side for choice, side in SIDES.items()})
@@ -71,7 +71,7 @@ class Judgements:
             begin = end
 
 
-def _numbered(ids: pd.Series) -> tuple[npt.NDArray[np.str_], Ints, Ints]:
+def _number_ids(ids: pd.Series) -> tuple[npt.NDArray[np.str_], Ints, Ints]:
     """The distinct ones in their order, where each stands first, and the number of every row's."""
     codes, distinct = pd.factorize(ids, sort=True)
     return (

@@ -17,7 +17,7 @@ from rlhf_pipeline.votes.agreement import Agreement, agreement
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.chance_corrected import fleiss_kappa, krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.joint_model import JointModel, JointParams, joint_model
-from rlhf_pipeline.votes.judgements import about
+from rlhf_pipeline.votes.judgements import judged_comparison
 from rlhf_pipeline.votes.splits import splits_of
 
 
@@ -56,7 +56,7 @@ class LearntAnnotators:
     @property
     def labels(self) -> pd.DataFrame:
         """SOFT_LABELS to learn from."""
-        return SOFT_LABELS.empty() if self.teacher is None else self.teacher.labels
+        return SOFT_LABELS.empty_frame() if self.teacher is None else self.teacher.labels
 
     def report(self) -> AnnotatorReport:
         model = self.model
@@ -87,8 +87,8 @@ def learn_annotators(
 
     Raises NotEnoughVotes where no vote by people judges anything, UnknownComparison, FrameError.
     """
-    teacher = _teacher(votes, comparisons, params)
-    is_all = teacher is not None and bool(_outside_test(votes, comparisons).all())
+    teacher = _fit_teacher(votes, comparisons, params)
+    is_all = teacher is not None and bool(_is_outside_test(votes, comparisons).all())
     model = (
         teacher
         if teacher is not None and is_all
@@ -116,29 +116,29 @@ def training_labels(
     Completions share their utility between comparisons, and annotators their reliability between
     prompts: a label of the train split from all votes would hold what was said of the test split.
     """
-    teacher = _teacher(check_frame(votes, VOTES), comparisons, params)
-    return SOFT_LABELS.empty() if teacher is None else teacher.labels
+    teacher = _fit_teacher(check_frame(votes, VOTES), comparisons, params)
+    return SOFT_LABELS.empty_frame() if teacher is None else teacher.labels
 
 
-def _teacher(
+def _fit_teacher(
     votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None
 ) -> JointModel | None:
     try:
-        return joint_model(votes[_outside_test(votes, comparisons)], comparisons, params)
+        return joint_model(votes[_is_outside_test(votes, comparisons)], comparisons, params)
     except NotEnoughVotes:
         return None
 
 
-def _outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
+def _is_outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
     """By the split of the comparison each of VOTES is about, as of pairs: of a repeat, that of the
     one it repeats.
     """
     shown = check_frame(comparisons, COMPARISONS)
     in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
-    return ~(about(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
+    return ~(judged_comparison(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
 
 
-def last_words(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
+def latest_votes(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
     """VOTES of several days' snapshots with one vote of an annotator on a comparison, the last up
     to a seq: a snapshot that is older than a later day's still holds what was judged again
     there."""
@@ -149,6 +149,6 @@ def last_words(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataF
     )
 
 
-def judged_ids(votes: pd.DataFrame) -> list[str]:
+def judged_comparison_ids(votes: pd.DataFrame) -> list[str]:
     """Comparisons that VOTES are on, and those that these repeat."""
     return sorted({*votes["comparison_id"], *votes["repeat_of"].dropna()})

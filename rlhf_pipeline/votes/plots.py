@@ -25,7 +25,7 @@ def reliability_plot(figures: pd.DataFrame) -> bytes:
     from matplotlib.figure import Figure
 
     drawn = figures.head(MOST_DRAWN)
-    names = told_apart(drawn["annotator_id"].tolist())
+    names = distinct_labels(drawn["annotator_id"].tolist())
     wider = 0.08 * max(0, max(map(len, names), default=0) - NAME_WIDTH)
     figure = Figure(figsize=(7 + wider, 1.6 + 0.24 * len(drawn)), layout="constrained")
     axes = figure.subplots()
@@ -100,7 +100,7 @@ def over_time_plot(
         *(name for name in first if name in n_votes.index),
         *(name for name in n_votes.index if name not in set(first)),
     ][:MOST_OVER_TIME]
-    words, height = told_apart(drawn), 1.6 + 1.15 * (len(drawn) + 1)
+    words, height = distinct_labels(drawn), 1.6 + 1.15 * (len(drawn) + 1)
     width = 2.6 * len(OVER_TIME)
     # inches of a character of that size
     left = (0.5 + 0.065 * max([NAME_WIDTH // 2, *map(len, words)])) / width
@@ -117,12 +117,12 @@ def over_time_plot(
     )
     for empty in grid[0, 1:]:
         empty.axis("off")
-    _series(grid[0, 0], together, "alpha", place, 0.0, (-1.02, 1.02))
+    _draw_series(grid[0, 0], together, "alpha", place, 0.0, (-1.02, 1.02))
     grid[0, 0].set_title("alpha of all", fontsize="small")
     for name, row, word in zip(drawn, grid[1:], words, strict=True):
         own = figures[figures["annotator_id"] == name].sort_values("first_day")
         for axes, (measure, _, usual, ends) in zip(row, OVER_TIME, strict=True):
-            _series(axes, own, measure, place, usual, ends)
+            _draw_series(axes, own, measure, place, usual, ends)
         row[0].set_ylabel(
             f"{word}\nn={n_votes[name]:,}", fontsize="x-small", rotation=0, ha="right", va="center"
         )
@@ -146,7 +146,7 @@ def over_time_plot(
     return png.getvalue()
 
 
-def _series(
+def _draw_series(
     axes: "Axes",
     rows: pd.DataFrame,
     measure: str,
@@ -181,20 +181,18 @@ def _series(
     axes.tick_params(labelsize="x-small")
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinct_labels(names: Sequence[str]) -> list[str]:
     """Names cut in their middle where they are long, less where they would be alike then."""
-    cut = [shortened(name, NAME_WIDTH) for name in names]
+    cut = [shorten(name, NAME_WIDTH) for name in names]
     return (
-        cut
-        if len(set(cut)) == len(set(names))
-        else [shortened(name, LONGEST_NAME) for name in names]
+        cut if len(set(cut)) == len(set(names)) else [shorten(name, LONGEST_NAME) for name in names]
     )
 
 
-def shortened(name: str, width: int) -> str:
+def shorten(name: str, width: int) -> str:
     """At most `width` characters, from both ends: what names differ in stands at either.
 
-    >>> shortened("annotator", 9), shortened("a-name-with-a-number-17", 9)
+    >>> shorten("annotator", 9), shorten("a-name-with-a-number-17", 9)
     ('annotator', 'a-na…r-17')
     """
     if len(name) <= width:

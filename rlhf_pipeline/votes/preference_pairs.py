@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
 from rlhf_pipeline.records import Choice, Record
-from rlhf_pipeline.votes.people import by_people
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.splits import splits_of
 
 MAX_STRENGTH = 4
@@ -92,13 +92,13 @@ def preference_pairs(
     """
     params = params or PairParams()
     votes, comparisons = (
-        _teaching(check_frame(votes, VOTES), params),
+        _training_votes(check_frame(votes, VOTES), params),
         check_frame(comparisons, COMPARISONS),
     )
-    tallies = _tallies(_first_pass(votes, comparisons), params)
+    tallies = _tallies(_unrepeated_votes(votes, comparisons), params)
     kept = tallies[_is_pair(tallies, params)]
     if kept.empty:
-        return PREFERENCE_PAIRS.empty()
+        return PREFERENCE_PAIRS.empty_frame()
     frame = kept.reset_index().merge(
         comparisons.drop(columns=["day"]), on="comparison_id", how="left", validate="one_to_one"
     )
@@ -119,8 +119,8 @@ def count_pairs(
     """
     params = params or PairParams()
     cast, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
-    votes = _teaching(cast, params)
-    first = _first_pass(votes, comparisons)
+    votes = _training_votes(cast, params)
+    first = _unrepeated_votes(votes, comparisons)
     flagged = comparisons.loc[
         comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"
     ]
@@ -143,11 +143,11 @@ def count_pairs(
     )
 
 
-def _teaching(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
-    return votes if params.with_machine_votes else by_people(votes)
+def _training_votes(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
+    return votes if params.with_machine_votes else drop_machine_votes(votes)
 
 
-def _first_pass(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
+def _unrepeated_votes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
     """The votes on comparisons that repeat no other and are not flagged."""
     unknown = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"])]
     if not unknown.empty:

@@ -39,7 +39,7 @@ VOTES = np.dtype(
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedVotes:
     """Which votes bear a mark (seqs, ascending), and of how many votes that could be said."""
 
     seqs: npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class Quality:
     """Of one annotator's judgements that count, skips left out."""
 
     n_votes: int
-    marked: dict[Mark, Marked]
+    marked: dict[Mark, MarkedVotes]
 
 
 def quality(cast: npt.NDArray[Any]) -> Quality:
@@ -90,15 +90,15 @@ def quality(cast: npt.NDArray[Any]) -> Quality:
     _, first = np.unique(asked["pair"], return_index=True)  # the first of each pair, as seqs ascend
     again = np.ones(len(asked), dtype=bool)
     again[first] = False
-    marked: dict[Mark, Marked] = {
-        "too_fast": Marked(seq[judged["is_fast"] == 1], int(timed.sum())),
-        "same_as_before": Marked(seq[1:][same], int(followed.sum())),
-        "duplicate": Marked(asked["seq"][again], len(asked)),
+    marked: dict[Mark, MarkedVotes] = {
+        "too_fast": MarkedVotes(seq[judged["is_fast"] == 1], int(timed.sum())),
+        "same_as_before": MarkedVotes(seq[1:][same], int(followed.sum())),
+        "duplicate": MarkedVotes(asked["seq"][again], len(asked)),
     }
     return Quality(len(judged), marked)
 
 
-def concern(found: Quality, of: Sequence[Mark] = MARKS) -> float:
+def concern_score(found: Quality, of: Sequence[Mark] = MARKS) -> float:
     """What is surely odd, from 0 to 1: the highest lower end. Saying the same as before is odd
     above a half, which a coin says.
     """

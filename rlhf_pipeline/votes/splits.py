@@ -39,7 +39,7 @@ def splits_of(comparisons: pd.DataFrame) -> "pd.Series[str]":
     return comparisons["split"].fillna(by_hash)
 
 
-def divided_prompts(pairs: pd.DataFrame) -> list[str]:
+def prompts_in_several_splits(pairs: pd.DataFrame) -> list[str]:
     """Ids of prompts with PREFERENCE_PAIRS in several splits, as an import can give them: what is
     learnt of such a prompt is judged on it too.
     """

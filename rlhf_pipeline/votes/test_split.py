@@ -45,7 +45,7 @@ class Opening(Record):
 Recorder = Callable[[Opening], None]
 
 
-def to_log(opening: Opening) -> None:
+def log_opening(opening: Opening) -> None:
     """A line of Python's log: for scripts and tests, which have no registry. Assets and the command
     line record in MLflow.
     """
@@ -60,7 +60,7 @@ def to_log(opening: Opening) -> None:
 
 
 def open_test_split(
-    pairs: pd.DataFrame, *, model: str, purpose: str, record: Recorder = to_log
+    pairs: pd.DataFrame, *, model: str, purpose: str, record: Recorder = log_opening
 ) -> pd.DataFrame:
     """The rows of `pairs` whose split is test, in their order, numbered from 0; `record` is told
     before they are handed out.

@@ -3,8 +3,8 @@ the command line imports it.
 """
 
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.auth import first_admin
-from rlhf_pipeline.web.recent import CacheTimes
-from rlhf_pipeline.web.serving import Server, serve
+from rlhf_pipeline.web.auth import create_first_admin
+from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.server import WebServer, serve
 
-__all__ = ["CacheTimes", "Server", "create_app", "first_admin", "serve"]
+__all__ = ["CacheTimes", "WebServer", "create_app", "create_first_admin", "serve"]

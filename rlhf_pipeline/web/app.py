@@ -20,8 +20,8 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import api, openapi, pages
 from rlhf_pipeline.web.api.routing import PREFIX
 from rlhf_pipeline.web.dependencies import public, refuse_undeclared
-from rlhf_pipeline.web.problems import tell_problems
-from rlhf_pipeline.web.recent import CacheTimes
+from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.problems import install_problem_handlers
 from rlhf_pipeline.web.security import Guard
 from rlhf_pipeline.web.site import Site
 
@@ -52,7 +52,7 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        lifespan=_counting(site),
+        lifespan=_make_lifespan(site),
     )
     app.state.site = site
     described = api.routes()
@@ -61,27 +61,27 @@ def create_app(
         app.router.routes.extend(pages.router.routes)
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
     _serve_description(app, described)
-    tell_problems(app, pages.problem_page if has_pages else None)
+    install_problem_handlers(app, pages.problem_page if has_pages else None)
     refuse_undeclared(app)
     app.add_middleware(Guard, hosts=settings.web_hosts, secure=site.auth.is_secure)
     return app
 
 
-def _counting(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Counts a million votes before anybody asks for them, and keeps nobody waiting for it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        threading.Thread(target=_count, args=(site,), name="counting", daemon=True).start()
+        threading.Thread(target=_count_votes, args=(site,), name="counting", daemon=True).start()
         yield
 
     return lifespan
 
 
-def _count(site: Site) -> None:
+def _count_votes(site: Site) -> None:
     with suppress(StoreError):  # whoever asks will be told
-        site.progress.counted()
-        site.looking.catch_up()
+        site.vote_counter.counts()
+        site.quality_counters.catch_up()
 
 
 def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:

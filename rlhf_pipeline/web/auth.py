@@ -22,13 +22,13 @@ from starlette.responses import Response
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_whole
+from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import Role, Token, User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
+from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.recent import CacheTimes, Recent
 from rlhf_pipeline.web.security import DEVICE, SESSION
 
 SECRET_FILE = "web_secret"
@@ -94,11 +94,11 @@ class Auth:
         self._store = store
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        secret = _secret(settings.home / SECRET_FILE)
+        secret = _load_signing_key(settings.home / SECRET_FILE)
         self._signer = URLSafeSerializer(secret, salt="session")
         self._device_signer = URLSafeSerializer(secret, salt="device")
         self._request_key = hmac.digest(secret.encode(), b"requests", "sha256")
-        self._known = Recent[str, Principal](10_000, known_for_s)
+        self._known = ExpiringCache[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
         # Named by the signing key and not by `home_id`, which homes that joined each other share,
@@ -109,7 +109,7 @@ class Auth:
         self.device_cookie = f"{prefix}{DEVICE}_{home}"
 
     @cached_property
-    def _nobody(self) -> str:
+    def _dummy_password_hash(self) -> str:
         """Checked where there is no such user, so that it takes as long."""
         return self._hasher.hash(secrets.token_urlsafe(16))
 
@@ -126,19 +126,19 @@ class Auth:
         signed = request.cookies.get(self.cookie)
         if signed is None:
             return None
-        return "" if self._unsigned(signed) is None else signed
+        return "" if self._unsign(signed) is None else signed
 
-    def remembered(self, secret: str) -> Principal | None:
+    def cached_principal(self, secret: str) -> Principal | None:
         """Whose a token was, carried the same way, less than half a second ago: a session's is
         known by its signed cookie alone.
         """
         return self._known.get(secret)
 
-    def principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
+    def find_principal(self, secret: str, *, from_cookie: bool) -> Principal | None:
         """Whose a token is now; None where it never was one, expired, was revoked, or is of a kind
         that is not carried so.
         """
-        bare = self._unsigned(secret) if from_cookie else secret
+        bare = self._unsign(secret) if from_cookie else secret
         token = None if bare is None else self._store.tokens.find(bare)
         if token is None or token.kind != ("session" if from_cookie else "api"):
             return None
@@ -184,10 +184,12 @@ class Auth:
             user = None
         device_id = self._device_id(device, user)
         here, everywhere = (
-            _counted(email, user, address) if device_id is None else ([f"device:{device_id}"], [])
+            _login_counter_keys(email, user, address)
+            if device_id is None
+            else ([f"device:{device_id}"], [])
         )
         self._count_try(*here, everywhere=everywhere)
-        nobody = self._nobody
+        nobody = self._dummy_password_hash
         known = (
             None
             if user is None or user.disabled_at is not None
@@ -203,7 +205,7 @@ class Auth:
             )
         self._store.failed_logins.forget(*here, everywhere=everywhere)
         if self._hasher.check_needs_rehash(known):
-            old, known = known, self.hashed(password)
+            old, known = known, self.hash_password(password)
             self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
         self.start_session(response, user, password_hash=known)
         self._remember_device(response, user.user_id, device_id)
@@ -221,7 +223,7 @@ class Auth:
                 "This login link was used already or has expired. Ask an admin for a new one.",
                 kind="wrong_login",
             )
-        self._hand_out(response, session[0])
+        self._set_session_cookie(response, session[0])
         self._remember_device(response, session[1].user_id, None)
 
     def check_password(self, user: User, password: str | None) -> None:
@@ -231,7 +233,7 @@ class Auth:
         known = self._store.users.password_hash(user.user_id)
         if known is None:
             return
-        here, everywhere = _counted(user.email, user, None)
+        here, everywhere = _login_counter_keys(user.email, user, None)
         self._count_try(*here, everywhere=everywhere)
         if not self._matches(known, password or ""):
             raise Problem(
@@ -242,7 +244,7 @@ class Auth:
             )
         self._store.failed_logins.forget(*here, everywhere=everywhere)
 
-    def hashed(self, password: str) -> str:
+    def hash_password(self, password: str) -> str:
         """Raises Problem 422 for a password that is too short."""
         if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
             said = f"must have {LEAST_PASSWORD} to {MOST_PASSWORD} characters"
@@ -261,9 +263,9 @@ class Auth:
             actor=user.user_id,
             password_hash=password_hash,
         )
-        self._hand_out(response, secret)
+        self._set_session_cookie(response, secret)
 
-    def _hand_out(self, response: Response, secret: str) -> None:
+    def _set_session_cookie(self, response: Response, secret: str) -> None:
         self._set_cookie(response, self.cookie, self._signer.dumps(secret), SESSION_LASTS)
 
     def _remember_device(self, response: Response, user_id: str, device_id: str | None) -> None:
@@ -299,7 +301,9 @@ class Auth:
             self.cookie, path="/", secure=self.is_secure, httponly=True, samesite="lax"
         )
 
-    def login_link(self, user_id: str, web_url: str, principal: Principal) -> tuple[str, Token]:
+    def create_login_link(
+        self, user_id: str, web_url: str, principal: Principal
+    ) -> tuple[str, Token]:
         """An address that logs its first visitor in, and the token behind it. Raises LoginEnded
         where whoever asks is let in no more.
         """
@@ -310,7 +314,7 @@ class Auth:
             actor=principal.user_id,
             asked_by=principal.token.token_id,
         )
-        return _link(web_url, secret), token
+        return _login_url(web_url, secret), token
 
     def _count_try(self, *who: str, everywhere: Sequence[str] = ()) -> None:
         wait = self._store.failed_logins.attempt(*who, everywhere=everywhere)
@@ -324,7 +328,7 @@ class Auth:
                 headers={"Retry-After": seconds},
             )
 
-    def _unsigned(self, cookie: str) -> str | None:
+    def _unsign(self, cookie: str) -> str | None:
         try:
             return str(self._signer.loads(cookie))
         except BadData:
@@ -338,7 +342,7 @@ class Auth:
                 return False
 
 
-def first_admin(store: Store, settings: Settings) -> str | None:
+def create_first_admin(store: Store, settings: Settings) -> str | None:
     """Where nobody is an admin whose account holds: make one, and the address that logs its first
     visitor in as that admin. Else None.
     """
@@ -353,10 +357,12 @@ def first_admin(store: Store, settings: Settings) -> str | None:
     secret, _ = store.tokens.issue(
         admin.user_id, kind="login", lifetime=LOGIN_LINK_LASTS, actor="setup"
     )
-    return _link(settings.web_url, secret)
+    return _login_url(settings.web_url, secret)
 
 
-def _counted(email: str, user: User | None, address: str | None) -> tuple[list[str], list[str]]:
+def _login_counter_keys(
+    email: str, user: User | None, address: str | None
+) -> tuple[list[str], list[str]]:
     """What wrong passwords are counted by, in this project and in all: every project knows an
     account of the organisation.
 
@@ -369,17 +375,17 @@ def _counted(email: str, user: User | None, address: str | None) -> tuple[list[s
     return [of_email, *of_address], []
 
 
-def _link(web_url: str, secret: str) -> str:
+def _login_url(web_url: str, secret: str) -> str:
     return f"{web_url.rstrip('/')}/login?token={secret}"
 
 
-def _secret(path: Path) -> str:
+def _load_signing_key(path: Path) -> str:
     """By which cookies are signed; made once, readable by its owner alone."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         previous = os.umask(0o077)
         try:
-            write_whole(path, secrets.token_urlsafe(48).encode())
+            write_atomically(path, secrets.token_urlsafe(48).encode())
         finally:
             os.umask(previous)
         path.chmod(0o600)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from rlhf_pipeline.store.visibility import judged_by
+from rlhf_pipeline.store.visibility import filter_judged
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import Needs
+from rlhf_pipeline.web.dependencies import RequiredPermission
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
-def blind_reader(principal: Principal) -> str | None:
+def blind_reader_id(principal: Principal) -> str | None:
     """User id of somebody who judges before reading; None for users who see all votes.
 
     The store's `seen_by` takes it: every list and every count of votes for this reader is made of
@@ -27,10 +27,10 @@ def blind_reader(principal: Principal) -> str | None:
     return None if principal.sees_others_votes else principal.user_id
 
 
-def unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) -> set[str]:
+def filter_unjudged(site: Site, principal: Principal, comparison_ids: Iterable[str]) -> set[str]:
     """Those of the comparisons of which the reader may know neither others' votes nor the kind."""
-    reader_id, ids = blind_reader(principal), set(comparison_ids)
-    return set() if reader_id is None else ids - judged_by(site.store.database, reader_id, ids)
+    reader_id, ids = blind_reader_id(principal), set(comparison_ids)
+    return set() if reader_id is None else ids - filter_judged(site.store.database, reader_id, ids)
 
 
 def hides_answers(principal: Principal) -> bool:
@@ -44,7 +44,7 @@ def refuse_blind(principal: Principal, what: str) -> None:
     """Raises Problem 403 for a blind reader of something that cannot be limited to the comparisons
     they have judged.
     """
-    if blind_reader(principal) is not None:
+    if blind_reader_id(principal) is not None:
         raise Problem(
             403,
             f"Your roles let you vote, and {what} would reveal votes on comparisons that you have "
@@ -54,18 +54,18 @@ def refuse_blind(principal: Principal, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class NeedsAllVotes(Needs):
+class RequiredAllVotes(RequiredPermission):
     """Lets in users with the permission who see all votes."""
 
     what: str
 
     async def __call__(self, request: Request) -> Principal:
-        """Raises Problem 401 and 403 as `Needs`, and 403, `blind`, for a blind reader."""
+        """Raises Problem 401 and 403 as `RequiredPermission`, and 403, `blind`, for a blind reader."""
         principal = await super().__call__(request)
         refuse_blind(principal, self.what)
         return principal
 
 
-def needs_all_votes(permission: Permission, what: str) -> NeedsAllVotes:
+def needs_all_votes(permission: Permission, what: str) -> RequiredAllVotes:
     """For `Depends`: the user who asks, if they have the permission and see all votes."""
-    return NeedsAllVotes(permission, what)
+    return RequiredAllVotes(permission, what)

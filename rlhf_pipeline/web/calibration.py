@@ -1,5 +1,5 @@
 """How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count
-of `web.probing` and what each reader may see; knows no route."""
+of `web.probe_counter` and what each reader may see; knows no route."""
 
 from datetime import datetime
 from typing import Any
@@ -8,13 +8,13 @@ import pandas as pd
 from pydantic import BaseModel, Field
 
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import bin_of, pairs_in
+from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
 from rlhf_pipeline.records import CalibrationMetrics, Choice, Interval, ReliabilityBin
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration_log import CalibrationOut
-from rlhf_pipeline.web.paging import cursor_of, no_cursor, place_of
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.probing import Asked, Probed
+from rlhf_pipeline.web.probe_counter import ProbeQuery, ProbeResult
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
@@ -76,14 +76,14 @@ class ProbedPair(BaseModel):
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
     """The whole log, the last fitted first."""
-    found = site.store.calibrations.places(before=_place(cursor), limit=limit)
+    found = site.store.calibrations.entry_keys(before=_parse_log_cursor(cursor), limit=limit)
     following = None
     if len(found) == limit:
         fitted_at, reward_model, version = found[-1]
-        following = cursor_of(fitted_at.isoformat(), reward_model, version)
+        following = make_cursor(fitted_at.isoformat(), reward_model, version)
     return Page(
-        items=site.calibrations.told(
-            [(reward_model, version) for _, reward_model, version in found], _champion(site)
+        items=site.calibrations.entries(
+            [(reward_model, version) for _, reward_model, version in found], _champion_label(site)
         ),
         next=following,
     )
@@ -91,7 +91,7 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
 
 def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
     """Raises Problem 404 for one that is not in the log."""
-    found = site.calibrations.told([(reward_model, version)], _champion(site))
+    found = site.calibrations.entries([(reward_model, version)], _champion_label(site))
     if not found:
         raise Problem(
             404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
@@ -113,21 +113,21 @@ def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
     )
 
 
-def _champion(site: Site) -> str | None:
+def _champion_label(site: Site) -> str | None:
     champion = site.store.promotions.champion(f"{site.settings.project}.reward_model")
     return None if champion is None else f"{champion.model_name}@{champion.version}"
 
 
-def probe_of(site: Site, asked: Asked, *, wait_s: float) -> ProbeOut | None:
+def probe_of(site: Site, asked: ProbeQuery, *, wait_s: float) -> ProbeOut | None:
     """None where it is being counted for the first time and takes longer."""
-    probed = site.probing.found(asked, wait_s=wait_s)
-    return None if probed is None else _probe(asked, probed)
+    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
+    return None if probed is None else _build_probe(asked, probed)
 
 
 def pairs(
     site: Site,
     principal: Principal,
-    asked: Asked,
+    asked: ProbeQuery,
     value: float,
     *,
     cursor: str | None,
@@ -138,29 +138,29 @@ def pairs(
 
     Raises Problem 404 where no vote lies there, 503 where it is being counted.
     """
-    place = place_of(cursor, int, int)
-    probed = site.probing.found(asked, wait_s=wait_s)
+    place = parse_cursor(cursor, int, int)
+    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
     if probed is None:
-        raise being_counted()
+        raise counting_problem()
     try:
-        wanted = bin_of(() if probed.probe is None else probed.probe.bins, value)
+        wanted = find_bin(() if probed.probe is None else probed.probe.bins, value)
     except NotEnoughData as none:
         raise Problem(404, str(none), kind="empty_bin") from none
     assert probed.judged is not None  # where there are bins
-    rows = pairs_in(probed.judged, wanted)
+    rows = pairs_of_bin(probed.judged, wanted)
     if place is not None:
         is_right = (~rows["wrong"]).astype(int)
         rows = rows[(is_right > place[0]) | ((is_right == place[0]) & (rows["seq"] > place[1]))]
     shown = rows.head(limit)
     following = (
-        cursor_of(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1]))
+        make_cursor(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1]))
         if len(rows) > limit
         else None
     )
-    return wanted, Page(items=_pairs(site, principal, shown), next=following)
+    return wanted, Page(items=_build_pairs(site, principal, shown), next=following)
 
 
-def being_counted() -> Problem:
+def counting_problem() -> Problem:
     return Problem(
         503,
         "The predictions are being counted beside their votes. Ask again in a moment.",
@@ -169,8 +169,8 @@ def being_counted() -> Problem:
     )
 
 
-def _place(cursor: str | None) -> tuple[datetime, str, int] | None:
-    place = place_of(cursor, str, str, int)
+def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:
+    place = parse_cursor(cursor, str, str, int)
     if place is None:
         return None
     try:
@@ -180,10 +180,10 @@ def _place(cursor: str | None) -> tuple[datetime, str, int] | None:
             return fitted_at, place[1], place[2]
     except (ValueError, OverflowError):
         pass
-    raise no_cursor()
+    raise cursor_problem()
 
 
-def _probe(asked: Asked, probed: Probed) -> ProbeOut:
+def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
     found = probed.probe
     metrics: CalibrationMetrics | None = None if found is None else found.metrics
     return ProbeOut(
@@ -204,7 +204,7 @@ def _probe(asked: Asked, probed: Probed) -> ProbeOut:
     )
 
 
-def _pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
+def _build_pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
     may_read, may_see_votes = (
         principal.may(Permission.COMPARISONS_READ),
         principal.may(Permission.VOTES_READ),
@@ -213,12 +213,12 @@ def _pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedP
         site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
     )
     return [
-        _pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes)
+        _build_pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes)
         for row in rows.itertuples()
     ]
 
 
-def _pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
+def _build_pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
     strength = None if pd.isna(row.strength) else int(row.strength)
     said = {
         "choice": row.choice,

@@ -12,11 +12,11 @@ from pydantic import BaseModel, Field
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.calibrations import LoggedCalibration
-from rlhf_pipeline.web.recent import Recent
+from rlhf_pipeline.web.memory_cache import ExpiringCache
 
-KEPT = 1000
+MAX_CACHED = 1000
 
-State = Literal["serving", "standby", "replaced", "refused", "imported"]
+CalibratorState = Literal["serving", "standby", "replaced", "refused", "imported"]
 
 
 class CalibrationOut(BaseModel):
@@ -30,7 +30,7 @@ class CalibrationOut(BaseModel):
         description="the number it had where it was made: of an imported one, not this project's"
     )
     method: str = Field(description="none where nothing helped")
-    state: State = Field(
+    state: CalibratorState = Field(
         description="serving: the champion predicts through it; standby: its model would; "
         "replaced: by a later one; refused: it predicted worse than the one there was, "
         "and never served; imported: a report alone, nothing can predict through it"
@@ -56,7 +56,7 @@ class CalibrationOut(BaseModel):
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CachedEntry:
     is_imported: bool
     may_serve: bool
     told: CalibrationOut  # as if it stood by
@@ -67,18 +67,22 @@ class CalibrationLog:
 
     def __init__(self, store: Store):
         self._calibrations = store.calibrations
-        self._known = Recent[tuple[str, int], _Known](KEPT)
+        self._known = ExpiringCache[tuple[str, int], _CachedEntry](MAX_CACHED)
 
-    def told(self, keys: Sequence[tuple[str, int]], champion: str | None) -> list[CalibrationOut]:
+    def entries(
+        self, keys: Sequence[tuple[str, int]], champion: str | None
+    ) -> list[CalibrationOut]:
         """Entries by reward model and version, as they stand now that `champion` is champion;
         unknown ones are left out.
         """
         found = [
             (name, version, known)
             for name, version in keys
-            if (known := self._entry(name, version)) is not None
+            if (known := self._read_entry(name, version)) is not None
         ]
-        serving = {name: self._serving(name) for name in {name for name, _, _ in found}}
+        serving = {
+            name: self._find_serving_version(name) for name in {name for name, _, _ in found}
+        }
         return [
             known.told.model_copy(
                 update={
@@ -88,26 +92,26 @@ class CalibrationLog:
             for name, version, known in found
         ]
 
-    def _serving(self, reward_model: str) -> int | None:
+    def _find_serving_version(self, reward_model: str) -> int | None:
         """The version that a model predicts through, as `Calibrations.latest` finds it."""
         for version in self._calibrations.versions(reward_model):
-            known = self._entry(reward_model, version)
+            known = self._read_entry(reward_model, version)
             if known is not None and known.may_serve:
                 return version
         return None
 
-    def _entry(self, reward_model: str, version: int) -> _Known | None:
+    def _read_entry(self, reward_model: str, version: int) -> _CachedEntry | None:
         known = self._known.get((reward_model, version))
         if known is None:
             entry = self._calibrations.entry(reward_model, version)
             if entry is None:
                 return None
-            known = _Known(entry.is_imported, entry.report.may_serve, _told(entry))
+            known = _CachedEntry(entry.is_imported, entry.report.may_serve, _describe_entry(entry))
             self._known.put((reward_model, version), known)
         return known
 
 
-def _state(known: _Known, is_newest: bool, *, is_champion: bool) -> State:
+def _state(known: _CachedEntry, is_newest: bool, *, is_champion: bool) -> CalibratorState:
     if known.is_imported:
         return "imported"
     if not known.may_serve:
@@ -117,7 +121,7 @@ def _state(known: _Known, is_newest: bool, *, is_champion: bool) -> State:
     return "serving" if is_champion else "standby"
 
 
-def _told(entry: LoggedCalibration) -> CalibrationOut:
+def _describe_entry(entry: LoggedCalibration) -> CalibrationOut:
     report = entry.report
     raw, calibrated = report.raw, report.calibrated
     return CalibrationOut(

@@ -15,18 +15,18 @@ from rlhf_pipeline.votes.consensus import (
     ConsensusParams,
     Method,
     State,
-    adjudication,
+    adjudication_queue,
     consensus,
 )
-from rlhf_pipeline.votes.verdicts import verdicts
+from rlhf_pipeline.votes.model_consensus import consensus_by_model
+from rlhf_pipeline.web.annotator_fits import AnnotatorFit
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader, refuse_blind
+from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
 from rlhf_pipeline.web.lists import plain_rows
-from rlhf_pipeline.web.paging import cursor_of, place_of
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ConsensusOut, Page
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.verdicts import Fitted
 
 # comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
 LOOKS_AT = 500
@@ -40,11 +40,11 @@ FIT_CHANGED = (
     "The annotator model was fitted anew after this list was begun, and says other "
     "things in another order. Start again from the first page."
 )
-Said = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
+ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 
 
 @dataclass(frozen=True)
-class Found:
+class ConsensusPage:
     """A page, on how many comparisons it found judgements of people (by the annotator model: that
     it knows), and up to which vote that knows; None where it was not asked."""
 
@@ -61,8 +61,8 @@ def page(
     *,
     cursor: str | None,
     limit: int,
-    fitted: Fitted | None = None,
-) -> Found:
+    fitted: AnnotatorFit | None = None,
+) -> ConsensusPage:
     """Comparisons that people judged, by their newest vote, newest first; only those in `state`,
     where one is named.
 
@@ -72,7 +72,7 @@ def page(
     where the list was begun; 403 where a blind reader asks for it, because it was fitted to all
     votes. It is the newest, unless `fitted` is handed in.
     """
-    seen_by = blind_reader(principal)
+    seen_by = blind_reader_id(principal)
     if method != "joint_model":
         fitted = None
     else:
@@ -80,8 +80,10 @@ def page(
         # one for all of a page, also where another is read meanwhile
         fitted = fitted or newest_fit(site)
     by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
-    said = _saying(site, method, fitted)
-    find = partial(_disputed, site) if state == "disputed" else partial(_newest, site, state)
+    said = _consensus_function(site, method, fitted)
+    find = (
+        partial(_find_disputed, site) if state == "disputed" else partial(_find_newest, site, state)
+    )
     found = find(said, by, seen_by, cursor, limit)
     return found if fitted is None else replace(found, up_to_seq=fitted.up_to_seq)
 
@@ -91,17 +93,17 @@ def refuse_model(principal: Principal) -> None:
     refuse_blind(principal, "the annotator model, which was fitted to all votes,")
 
 
-def newest_fit(site: Site) -> Fitted:
+def newest_fit(site: Site) -> AnnotatorFit:
     """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be
     read.
     """
-    fitted = site.fits.newest()
+    fitted = site.annotator_fits.get_newest()
     if fitted is None:
         raise Problem(409, NOT_FITTED, kind="not_fitted")
     return fitted
 
 
-def n_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
+def count_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
     """Votes of people above a seq, superseded ones too; where many votes came since, those of the
     next COUNTS_AT_MOST, and that number.
     """
@@ -114,23 +116,29 @@ def n_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
     return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None
 
 
-def _saying(site: Site, method: Method, fitted: Fitted | None) -> Said:
+def _consensus_function(
+    site: Site, method: Method, fitted: AnnotatorFit | None
+) -> ConsensusFunction:
     params = params_of(site)
     if method == "joint_model":
         assert fitted is not None  # `newest_fit` has one or raises
-        return lambda ids: verdicts(site.store.votes.on(ids), fitted.of(ids), params)
-    return lambda ids: consensus(site.store.votes.on(ids), method, params)
+        return lambda ids: consensus_by_model(
+            site.store.votes.for_comparisons(ids), fitted.labels_for(ids), params
+        )
+    return lambda ids: consensus(site.store.votes.for_comparisons(ids), method, params)
 
 
 def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
-def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+def _parse_fit_cursor(
+    by: tuple[str, ...], cursor: str | None, *kinds: type
+) -> tuple[Any, ...] | None:
     """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no
     cursor of this list.
     """
-    place = place_of(cursor, *map(type, by), *kinds)
+    place = parse_cursor(cursor, *map(type, by), *kinds)
     if place is None:
         return None
     if place[: len(by)] != by:
@@ -138,16 +146,16 @@ def _begun_by(by: tuple[str, ...], cursor: str | None, *kinds: type) -> tuple[An
     return place[len(by) :]
 
 
-def _newest(
+def _find_newest(
     site: Site,
     state: State | None,
-    said: Said,
+    said: ConsensusFunction,
     by: tuple[str, ...],
     seen_by: str | None,
     cursor: str | None,
     limit: int,
-) -> Found:
-    place = _begun_by(by, cursor, int)
+) -> ConsensusPage:
+    place = _parse_fit_cursor(by, cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
@@ -156,7 +164,7 @@ def _newest(
         size = min(max(limit, n_read), LOOKS_AT - n_read)
         batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=size)
         if not batch:
-            return Found(Page(items=items, next=None), n_judged)
+            return ConsensusPage(Page(items=items, next=None), n_judged)
         n_read += len(batch)
         rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
         n_judged += len(rows)
@@ -164,44 +172,62 @@ def _newest(
             before = seq
             row = rows.get(comparison_id)
             if row is not None and state in (None, row["state"]):
-                items.append(_shown(row))
+                items.append(_build_consensus(row))
                 if len(items) == limit:
                     break
-    return Found(
-        Page(items=items, next=cursor_of(*by, before) if before is not None else None), n_judged
+    return ConsensusPage(
+        Page(items=items, next=make_cursor(*by, before) if before is not None else None), n_judged
     )
 
 
-def _disputed(
-    site: Site, said: Said, by: tuple[str, ...], seen_by: str | None, cursor: str | None, limit: int
-) -> Found:
+def _find_disputed(
+    site: Site,
+    said: ConsensusFunction,
+    by: tuple[str, ...],
+    seen_by: str | None,
+    cursor: str | None,
+    limit: int,
+) -> ConsensusPage:
     """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies,
     so that votes that arrive meanwhile move none of its comparisons to another page."""
-    before, last, *after = _begun_by(by, cursor, int, int, *map(type, FIRST)) or (None, 0, *FIRST)
+    before, last, *after = _parse_fit_cursor(by, cursor, int, int, *map(type, FIRST)) or (
+        None,
+        0,
+        *FIRST,
+    )
     batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
-        return Found(Page(items=[], next=_stretch_below(by, last) if len(batch) > 0 else None), 0)
+        return ConsensusPage(
+            Page(items=[], next=_next_stretch_cursor(by, last) if len(batch) > 0 else None), 0
+        )
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
     agreed = said([c for c, _ in stretch])
-    rows = [row for row in plain_rows(adjudication(agreed)) if _place(row) > tuple(after)]
+    rows = [
+        row for row in plain_rows(adjudication_queue(agreed)) if _dispute_rank(row) > tuple(after)
+    ]
     following = None
     if len(rows) > limit:
-        following = cursor_of(
-            *by, stretch[0][1] + 1 if before is None else before, last, *_place(rows[limit - 1])
+        following = make_cursor(
+            *by,
+            stretch[0][1] + 1 if before is None else before,
+            last,
+            *_dispute_rank(rows[limit - 1]),
         )
     elif last > 0:
-        following = _stretch_below(by, last)
-    return Found(Page(items=[_shown(row) for row in rows[:limit]], next=following), len(agreed))
+        following = _next_stretch_cursor(by, last)
+    return ConsensusPage(
+        Page(items=[_build_consensus(row) for row in rows[:limit]], next=following), len(agreed)
+    )
 
 
-def _stretch_below(by: tuple[str, ...], seq: int) -> str:
-    return cursor_of(*by, seq, 0, *FIRST)
+def _next_stretch_cursor(by: tuple[str, ...], seq: int) -> str:
+    return make_cursor(*by, seq, 0, *FIRST)
 
 
-def _place(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    """Of a dispute in the order of `adjudication`."""
+def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    """Of a dispute in the order of `adjudication_queue`."""
     return (
         int(row["choice"] is not None),
         round(row["share"] * SHARES_APART),
@@ -210,5 +236,5 @@ def _place(row: dict[str, Any]) -> tuple[int, int, int, str]:
     )
 
 
-def _shown(row: dict[str, Any]) -> ConsensusOut:
+def _build_consensus(row: dict[str, Any]) -> ConsensusOut:
     return ConsensusOut.model_validate({name: row[name] for name in ConsensusOut.model_fields})

@@ -21,7 +21,7 @@ from rlhf_pipeline.web.site import Site
 
 # a user id: for whom a page asks, which may be older than the login that its browser now sends
 ANNOTATOR = "x-annotator"
-_ASKED = "rlhf.principal"  # in the scope: once per request
+_PRINCIPAL_KEY = "rlhf.principal"  # in the scope: once per request
 
 
 async def site_of(request: HTTPConnection) -> Site:
@@ -32,35 +32,37 @@ async def site_of(request: HTTPConnection) -> Site:
 AnySite = Annotated[Site, Depends(site_of)]
 
 
-async def asker_of(request: HTTPConnection) -> Principal | None:
+async def find_principal(request: HTTPConnection) -> Principal | None:
     """Who asks; None for somebody without a token. Raises Problem 401 for a token that does not
     hold.
     """
-    if _ASKED in request.scope:
-        known: Principal | None = request.scope[_ASKED]
+    if _PRINCIPAL_KEY in request.scope:
+        known: Principal | None = request.scope[_PRINCIPAL_KEY]
         return known
     auth = (await site_of(request)).auth
     secret = auth.secret_of(request)
     principal = None
     if secret is not None:
-        principal = auth.remembered(secret)
+        principal = auth.cached_principal(secret)
         if principal is None and secret:
             from_cookie = "authorization" not in request.headers
-            principal = await run_in_threadpool(auth.principal, secret, from_cookie=from_cookie)
+            principal = await run_in_threadpool(
+                auth.find_principal, secret, from_cookie=from_cookie
+            )
         if principal is None:
-            raise _unknown()
-    request.scope[_ASKED] = principal
+            raise _login_problem()
+    request.scope[_PRINCIPAL_KEY] = principal
     return principal
 
 
-def asked_before(request: HTTPConnection) -> Principal | None:
+def cached_principal(request: HTTPConnection) -> Principal | None:
     """Who asks, where this request has looked it up already."""
-    known: Principal | None = request.scope.get(_ASKED)
+    known: Principal | None = request.scope.get(_PRINCIPAL_KEY)
     return known
 
 
 @dataclass(frozen=True)
-class Needs:
+class RequiredPermission:
     """Lets in who is logged in, is who `X-Annotator` names, where it is sent, and has the
     permission, where one is named.
     """
@@ -71,9 +73,9 @@ class Needs:
         """Raises Problem 401 for nobody, 403 for somebody else than the request is meant to come
         from, and for somebody who may not.
         """
-        principal = await asker_of(request)
+        principal = await find_principal(request)
         if principal is None:
-            raise _unknown()
+            raise _login_problem()
         if request.headers.get(ANNOTATOR, principal.user_id) != principal.user_id:
             raise Problem(
                 403,
@@ -92,7 +94,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicRoute:
     """Lets everybody in, for a reason that is said."""
 
     why: str
@@ -100,14 +102,14 @@ class Public:
     async def __call__(self) -> None: ...
 
 
-def needs(permission: Permission | None = None) -> Needs:
+def needs(permission: Permission | None = None) -> RequiredPermission:
     """For `Depends`: who asks, if they have the permission. None: anybody who is logged in."""
-    return Needs(permission)
+    return RequiredPermission(permission)
 
 
-def public(why: str) -> Public:
+def public(why: str) -> PublicRoute:
     """For `Depends`: a route without a login."""
-    return Public(why)
+    return PublicRoute(why)
 
 
 SignedIn = Annotated[Principal, Depends(needs())]
@@ -117,7 +119,7 @@ def address_of(request: HTTPConnection) -> str:
     return request.client.host if request.client else "unknown"
 
 
-def guard_of(route: APIRoute) -> Needs | Public | None:
+def guard_of(route: APIRoute) -> RequiredPermission | PublicRoute | None:
     """What a route declares."""
     return next(_guards(route.dependant), None)
 
@@ -126,7 +128,7 @@ def refuse_undeclared(app: FastAPI) -> None:
     """Raises ConfigurationError naming the routes that declare neither a permission nor that they
     are public.
     """
-    bare = [_told(route) for route in app.routes if not _is_declared(route)]
+    bare = [_describe_route(route) for route in app.routes if not _is_declared(route)]
     if bare:
         raise ConfigurationError(
             f"Routes without a declared permission: {', '.join(bare)}. Add "
@@ -134,8 +136,8 @@ def refuse_undeclared(app: FastAPI) -> None:
         )
 
 
-def _guards(dependant: Dependant) -> Iterator[Needs | Public]:
-    if isinstance(dependant.call, Needs | Public):
+def _guards(dependant: Dependant) -> Iterator[RequiredPermission | PublicRoute]:
+    if isinstance(dependant.call, RequiredPermission | PublicRoute):
         yield dependant.call
     for inner in dependant.dependencies:
         yield from _guards(inner)
@@ -147,12 +149,12 @@ def _is_declared(route: BaseRoute) -> bool:
     return isinstance(route, Mount) and route.name == "static"
 
 
-def _told(route: BaseRoute) -> str:
+def _describe_route(route: BaseRoute) -> str:
     methods = ",".join(sorted(getattr(route, "methods", None) or ()))
     return f"{methods} {getattr(route, 'path', route)}".strip()
 
 
-def _unknown() -> Problem:
+def _login_problem() -> Problem:
     return Problem(
         401,
         "This needs a login, and the token or session sent is missing, expired or revoked. Log in, "

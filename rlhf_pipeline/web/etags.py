@@ -29,7 +29,7 @@ def etag_of_record(record: BaseModel) -> str:
     return f'"{hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:20]}"'
 
 
-def edited(if_match: str | None) -> str:
+def require_etag(if_match: str | None) -> str:
     """The ETag an edit was made of. Raises Problem 428 where it is missing."""
     if if_match is None:
         raise Problem(
@@ -42,9 +42,9 @@ def edited(if_match: str | None) -> str:
     return if_match.strip()
 
 
-def edited_version(if_match: str | None) -> int:
+def require_version(if_match: str | None) -> int:
     """Raises Problem 428 where it is missing, 422 where it is none."""
-    word = edited(if_match).strip('"')
+    word = require_etag(if_match).strip('"')
     if not word.isascii() or not word.isdigit() or len(word) > 9:
         raise Problem(
             422,

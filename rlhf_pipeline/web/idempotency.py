@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from rlhf_pipeline.store import Answer
-from rlhf_pipeline.store.audit import acting_together
-from rlhf_pipeline.web.dependencies import Needs, guard_of, site_of
+from rlhf_pipeline.store import StoredResponse
+from rlhf_pipeline.store.audit import joint_transaction
+from rlhf_pipeline.web.dependencies import RequiredPermission, guard_of, site_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
@@ -33,7 +33,7 @@ Filler = Callable[[Site, dict[str, Any]], dict[str, Any]]
 
 
 @dataclass
-class Pending:
+class PendingRequest:
     """A request that is being answered under its key."""
 
     who: str
@@ -42,22 +42,22 @@ class Pending:
     has_answer: bool = False
 
 
-_PENDING: ContextVar[Pending | None] = ContextVar("pending", default=None)
+_PENDING: ContextVar[PendingRequest | None] = ContextVar("pending", default=None)
 
 
 def keeps_own_key(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a route whose own transaction keeps the key, as votes do."""
-    return _unrecorded(endpoint)
+    return _mark_unrecorded(endpoint)
 
 
 def keeps_no_record(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a route that ends the session that sent it, and one that is sent a password: no trace
     of the request is kept.
     """
-    return _unrecorded(endpoint)
+    return _mark_unrecorded(endpoint)
 
 
-def done_once(
+def runs_once(
     *, leaves_out: Sequence[str] = (), fills_in: Filler | None = None
 ) -> Callable[[Callable[Concatenate[Site, P], T]], Callable[Concatenate[Site, P], T]]:
     """Marks a route that must not be done twice: its acts, its key and its answer are one
@@ -67,16 +67,16 @@ def done_once(
     it `leaves_out` of the kept answer are filled in, from where they stand, when it is told again.
     """
 
-    def marked(endpoint: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
+    def decorate(endpoint: Callable[Concatenate[Site, P], T]) -> Callable[Concatenate[Site, P], T]:
         @wraps(endpoint)
-        def once(site: Site, *args: P.args, **kwargs: P.kwargs) -> Any:
+        def run_once(site: Site, *args: P.args, **kwargs: P.kwargs) -> Any:
             pending = _PENDING.get()
             if pending is None:
-                with acting_together(site.store.database):
+                with joint_transaction(site.store.database):
                     return endpoint(site, *args, **kwargs)
-            with site.store.requests.answering(pending.who, pending.key) as keep:
+            with site.store.requests.answer_transaction(pending.who, pending.key) as keep:
                 told = endpoint(site, *args, **kwargs).model_dump_json()
-                keep(Answer(pending.status, _without(told, (*SECRETS, *leaves_out))))
+                keep(StoredResponse(pending.status, _remove_fields(told, (*SECRETS, *leaves_out))))
             pending.has_answer = True
             response = Response(told, pending.status, media_type="application/json")
             said = kwargs.get("response")
@@ -84,10 +84,10 @@ def done_once(
                 response.headers.update(said.headers)
             return response
 
-        once.fills_in = fills_in  # type: ignore[attr-defined]
-        return cast("Callable[Concatenate[Site, P], T]", once)
+        run_once.fills_in = fills_in  # type: ignore[attr-defined]
+        return cast("Callable[Concatenate[Site, P], T]", run_once)
 
-    return marked
+    return decorate
 
 
 class IdempotentRoute(APIRoute):
@@ -101,12 +101,12 @@ class IdempotentRoute(APIRoute):
         if (
             "POST" not in (self.methods or ())
             or getattr(self.endpoint, "is_unrecorded", False)
-            or not isinstance(guard, Needs)
+            or not isinstance(guard, RequiredPermission)
         ):
             return handler
         fills_in: Filler | None = getattr(self.endpoint, "fills_in", None)
 
-        async def once(request: Request) -> Response:
+        async def handle_once(request: Request) -> Response:
             key = request.headers.get(HEADER)
             if key is None:
                 return await handler(request)
@@ -125,20 +125,20 @@ class IdempotentRoute(APIRoute):
                 body = (
                     known.body
                     if fills_in is None
-                    else await run_in_threadpool(_filled, site, known.body, fills_in)
+                    else await run_in_threadpool(_fill_in, site, known.body, fills_in)
                 )
                 return Response(body, known.status, REPLAYED, "application/json" if body else None)
-            return await _answered(
+            return await _answer_once(
                 site,
-                Pending(principal.user_id, key, self.status_code or 200),
+                PendingRequest(principal.user_id, key, self.status_code or 200),
                 lambda: handler(request),
             )
 
-        return once
+        return handle_once
 
 
-async def _answered(
-    site: Site, pending: Pending, handle: Callable[[], Coroutine[Any, Any, Response]]
+async def _answer_once(
+    site: Site, pending: PendingRequest, handle: Callable[[], Coroutine[Any, Any, Response]]
 ) -> Response:
     requests, who, key = site.store.requests, pending.who, pending.key
     outer = _PENDING.set(pending)
@@ -146,7 +146,7 @@ async def _answered(
         response = await handle()
     except Exception:
         # of one that was done all the same nothing is given up
-        await run_in_threadpool(requests.give_up, who, key)
+        await run_in_threadpool(requests.forget, who, key)
         raise
     finally:
         _PENDING.reset(outer)
@@ -157,10 +157,12 @@ async def _answered(
             requests.finish,
             who,
             key,
-            Answer(response.status_code, _without(bytes(response.body).decode(), SECRETS)),
+            StoredResponse(
+                response.status_code, _remove_fields(bytes(response.body).decode(), SECRETS)
+            ),
         )
     else:
-        await run_in_threadpool(requests.give_up, who, key)
+        await run_in_threadpool(requests.forget, who, key)
     return response
 
 
@@ -179,12 +181,12 @@ def check_key(key: str) -> str:
     return key
 
 
-def _unrecorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _mark_unrecorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     endpoint.is_unrecorded = True  # type: ignore[attr-defined]
     return endpoint
 
 
-def _without(body: str, names: Sequence[str]) -> str:
+def _remove_fields(body: str, names: Sequence[str]) -> str:
     """An answer as it is kept: tokens, login links and what else it leaves out stand in no other
     table.
     """
@@ -196,6 +198,6 @@ def _without(body: str, names: Sequence[str]) -> str:
     )
 
 
-def _filled(site: Site, body: str, fills_in: Filler) -> str:
+def _fill_in(site: Site, body: str, fills_in: Filler) -> str:
     document = json.loads(body)
     return json.dumps(document | fills_in(site, document), ensure_ascii=False)

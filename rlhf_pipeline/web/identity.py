@@ -18,14 +18,14 @@ MAKERS = (
 )
 # "I am Claude", "as ChatGPT, I", "my name is Bard", "trained by OpenAI": about the writer. "Compare
 # OpenAI and Google" is not.
-SAYS = re.compile(
+SELF_NAMING = re.compile(
     rf"\b(?:i\s*(?:am|'m|’m)|my\s+name\s+is|call\s+me|as)\s+(?:an?\s+|the\s+)?(?:\w+\s+){{0,3}}?(?:{MODELS})\b"
     rf"|\b(?:trained|developed|created|made|built|designed|powered)\s+by\s+(?:the\s+\w+\s+at\s+)?(?:{MAKERS})\b"
     rf"|\b(?:i\s*(?:am|'m|’m)|as)\s+(?:an?\s+)?(?:\w+\s+){{0,3}}?(?:model|assistant|ai)\s+(?:from|by|of)\s+(?:{MAKERS})\b",
     re.IGNORECASE,
 )
 # `gpt-4o`, not `unknown`: a common word proves nothing
-A_NAME = re.compile(r"(?=.*[a-z])(?=.*[-._\d])[\w.-]{4,}")
+MODEL_NAME = re.compile(r"(?=.*[a-z])(?=.*[-._\d])[\w.-]{4,}")
 
 
 def names_its_maker(texts: Texts) -> bool:
@@ -34,12 +34,12 @@ def names_its_maker(texts: Texts) -> bool:
     """
     names = [name.split("@")[0].lower() for name in (texts.model_version_a, texts.model_version_b)]
     said = (texts.completion_a, texts.completion_b)
-    return any(SAYS.search(text) for text in said) or any(
-        _stands_in(name, text) for name in names if A_NAME.fullmatch(name) for text in said
+    return any(SELF_NAMING.search(text) for text in said) or any(
+        _contains_name(name, text) for name in names if MODEL_NAME.fullmatch(name) for text in said
     )
 
 
-def _stands_in(name: str, text: str) -> bool:
+def _contains_name(name: str, text: str) -> bool:
     return (
         name in text.lower()
         and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text, re.IGNORECASE) is not None

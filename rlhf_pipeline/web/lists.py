@@ -10,14 +10,14 @@ from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Feedback, User, Vote, VoteDetails
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader, hides_answers, unjudged
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, hides_answers
 from rlhf_pipeline.web.identity import names_its_maker
-from rlhf_pipeline.web.paging import cursor_of, no_cursor, place_of
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import check_mark
 from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.votes import own_choice, own_sides
+from rlhf_pipeline.web.votes import swap_choice, swap_sides
 
 NOTHING = VoteDetails()
 ANSWERS = ("model_version_a", "model_version_b", "gold")
@@ -41,9 +41,9 @@ def votes(
     Raises Problem 422 for words beside other filters, and for a mark beside others than the
     annotator; 403 as `check_mark`.
     """
-    place = place_of(cursor, int)
+    place = parse_cursor(cursor, int)
     before = place[0] if place else None
-    seen_by = blind_reader(principal)
+    seen_by = blind_reader_id(principal)
     if mark is not None:
         if words or only.get("day") or only.get("comparison_id"):
             wrong = [("query.mark", "stands with annotator_id alone")]
@@ -54,7 +54,7 @@ def votes(
                 errors=wrong,
             )
         check_mark(principal, mark)
-        seqs = site.looking.marked(
+        seqs = site.quality_counters.find_marked(
             mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by
         )
         found, following = (
@@ -64,7 +64,7 @@ def votes(
         # the marks may have been counted before the reader took a judgement back
         if seen_by is not None:
             hidden = found["comparison_id"].isin(
-                unjudged(site, principal, found["comparison_id"])
+                filter_unjudged(site, principal, found["comparison_id"])
             ) & (found["annotator_id"] != seen_by)
             found = found[~hidden]
     elif words:
@@ -83,8 +83,8 @@ def votes(
         following = int(found["seq"].iloc[-1]) if len(found) == limit else None
     rows = plain_rows(found)
     said = site.store.votes.with_ids([row["vote_id"] for row in rows])
-    items = [_vote_out(row, said[row["vote_id"]]) for row in rows]
-    return Page(items=items, next=cursor_of(following) if following else None)
+    items = [_build_vote(row, said[row["vote_id"]]) for row in rows]
+    return Page(items=items, next=make_cursor(following) if following else None)
 
 
 def feedback(
@@ -100,39 +100,41 @@ def feedback(
     """Newest first, without the corrections that the reader may not see yet, of which `next` tells
     nothing either.
     """
-    place = place_of(cursor, int)
+    place = parse_cursor(cursor, int)
     found = site.store.feedback.page(
         before_id=place[0] if place else None,
         kind=kind,
         session_id=session_id,
         created_by=created_by,
-        seen_by=blind_reader(principal),
+        seen_by=blind_reader_id(principal),
         limit=limit,
     )
-    return Page(items=found, next=cursor_of(found[-1].feedback_id) if len(found) == limit else None)
+    return Page(
+        items=found, next=make_cursor(found[-1].feedback_id) if len(found) == limit else None
+    )
 
 
-def one_feedback(site: Site, principal: Principal, feedback_id: int) -> Feedback:
+def feedback_entry(site: Site, principal: Principal, feedback_id: int) -> Feedback:
     """Raises Problem 404, and in the same words for a correction of a comparison that the reader
     has not judged yet.
     """
     found = site.store.feedback.page(
-        before_id=feedback_id + 1, seen_by=blind_reader(principal), limit=1
+        before_id=feedback_id + 1, seen_by=blind_reader_id(principal), limit=1
     )
     if not found or found[0].feedback_id != feedback_id:
         raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
     return found[0]
 
 
-def _vote_out(row: dict[str, Any], vote: Vote) -> VoteOut:
+def _build_vote(row: dict[str, Any], vote: Vote) -> VoteOut:
     return VoteOut(
         **{name: getattr(vote, name) for name in VoteOut.model_fields if name in Vote.model_fields},
         **{name: row[name] for name in ("is_superseded", "is_counting")},
-        **_said(vote.details or NOTHING),
+        **_detail_fields(vote.details or NOTHING),
     )
 
 
-def _said(details: VoteDetails) -> dict[str, Any]:
+def _detail_fields(details: VoteDetails) -> dict[str, Any]:
     return {
         "dimensions": details.dimensions,
         "highlights": list(details.highlights),
@@ -144,8 +146,8 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
     """Newest first, sides as they stood on the cards; nothing that tells two cards of one
     comparison.
     """
-    place = place_of(cursor, int)
-    found = site.store.votes.said_by(
+    place = parse_cursor(cursor, int)
+    found = site.store.votes.list_votes_with_status(
         annotator_id, before_seq=place[0] if place else None, limit=limit
     )
     items = []
@@ -153,26 +155,26 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
         items.append(
             OwnVote(
                 **{name: getattr(vote, name) for name in OWN_AS_CAST},
-                choice=own_choice(vote.is_swapped, vote.choice),
+                choice=swap_choice(vote.is_swapped, vote.choice),
                 is_superseded=is_superseded,
-                **_said(own_sides(vote.is_swapped, vote.details or NOTHING)),
+                **_detail_fields(swap_sides(vote.is_swapped, vote.details or NOTHING)),
             )
         )
-    return Page(items=items, next=cursor_of(found[-1][0].seq) if len(found) == limit else None)
+    return Page(items=items, next=make_cursor(found[-1][0].seq) if len(found) == limit else None)
 
 
 def users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
     """By e-mail address. A cursor is the last one's id: addresses stand in no log of addresses that
     were asked for.
     """
-    place = place_of(cursor, str)
+    place = parse_cursor(cursor, str)
     try:
         found = site.store.users.page(after=place[0] if place else None, limit=limit)
     except NotFound:
-        raise no_cursor() from None
+        raise cursor_problem() from None
     return Page(
         items=[user_out(user) for user in found],
-        next=cursor_of(found[-1].user_id) if len(found) == limit else None,
+        next=make_cursor(found[-1].user_id) if len(found) == limit else None,
     )
 
 
@@ -182,15 +184,15 @@ def user_out(user: User) -> UserOut:
 
 def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[TokenOut]:
     """API tokens, newest first, those that ended too."""
-    place = place_of(cursor, str)
+    place = parse_cursor(cursor, str)
     try:
         found = site.store.tokens.of_user(
             user_id, kind="api", before=place[0] if place else None, limit=limit
         )
     except NotFound:
-        raise no_cursor() from None
+        raise cursor_problem() from None
     items = [TokenOut.model_validate(token.model_dump()) for token in found]
-    return Page(items=items, next=cursor_of(found[-1].token_id) if len(found) == limit else None)
+    return Page(items=items, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
 
 
 OWN_AS_CAST = (
@@ -216,26 +218,26 @@ def comparisons(
     reveal it.
     """
     place = _place_of(site, cursor)
-    judged_by = None if category is None else blind_reader(principal)
+    judged_by = None if category is None else blind_reader_id(principal)
     found = site.store.comparisons.page(
         before=place, category=category, judged_by=judged_by, limit=limit
     )
     rows = plain_rows(found)
-    following = cursor_of(rows[-1]["comparison_id"]) if len(rows) == limit else None
+    following = make_cursor(rows[-1]["comparison_id"]) if len(rows) == limit else None
     if category is not None:
-        hidden = unjudged(site, principal, [row["comparison_id"] for row in rows])
+        hidden = filter_unjudged(site, principal, [row["comparison_id"] for row in rows])
         rows = [row for row in rows if row["comparison_id"] not in hidden]
-    return Page(items=_comparisons_out(site, principal, rows), next=following)
+    return Page(items=_build_comparisons(site, principal, rows), next=following)
 
 
 def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
     """Of the comparison that a cursor names, in the order of the list. Raises Problem 422."""
-    place = place_of(cursor, str)
+    place = parse_cursor(cursor, str)
     if place is None:
         return None
     rows = plain_rows(site.store.comparisons.with_ids(place))
     if not rows:
-        raise no_cursor()
+        raise cursor_problem()
     return rows[0]["day"], rows[0]["position"], rows[0]["comparison_id"]
 
 
@@ -244,20 +246,20 @@ def comparison(site: Site, principal: Principal, comparison_id: str) -> Comparis
     rows = plain_rows(site.store.comparisons.with_ids([comparison_id]))
     if not rows:
         raise Problem(404, f"There is no comparison {comparison_id!r} here.", kind="not_found")
-    return _comparisons_out(site, principal, rows)[0]
+    return _build_comparisons(site, principal, rows)[0]
 
 
-def _comparisons_out(
+def _build_comparisons(
     site: Site, principal: Principal, rows: list[dict[str, Any]]
 ) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
-    texts, slots = site.store.comparisons.texts(ids), site.store.assignments.slots_of(ids)
+    texts, slots = site.store.comparisons.texts(ids), site.store.assignments.count_slots(ids)
     hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
-    if blind_reader(principal) is not None:
+    if blind_reader_id(principal) is not None:
         hidden |= dict.fromkeys(SLOTS)
     # Each would tell which of them is a correction, and so which text its author preferred.
     unsorted, untold = (
-        unjudged(site, principal, ids),
+        filter_unjudged(site, principal, ids),
         {"source": None, "category": None, "prompt_id": None},
     )
     found = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Offer, Offered, Withdrawn
@@ -18,7 +18,7 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     comparisons were offered before.
 
     Raises Problem 422 unless exactly one way of naming them is given, UnknownComparison, and as
-    `_ask`."""
+    `_ask_person`."""
     ways = [asked.ids is not None, asked.day is not None, asked.all_unvoted]
     if sum(ways) != 1:
         raise Problem(
@@ -30,17 +30,17 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     if asked.ids is not None:
         ids = list(dict.fromkeys(asked.ids))
     else:
-        ids = site.store.comparisons.offerable(
+        ids = site.store.comparisons.find_offerable_ids(
             day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted
         )
     if asked.annotator_id is not None:
-        n_new = _ask(site, principal.user_id, asked.annotator_id, ids, asked)
+        n_new = _ask_person(site, principal.user_id, asked.annotator_id, ids, asked)
     else:
         overlap = asked.overlap or site.terms().rules.overlap
         n_new = site.store.assignments.offer(
             ids, overlap=overlap, priority=asked.priority, actor=principal.user_id
         )
-    if blind_reader(principal) is not None:
+    if blind_reader_id(principal) is not None:
         return Offered(n_comparisons=None if asked.ids is None else len(ids), n_slots=None)
     return Offered(n_comparisons=len(ids), n_slots=n_new)
 
@@ -50,7 +50,7 @@ def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) ->
     blind.
     """
     n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
-    return Withdrawn(n_slots=n if blind_reader(principal) is None else None)
+    return Withdrawn(n_slots=n if blind_reader_id(principal) is None else None)
 
 
 def may_be_asked(user: User) -> bool:
@@ -62,7 +62,7 @@ def may_be_asked(user: User) -> bool:
     )
 
 
-def _ask(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
+def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
     """Raises Problem 422 for somebody who is dealt no cards and for an overlap, of which one person
     has none; NotFound, UnknownComparison.
     """

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.web.blindness import NeedsAllVotes
-from rlhf_pipeline.web.dependencies import Needs, guard_of
+from rlhf_pipeline.web.blindness import RequiredAllVotes
+from rlhf_pipeline.web.dependencies import RequiredPermission, guard_of
 from rlhf_pipeline.web.problems import MEDIA_TYPE
 from rlhf_pipeline.web.schemas import ProblemDetail, ProblemDocument
 
@@ -72,18 +72,18 @@ def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
     document["components"]["securitySchemes"] = {"token": TOKEN_SCHEME, "session": session}
     for route in routes:
         for method in route.methods or ():
-            _complete(document["paths"][route.path_format][method.lower()], route, method)
+            _complete_operation(document["paths"][route.path_format][method.lower()], route, method)
     return document
 
 
-def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
+def _complete_operation(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     guard = guard_of(route)
     responses = operation.setdefault("responses", {})
     statuses = [400, 422, 500, 503]
-    if isinstance(guard, Needs):
+    if isinstance(guard, RequiredPermission):
         operation["security"] = [{"token": []}, {"session": []}]
         operation["x-permission"] = guard.permission.value if guard.permission else None
-        operation["x-all-votes"] = isinstance(guard, NeedsAllVotes)
+        operation["x-all-votes"] = isinstance(guard, RequiredAllVotes)
         statuses += [401, 403]
     else:
         operation["security"] = []
@@ -95,7 +95,7 @@ def _complete(operation: dict[str, Any], route: APIRoute, method: str) -> None:
     if method == "POST":
         statuses.append(409)
         parameters = operation.setdefault("parameters", [])
-        keeps_answers = isinstance(guard, Needs) and not getattr(
+        keeps_answers = isinstance(guard, RequiredPermission) and not getattr(
             route.endpoint, "is_unrecorded", False
         )
         if keeps_answers and not any(p["name"].lower() == "idempotency-key" for p in parameters):

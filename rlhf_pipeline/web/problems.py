@@ -120,7 +120,7 @@ def problem_of(error: Exception) -> Problem:
             )
             # the cause names paths, hosts and users of the server
             detail = UNAVAILABLE if status == 503 else str(error)
-            return Problem(status, detail, kind=_words(type(error).__name__), headers=headers)
+            return Problem(status, detail, kind=_snake_case(type(error).__name__), headers=headers)
     return Problem(
         500,
         "The server failed to answer. It is a bug, and the log says where; nothing of this request "
@@ -132,10 +132,10 @@ def problem_of(error: Exception) -> Problem:
 ProblemPage = Callable[[Request, Problem], Awaitable[Response]]
 
 
-def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
+def install_problem_handlers(app: FastAPI, page: ProblemPage | None) -> None:
     """Have every error answered as a problem: a document below /api/, a page elsewhere."""
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def handle_error(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem.status == 503:  # of a 500 the server itself writes the trace
             log.error("%s", escape_controls(f"{request.method} {request.url.path}: {error}"))
@@ -143,7 +143,7 @@ def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
             return problem.response()
         return await page(request, problem)
 
-    handler: Callable[[Request, Exception], Awaitable[Response]] = told
+    handler: Callable[[Request, Exception], Awaitable[Response]] = handle_error
     for kind in (
         Problem,
         RequestValidationError,
@@ -155,6 +155,6 @@ def tell_problems(app: FastAPI, page: ProblemPage | None) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _words(name: str) -> str:
+def _snake_case(name: str) -> str:
     """`AlreadyVoted` -> `already_voted`"""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

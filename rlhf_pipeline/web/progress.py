@@ -5,58 +5,58 @@ from datetime import date
 from statistics import median
 
 from rlhf_pipeline.records import AnnotatorKind
-from rlhf_pipeline.store import WorkLeft
+from rlhf_pipeline.store import RemainingWork
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
-from rlhf_pipeline.web.counting import Counted
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_counter import VoteCounts
 
-DAYS_TOLD = 90
-ANNOTATORS_TOLD = 200
+MAX_DAYS = 90
+MAX_ANNOTATORS = 200
 
 
-def of_project(site: Site, principal: Principal) -> ProgressOut:
+def project_progress(site: Site, principal: Principal) -> ProgressOut:
     """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the
     votes that they see.
     """
-    seen_by = blind_reader(principal)
-    counted = site.progress.counted(seen_by=seen_by)
+    seen_by = blind_reader_id(principal)
+    counted = site.vote_counter.counts(seen_by=seen_by)
     today = site.store.database.clock.now().date()
     names = (
         {user.user_id: user.name for user in site.store.users.all()}
         if principal.may(Permission.USERS_READ)
         else {}
     )
-    days = sorted(counted.by_day.items())[-DAYS_TOLD:]
+    days = sorted(counted.by_day.items())[-MAX_DAYS:]
     people = [
-        _annotator(counted, who, kind, days, today, names)
+        _build_annotator(counted, who, kind, days, today, names)
         for (who, kind), days in list(counted.by_annotator.items())
     ]
     return ProgressOut(
         # Slots done or leased depend on others' votes and on the kinds of the reader's own cards.
-        work=work(site.progress.work()) if seen_by is None else None,
+        work=build_work(site.vote_counter.work()) if seen_by is None else None,
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
         votes_by_day=[DayCount(day=day, n=n) for day, n in days],
-        annotators=_most_first(people),
+        annotators=_sort_by_votes(people),
     )
 
 
 def is_current(site: Site, principal: Principal) -> bool:
-    """Whether `of_project` told all there is: votes that a blind reader sees are counted at
+    """Whether `project_progress` told all there is: votes that a blind reader sees are counted at
     intervals where that takes long.
     """
-    reader_id = blind_reader(principal)
-    return reader_id is None or site.progress.is_current(reader_id)
+    reader_id = blind_reader_id(principal)
+    return reader_id is None or site.vote_counter.is_current(reader_id)
 
 
 def metrics(site: Site, principal: Principal) -> Metrics:
-    seen_by = blind_reader(principal)
+    seen_by = blind_reader_id(principal)
     counted, left = (
-        site.progress.counted(seen_by=seen_by),
-        site.progress.work() if seen_by is None else None,
+        site.vote_counter.counts(seen_by=seen_by),
+        site.vote_counter.work() if seen_by is None else None,
     )
     version, _ = site.store.rules.latest()
     return Metrics(
@@ -71,19 +71,19 @@ def metrics(site: Site, principal: Principal) -> Metrics:
         done=None if left is None else left.n_done,
         leased=None if left is None else left.n_leased,
         open=None if left is None else left.n_open,
-        feedback=site.store.feedback.counts(seen_by=seen_by),
+        feedback=site.store.feedback.count_by_kind(seen_by=seen_by),
         audit_links=site.store.audit.head()[0] if seen_by is None else None,
         guideline_version=site.terms().guideline_version,
         rules_version=version,
     )
 
 
-def work(left: WorkLeft) -> Work:
+def build_work(left: RemainingWork) -> Work:
     return Work(**left.model_dump(), n_open=left.n_open)
 
 
-def _annotator(
-    counted: Counted,
+def _build_annotator(
+    counted: VoteCounts,
     who: str,
     kind: AnnotatorKind,
     days: dict[date | None, int],
@@ -102,5 +102,5 @@ def _annotator(
     )
 
 
-def _most_first(people: Iterable[AnnotatorProgress]) -> list[AnnotatorProgress]:
-    return sorted(people, key=lambda one: (-one.n, one.annotator_id))[:ANNOTATORS_TOLD]
+def _sort_by_votes(people: Iterable[AnnotatorProgress]) -> list[AnnotatorProgress]:
+    return sorted(people, key=lambda one: (-one.n, one.annotator_id))[:MAX_ANNOTATORS]

@@ -4,31 +4,36 @@ knows no route.
 
 from collections.abc import Mapping
 
-from rlhf_pipeline.votes.quality import MARKS, Mark, Marked, Quality, concern
+from rlhf_pipeline.votes.quality import MARKS, Mark, MarkedVotes, Quality, concern_score
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import AnnotatorQuality, MarkedShare, QualityOut
 from rlhf_pipeline.web.site import Site
 
-ANNOTATORS_TOLD = 500
+MAX_ANNOTATORS = 500
 HIDDEN: Mark = "same_as_before"  # looked at after each vote it says what was chosen
 
 
-def of_project(site: Site, principal: Principal) -> QualityOut:
+def project_quality(site: Site, principal: Principal) -> QualityOut:
     """Whom to look at first; for a blind reader counted from the votes that they see, without how
     others' choices follow each other.
     """
-    reader_id = blind_reader(principal)
-    found = site.looking.found() if reader_id is None else site.looking.found_by(reader_id)
+    reader_id = blind_reader_id(principal)
+    found = (
+        site.quality_counters.counts()
+        if reader_id is None
+        else site.quality_counters.counts_for_reader(reader_id)
+    )
     names = (
         {user.user_id: user.name for user in site.store.users.all()}
         if principal.may(Permission.USERS_READ)
         else {}
     )
     people = sorted(
-        found.by_annotator.items(), key=lambda one: (-concern(one[1], told(principal)), one[0])
+        found.by_annotator.items(),
+        key=lambda one: (-concern_score(one[1], visible_marks(principal)), one[0]),
     )
     return QualityOut(
         up_to_seq=found.up_to_seq,
@@ -36,7 +41,7 @@ def of_project(site: Site, principal: Principal) -> QualityOut:
         if reader_id is None
         else found.up_to_seq,
         annotators=[
-            _annotator(who, one, principal, names) for who, one in people[:ANNOTATORS_TOLD]
+            _build_annotator(who, one, principal, names) for who, one in people[:MAX_ANNOTATORS]
         ],
         n_annotators=len(people),
     )
@@ -44,30 +49,30 @@ def of_project(site: Site, principal: Principal) -> QualityOut:
 
 def check_mark(principal: Principal, mark: Mark) -> None:
     """Raises Problem 403 for a mark that would tell somebody who votes what others chose."""
-    if mark not in told(principal):
+    if mark not in visible_marks(principal):
         raise Problem(
             403,
             f"Users who may vote cannot list votes by '{mark}': it would reveal other people's "
-            f"choices. Ask for {' or '.join(told(principal))}.",
+            f"choices. Ask for {' or '.join(visible_marks(principal))}.",
             kind="blind",
         )
 
 
-def told(principal: Principal) -> tuple[Mark, ...]:
+def visible_marks(principal: Principal) -> tuple[Mark, ...]:
     """Which marks somebody may know of."""
     return (
         MARKS
-        if blind_reader(principal) is None
+        if blind_reader_id(principal) is None
         else tuple(mark for mark in MARKS if mark != HIDDEN)
     )
 
 
-def _annotator(
+def _build_annotator(
     who: str, found: Quality, principal: Principal, names: Mapping[str, str]
 ) -> AnnotatorQuality:
     shares = {
-        mark: _share(found.marked[mark])
-        for mark in told(principal)
+        mark: _build_share(found.marked[mark])
+        for mark in visible_marks(principal)
         if mark != HIDDEN or found.marked[mark].n
     }
     return AnnotatorQuality(
@@ -78,7 +83,7 @@ def _annotator(
     )
 
 
-def _share(marked: Marked) -> MarkedShare:
+def _build_share(marked: MarkedVotes) -> MarkedShare:
     share = marked.share
     return MarkedShare(
         marked=len(marked.seqs),

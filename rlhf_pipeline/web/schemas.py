@@ -18,7 +18,7 @@ LARGEST = 2**53 - 1  # an integer that every JSON reader can hold
 T = TypeVar("T")
 
 
-Words = Annotated[Text, Field(max_length=20_000)]
+LongText = Annotated[Text, Field(max_length=20_000)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 Id = Annotated[Text, Field(min_length=1, max_length=200)]
 Side = Literal["a", "b", "tie"]
@@ -214,7 +214,7 @@ class VoteFields(Model):
     strength: int | None = Field(
         default=None, ge=1, le=4, description="1 slight to 4 strong; only with choice a or b"
     )
-    reason: Words | None = None
+    reason: LongText | None = None
     stated_confidence: float | None = Field(default=None, ge=0, le=1)
     duration_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
     voted_at: AwareDatetime | None = Field(

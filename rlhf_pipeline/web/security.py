@@ -69,20 +69,20 @@ class Guard:
         if refusal is not None:
             await refusal.response()(scope, receive, send_with_headers)
             return
-        await self._app(scope, _bounded(receive), send_with_headers)
+        await self._app(scope, _limit_body(receive), send_with_headers)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if _name(host) not in self._hosts:
+        if _host_name(host) not in self._hosts:
             return Problem(
                 400,
-                f"This server is not {_name(host)[:100]!r}. Use the address it was set up with "
+                f"This server is not {_host_name(host)[:100]!r}. Use the address it was set up with "
                 "(RLHF_WEB_URL).",
                 kind="unknown_host",
             )
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
-            return _too_large()
+            return _too_large_problem()
         if scope["method"] not in SAFE_METHODS and _is_foreign(headers, host):
             return Problem(
                 403,
@@ -107,23 +107,23 @@ def _is_foreign(headers: Headers, host: str) -> bool:
     return SESSION in headers.get("cookie", "")
 
 
-def _bounded(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """A body without a stated length is counted as it comes."""
     n = 0
 
-    async def counted() -> Message:
+    async def receive_limited() -> Message:
         nonlocal n
         message = await receive()
         n += len(message.get("body", b""))
         if n > MAX_BODY_BYTES:
-            refusal = _too_large()
+            refusal = _too_large_problem()
             raise HTTPException(refusal.status, refusal.detail, refusal.headers)
         return message
 
-    return counted
+    return receive_limited
 
 
-def _too_large() -> Problem:
+def _too_large_problem() -> Problem:
     return Problem(
         413,
         f"The body is larger than {MAX_BODY_BYTES:,} bytes. Send less at once.",
@@ -132,7 +132,7 @@ def _too_large() -> Problem:
     )
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.lower().rpartition(":")
     return (

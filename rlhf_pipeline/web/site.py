@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.annotator_fits import AnnotatorFits
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.calibration_log import CalibrationLog
-from rlhf_pipeline.web.cards import Cards
-from rlhf_pipeline.web.completing import Completer
-from rlhf_pipeline.web.counting import Progress
-from rlhf_pipeline.web.looking import Looking
-from rlhf_pipeline.web.predicting import Predictor
-from rlhf_pipeline.web.probing import Probing
-from rlhf_pipeline.web.recent import CacheTimes, Current
+from rlhf_pipeline.web.cards import CardDealer
+from rlhf_pipeline.web.completer import Completer
+from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
+from rlhf_pipeline.web.predictor import Predictor
+from rlhf_pipeline.web.probe_counter import ProbeCounter
+from rlhf_pipeline.web.quality_counters import QualityCounters
 from rlhf_pipeline.web.streams import Streams
-from rlhf_pipeline.web.verdicts import Fits
+from rlhf_pipeline.web.vote_counter import VoteCounter
 
 # one costs three times what a vote does; on SQLite, which writes one at a time, more would only
 # keep votes waiting
@@ -45,16 +45,16 @@ class Site:
         self.store = store
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
-        self.cards = Cards(store)
-        self.progress = Progress(store, cache_times)
-        self.looking = Looking(store, cache_times)
+        self.cards = CardDealer(store)
+        self.vote_counter = VoteCounter(store, cache_times)
+        self.quality_counters = QualityCounters(store, cache_times)
         self.predictor = Predictor(settings, store, cache_times.champion_s)
         self.completer = Completer(settings, store)
-        self.probing = Probing(store, cache_times)
+        self.probe_counter = ProbeCounter(store, cache_times)
         self.calibrations = CalibrationLog(store)
-        self.fits = Fits(settings, store, cache_times)
-        self.dealing = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
-        self.terms = Current(self._read_terms, cache_times.terms_s)
+        self.annotator_fits = AnnotatorFits(settings, store, cache_times)
+        self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
+        self.terms = CachedValue(self._read_terms, cache_times.terms_s)
 
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()

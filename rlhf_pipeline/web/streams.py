@@ -27,7 +27,7 @@ class Streams:
         self._open: Counter[str] = Counter()
 
     @contextmanager
-    def opened(self, token_id: str) -> Iterator[None]:
+    def open_stream(self, token_id: str) -> Iterator[None]:
         """One stream more until the block ends. Raises Problem 429 beyond the limit."""
         with self._lock:
             if self._open[token_id] >= self._most:
@@ -68,6 +68,6 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises what `begin` raises, and Problem 429, before anything is sent."""
-        with self._streams.opened(self._token_id):
+        with self._streams.open_stream(self._token_id):
             events = await run_in_threadpool(self._begin)
             await StreamingResponse(events, media_type=MEDIA_TYPE)(scope, receive, send)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
-from rlhf_pipeline.web.cards import Card
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.cards import CardContent
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.schemas import (
@@ -35,23 +35,27 @@ def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteRe
 
     Raises Problem for what is wrong with it, and what the store refuses it with.
     """
-    new, card = _prepared_or_known(site, principal, sent, key)
+    new, card = _prepare_new_or_repeated(site, principal, sent, key)
     try:
         vote = site.store.votes.cast(new)
     except IdempotencyConflict:
-        vote = site.store.votes.cast(_as_first_sent(site, sent, new))
-    return _receipt(site, principal, sent, card, vote)
+        vote = site.store.votes.cast(_restore_first_values(site, sent, new))
+    return _build_receipt(site, principal, sent, card, vote)
 
 
 def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
     """Each is answered for by itself, in order."""
     results: list[BatchResult | None] = [None] * len(sent)
-    ready: list[tuple[int, VoteInBatch, NewVote, Card | None]] = []
+    ready: list[tuple[int, VoteInBatch, NewVote, CardContent | None]] = []
     for i, one in enumerate(sent):
         try:
             fields = VoteInBatch.model_validate(one)
             ready.append(
-                (i, fields, *_prepared_or_known(site, principal, fields, fields.idempotency_key))
+                (
+                    i,
+                    fields,
+                    *_prepare_new_or_repeated(site, principal, fields, fields.idempotency_key),
+                )
             )
         except ValidationError as error:
             wrong = [
@@ -59,57 +63,59 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
                 for e in error.errors()[:20]
             ]
             said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
-            results[i] = _refused(
+            results[i] = _refusal_result(
                 Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong)
             )
         except (Problem, PipelineError) as error:
-            results[i] = _refused(error)
+            results[i] = _refusal_result(error)
     for (i, fields, new, card), answer in zip(
         ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True
     ):
         try:
             vote = (
-                site.store.votes.cast(_as_first_sent(site, fields, new))
+                site.store.votes.cast(_restore_first_values(site, fields, new))
                 if isinstance(answer, IdempotencyConflict)
                 else answer
             )
             if isinstance(vote, PipelineError):
                 raise vote
-            results[i] = BatchResult(status=201, vote=_receipt(site, principal, fields, card, vote))
+            results[i] = BatchResult(
+                status=201, vote=_build_receipt(site, principal, fields, card, vote)
+            )
         except PipelineError as error:
-            results[i] = _refused(error)
+            results[i] = _refusal_result(error)
     return [result for result in results if result is not None]
 
 
-def _prepared_or_known(
+def _prepare_new_or_repeated(
     site: Site, principal: Principal, sent: VoteFields, key: str
-) -> tuple[NewVote, Card | None]:
+) -> tuple[NewVote, CardContent | None]:
     try:
-        return prepared(site, principal, sent, key)
+        return prepare_vote(site, principal, sent, key)
     except Problem:
         # What is refused now may have been right when it was first sent: the answer to that was
         # lost, not the vote.
         if site.store.votes.with_key(_store_key(principal, key)) is None:
             raise
-        return prepared(site, principal, sent, key, is_known=True)
+        return prepare_vote(site, principal, sent, key, is_known=True)
 
 
 def _store_key(principal: Principal, key: str) -> str:
     return f"{principal.user_id}/{key}"
 
 
-def prepared(
+def prepare_vote(
     site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
-) -> tuple[NewVote, Card | None]:
+) -> tuple[NewVote, CardContent | None]:
     """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that
     is recorded nothing is asked again.
     """
     terms = site.terms()
-    card = _card(site, principal, sent)
+    card = _find_card(site, principal, sent)
     now = site.store.database.clock.now()
     voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
     if not is_known:
-        _check(sent, terms)
+        _check_fields(sent, terms)
         _check_guidelines(site, sent, terms)
         _check_highlights(site, sent, card)
         _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
@@ -119,7 +125,7 @@ def prepared(
         annotator_kind=AnnotatorKind.HUMAN
         if principal.user.kind == "person"
         else AnnotatorKind.MACHINE,
-        choice=_own_choice(card, sent.choice),
+        choice=_map_choice(card, sent.choice),
         strength=sent.strength,
         reason=sent.reason or None,
         stated_confidence=sent.stated_confidence,
@@ -134,12 +140,12 @@ def prepared(
         guideline_version=terms.guideline_version
         if sent.guideline_version is None
         else sent.guideline_version,
-        details=_details(card, sent),
+        details=_build_details(card, sent),
     )
     return new, card
 
 
-def own_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
+def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
     """Details with the sides of the card, or back: a is left."""
     if not is_swapped:
         return details
@@ -155,7 +161,7 @@ def own_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
     )
 
 
-def own_choice(is_swapped: bool | None, choice: str) -> str:
+def swap_choice(is_swapped: bool | None, choice: str) -> str:
     """The choice in terms of the card's sides, or back."""
     return _SWAPPED.get(choice, choice) if is_swapped else choice
 
@@ -163,14 +169,14 @@ def own_choice(is_swapped: bool | None, choice: str) -> str:
 _SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
 
 
-def _card(site: Site, principal: Principal, sent: VoteFields) -> Card | None:
+def _find_card(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
     if sent.assignment_id is not None:
         card = site.cards.get(sent.assignment_id, principal.user_id)
         if sent.comparison_id is not None and sent.comparison_id != card.assignment.comparison_id:
-            raise _wrong("comparison_id", "is not what the assignment dealt; leave it out")
+            raise _field_problem("comparison_id", "is not what the assignment dealt; leave it out")
         return card
     if sent.comparison_id is None:
-        raise _wrong("assignment_id", "is missing: say which card the vote is on")
+        raise _field_problem("assignment_id", "is missing: say which card the vote is on")
     if not principal.may(Permission.COMPARISONS_READ):
         raise Problem(
             403,
@@ -181,24 +187,24 @@ def _card(site: Site, principal: Principal, sent: VoteFields) -> Card | None:
     return None
 
 
-def _check(sent: VoteFields, terms: Terms) -> None:
+def _check_fields(sent: VoteFields, terms: Terms) -> None:
     if (
         terms.rules.requires_reason
         and sent.choice != Choice.SKIP
         and not (sent.reason or "").strip()
     ):
-        raise _wrong(
+        raise _field_problem(
             "reason", "is missing, and this project asks for one with every vote but a skip"
         )
     for name in sent.dimensions:
         if name not in terms.dimensions:
-            raise _wrong(
+            raise _field_problem(
                 f"dimensions.{name}",
                 "is no dimension of this project; it has "
                 f"{', '.join(terms.rules.dimensions) or 'none'}",
             )
     if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
-        raise _wrong(
+        raise _field_problem(
             "flags",
             "`undone` takes a vote back: it comes with choice skip and the vote it supersedes",
         )
@@ -216,14 +222,14 @@ def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
             if newest
             else "this project has no guidelines yet"
         )
-        raise _wrong(
+        raise _field_problem(
             "guideline_version",
             f"is {sent.guideline_version}, but {known}: send the version that the lease told, or "
             "leave it out",
         )
 
 
-def _check_highlights(site: Site, sent: VoteFields, card: Card | None) -> None:
+def _check_highlights(site: Site, sent: VoteFields, card: CardContent | None) -> None:
     """They lie within the text that they mark: that of the card's side, or of the comparison's."""
     if not sent.highlights:
         return
@@ -237,7 +243,7 @@ def _check_highlights(site: Site, sent: VoteFields, card: Card | None) -> None:
     for i, highlight in enumerate(sent.highlights):
         length = len(texts[highlight.side])
         if highlight.end > length:
-            raise _wrong(
+            raise _field_problem(
                 f"highlights.{i}.end",
                 f"is {highlight.end}, but that completion has {length} characters",
             )
@@ -252,7 +258,7 @@ def _check_times(
     undo_seconds: float,
 ) -> None:
     if voted_at < now - OLDEST or voted_at.astimezone(UTC).date() < site.settings.start_day:
-        raise _wrong(
+        raise _field_problem(
             "voted_at",
             f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's "
             "first day",
@@ -297,7 +303,7 @@ def _check_undo(
         )
 
 
-def _details(card: Card | None, sent: VoteFields) -> VoteDetails | None:
+def _build_details(card: CardContent | None, sent: VoteFields) -> VoteDetails | None:
     flags: list[Any] = sorted(
         {*sent.flags, *(["identity"] if card is not None and card.names_maker else [])}
     )
@@ -306,14 +312,14 @@ def _details(card: Card | None, sent: VoteFields) -> VoteDetails | None:
     said = VoteDetails.model_construct(
         dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
     )
-    return own_sides(card.assignment.is_swapped if card else None, said)
+    return swap_sides(card.assignment.is_swapped if card else None, said)
 
 
-def _own_choice(card: Card | None, choice: Choice) -> Choice:
-    return Choice(card.own_side(choice.value)) if card is not None else choice
+def _map_choice(card: CardContent | None, choice: Choice) -> Choice:
+    return Choice(card.swap_side(choice.value)) if card is not None else choice
 
 
-def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
+def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     """What the server filled in is taken from the first time: a repeated request is the same
     although the clock and the guidelines went on, and although a program sent the page's file
     before the page did."""
@@ -328,8 +334,8 @@ def _as_first_sent(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
     return new.model_copy(update=filled)
 
 
-def _receipt(
-    site: Site, principal: Principal, sent: VoteFields, card: Card | None, vote: Vote
+def _build_receipt(
+    site: Site, principal: Principal, sent: VoteFields, card: CardContent | None, vote: Vote
 ) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
@@ -342,11 +348,11 @@ def _receipt(
         supersedes=vote.supersedes,
         # Only work that is asked for can be somebody else's by then: an annotator could tell a
         # hidden card, take the vote back and vote anew.
-        extra=_is_extra(site, card, vote) if blind_reader(principal) is None else None,
+        extra=_is_extra(site, card, vote) if blind_reader_id(principal) is None else None,
     )
 
 
-def _is_extra(site: Site, card: Card | None, vote: Vote) -> bool:
+def _is_extra(site: Site, card: CardContent | None, vote: Vote) -> bool:
     """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a
     vote on it was taken back.
     """
@@ -357,10 +363,10 @@ def _is_extra(site: Site, card: Card | None, vote: Vote) -> bool:
     return not site.store.assignments.holds_slot(card.assignment.assignment_id)
 
 
-def _refused(error: Exception) -> BatchResult:
+def _refusal_result(error: Exception) -> BatchResult:
     document = problem_of(error).document()
     return BatchResult(status=document["status"], problem=ProblemDocument.model_validate(document))
 
 
-def _wrong(field: str, what: str) -> Problem:
+def _field_problem(field: str, what: str) -> Problem:
     return Problem(422, f"{field} {what}.", kind="invalid", errors=[(f"body.{field}", what)])

@@ -15,7 +15,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, Vote, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web import WebServer, create_app
 from tests.web.conftest import UNCACHED
 
 PROMPT = (
@@ -117,7 +117,7 @@ class People:
 
     def votes(self, user: User) -> list[Vote]:
         """Every row of one person, oldest first."""
-        found = self.store.votes.said_by(user.user_id, before_seq=None, limit=1000)
+        found = self.store.votes.list_votes_with_status(user.user_id, before_seq=None, limit=1000)
         return [vote for vote, _ in reversed(found)]
 
 
@@ -131,6 +131,6 @@ def people(home: Path, migrated: Path) -> Iterator[People]:
         Store.open(
             settings.store_url, organization=settings.organization, project=settings.project
         ) as store,
-        Server(create_app(settings, store, cache_times=UNCACHED)) as server,
+        WebServer(create_app(settings, store, cache_times=UNCACHED)) as server,
     ):
         yield People(server.url, store, settings.model_copy(update={"web_url": server.url}))

@@ -88,7 +88,7 @@ def test_three_leased_comparisons_lie_ready_between_any_two_votes(
     for _ in range(12):
         page.wait_for_timeout(500)
         # beside the one that is shown
-        ahead.append(site.store.assignments.work_left().n_leased - 1)
+        ahead.append(site.store.assignments.remaining_work().n_leased - 1)
         vote(page, "1")
     assert min(ahead) >= 3, ahead
     all_sent(page)
@@ -246,7 +246,7 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
     all_sent(other)
     first, undone, again = site.votes(ann)
     assert (undone.supersedes, again.supersedes) == (first.vote_id, undone.vote_id)
-    assert [one.pass_no for one in site.store.votes.judgements_of(ann.user_id)] == [1]
+    assert [one.pass_no for one in site.store.votes.list_judgements(ann.user_id)] == [1]
 
 
 def test_a_skip_leaves_the_comparison_to_others(site: People, page: Any) -> None:
@@ -575,11 +575,11 @@ def test_work_is_given_back_when_the_page_is_left(site: People, page: Any) -> No
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    until(lambda: site.store.assignments.work_left().n_leased == 5, "all cards leased ahead")
+    until(lambda: site.store.assignments.remaining_work().n_leased == 5, "all cards leased ahead")
     # a card whose lease is still being answered is given back by its end alone
     page.wait_for_load_state("networkidle")
     page.goto(site.url + "/me")
-    until(lambda: site.store.assignments.work_left().n_leased == 0, "cards given back")
+    until(lambda: site.store.assignments.remaining_work().n_leased == 0, "cards given back")
     assert site.votes(ann) == [], "and nothing was said of them"
 
 

@@ -71,7 +71,7 @@ def furnish(site: People, texts: list[tuple[str, str, str]] | None = None) -> li
         )
     for hours, method in enumerate(("temperature", "platt")):
         site.store.calibrations.add(report(hours, method), {"method": method})
-    site.store.calibrations.bring_in([report(2, "isotonic")], actor="test")
+    site.store.calibrations.import_reports([report(2, "isotonic")], actor="test")
     return ids
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.datasets.formats.csv import plain
+from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
-from rlhf_pipeline.web.pages.progress import bars_of
+from rlhf_pipeline.web.pages.progress import build_bars
 from rlhf_pipeline.web.schemas import DayCount
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
@@ -134,11 +134,11 @@ def test_work_is_offered_and_taken_back_by_forms(site: People, page: Any, admin:
     page.get_by_label("People per comparison").fill("2")
     page.get_by_role("button", name="Offer").click()
     page.get_by_text("10 judgements are asked for, of 5 comparisons").wait_for()
-    assert site.store.assignments.work_left().n_slots == 10
+    assert site.store.assignments.remaining_work().n_slots == 10
     page.get_by_role("link", name="Explain to a curious").first.click()
     page.get_by_role("button", name="Ask no more").click()
     page.get_by_text("2 open judgements were withdrawn").wait_for()
-    assert site.store.assignments.work_left().n_slots == 8
+    assert site.store.assignments.remaining_work().n_slots == 8
 
 
 def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admin: Any) -> None:
@@ -271,7 +271,7 @@ def test_a_download_starts_no_formula_and_is_read_as_it_was(
         cast(site, ann, c, Choice.B, reason)
     text = page.request.get(site.url + "/votes.csv").text()
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert [plain(row["reason"]) for row in reversed(rows)] == reasons
+    assert [unprotect_cell(row["reason"]) for row in reversed(rows)] == reasons
     assert not any(cell.startswith(tuple("=+-@")) for row in rows for cell in row.values())
     for name in ("comparisons", "consensus", "feedback", "progress"):
         assert page.request.get(site.url + f"/{name}.csv").status == 200
@@ -375,10 +375,10 @@ def test_a_vote_of_long_ago_does_not_make_the_chart_endless() -> None:
         DayCount(day=date(2026, 1, 1), n=2),
         DayCount(day=date(2026, 1, 3), n=4),
     ]
-    bars = bars_of(counts)
+    bars = build_bars(counts)
     assert [bar.n for bar in bars.days[-3:]] == [2, 0, 4]
     assert (len(bars.days), bars.most) == (366, 4)
-    assert bars_of([]).days == []
+    assert build_bars([]).days == []
 
 
 def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(

@@ -10,7 +10,7 @@ import pytest
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.verdicts import KEPT_AS
+from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 from tests.browser.people import People
 from tests.browser.test_access import faults, opened
 from tests.browser.test_pages import cast
@@ -32,7 +32,7 @@ def fit(site: People, p_a: dict[str, tuple[float, float, float]], up_to_seq: int
         }
         for c, (p, low, high) in p_a.items()
     ]
-    stage, part = KEPT_AS
+    stage, part = LABELS_FRAME
     Artefacts(site.settings.frames).write_frame(
         stage, check_frame(pd.DataFrame(rows).assign(max_seq=up_to_seq), SOFT_LABELS), part
     )

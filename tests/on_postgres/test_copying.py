@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, copying, dumping, integrity, migrations
+from rlhf_pipeline.store import Store, database_copy, database_dump, integrity, migrations
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FORK = multiprocessing.get_context("fork")
@@ -73,7 +73,7 @@ def odd_database(path: Path) -> str:
 
 
 def make_odd_on_postgres(url: str) -> None:
-    engine = copying.engine_of(url)
+    engine = database_copy.engine_of(url)
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -86,7 +86,7 @@ def make_odd_on_postgres(url: str) -> None:
 
 
 def test_a_store_arrives_with_equal_counts_hashes_and_chain(filled, url, migrated_postgres_url):
-    tables = copying.copy_store(url, migrated_postgres_url)
+    tables = database_copy.copy_store(url, migrated_postgres_url)
     assert all(table.is_equal for table in tables), [t for t in tables if not t.is_equal]
     assert {t.table: t.n_target for t in tables}["votes"] == 40
     with Store.open(migrated_postgres_url, organization="org", project="demo") as there:
@@ -95,13 +95,13 @@ def test_a_store_arrives_with_equal_counts_hashes_and_chain(filled, url, migrate
         assert there.predictions.for_days(["2026-01-01"]).equals(
             filled.predictions.for_days(["2026-01-01"])
         )
-        assert integrity.counts(there.database) == integrity.counts(filled.database)
-        assert integrity.orphans(there.database) == []
+        assert integrity.count_rows(there.database) == integrity.count_rows(filled.database)
+        assert integrity.find_orphans(there.database) == []
 
 
 def counted(url: str) -> dict[str, int]:
     """How many rows Postgres believes each table to have; -1 where it never counted."""
-    engine = copying.engine_of(url)
+    engine = database_copy.engine_of(url)
     with engine.connect() as connection:
         rows = connection.execute(
             text(
@@ -121,7 +121,7 @@ def test_postgres_knows_at_once_how_much_arrived(
     filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
 ):
     assert counted(migrated_postgres_url)["votes"] <= 0
-    copying.copy_store(url, migrated_postgres_url)
+    database_copy.copy_store(url, migrated_postgres_url)
     copied = counted(migrated_postgres_url)
     assert (copied["votes"], copied["comparisons"], copied["predictions"]) == (40, 40, 40)
     assert copied["columns of votes known"] > 10
@@ -129,12 +129,12 @@ def test_postgres_knows_at_once_how_much_arrived(
 
     dumped = [
         t
-        for t in dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump")
-        if t.table not in copying.VERSIONS
+        for t in database_dump.dump_postgres(migrated_postgres_url, tmp_path / "dump")
+        if t.table not in database_copy.VERSIONS
     ]
     other = postgres.make_database(migrated_postgres)
     try:
-        dumping.load_postgres(postgres.database_url(other), tmp_path / "dump", dumped)
+        database_dump.load_postgres(postgres.database_url(other), tmp_path / "dump", dumped)
         assert counted(postgres.database_url(other)) == copied
     finally:
         postgres.drop_database(other)
@@ -143,9 +143,9 @@ def test_postgres_knows_at_once_how_much_arrived(
 def test_every_kind_of_value_arrives_as_it_was(tmp_path, postgres_url):
     source = odd_database(tmp_path / "odd.db")
     make_odd_on_postgres(postgres_url)
-    (table,) = copying.copy_database("odd", source, postgres_url)
+    (table,) = database_copy.copy_database("odd", source, postgres_url)
     assert table.is_equal
-    engine = copying.engine_of(postgres_url)
+    engine = database_copy.engine_of(postgres_url)
     with engine.begin() as connection:
         rows = connection.execute(
             text("SELECT id, name, flag, amount, body, doc, twice FROM odd ORDER BY id")
@@ -169,22 +169,22 @@ def test_every_kind_of_value_arrives_as_it_was(tmp_path, postgres_url):
 def test_a_changed_row_is_seen_in_the_hash(tmp_path, postgres_url):
     source = odd_database(tmp_path / "odd.db")
     make_odd_on_postgres(postgres_url)
-    copying.copy_database("odd", source, postgres_url)
-    engine = copying.engine_of(postgres_url)
+    database_copy.copy_database("odd", source, postgres_url)
+    engine = database_copy.engine_of(postgres_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE odd SET amount = amount + 1e-12 WHERE id = 1"))
-        tables = copying.MetaData()
+        tables = database_copy.MetaData()
         tables.reflect(connection)
-    before = copying.TableHash()
+    before = database_copy.TableHash()
     for row in ODD_ROWS:
         before.add(row)
-    assert copying.hash_of(engine, tables.tables["odd"]).hex != before.hex
+    assert database_copy.hash_of(engine, tables.tables["odd"]).hex != before.hex
     engine.dispose()
 
 
 def test_the_hash_of_a_table_does_not_know_the_order_but_the_number():
     def hash_of(rows: list[tuple[int, str]]) -> str:
-        found = copying.TableHash()
+        found = database_copy.TableHash()
         for row in rows:
             found.add(row)
         return found.hex
@@ -198,7 +198,7 @@ def test_the_hash_of_a_table_does_not_know_the_order_but_the_number():
 def test_rows_without_a_place_in_the_target_are_named(tmp_path, postgres_url):
     source = odd_database(tmp_path / "odd.db")
     with pytest.raises(StoreError, match=r"holds rows of odd, for which .* has no table"):
-        copying.copy_database("odd", source, postgres_url)
+        database_copy.copy_database("odd", source, postgres_url)
 
 
 def test_a_row_that_postgres_cannot_keep_is_named_and_nothing_is_copied(
@@ -211,39 +211,39 @@ def test_a_row_that_postgres_cannot_keep_is_named_and_nothing_is_copied(
         connection.execute("UPDATE votes SET reason = 'nul ' || char(0) || ' byte' WHERE seq = 41")
         connection.commit()
     with pytest.raises(StoreError, match=r"votes: .*seq=41.* holds a NUL character"):
-        copying.copy_store(url, migrated_postgres_url)
-    assert set(copying.n_rows(migrated_postgres_url).values()) == {0}
+        database_copy.copy_store(url, migrated_postgres_url)
+    assert set(database_copy.n_rows(migrated_postgres_url).values()) == {0}
 
 
 def test_a_killed_copy_leaves_nothing_and_may_be_repeated(
     filled, url, migrated_postgres_url, monkeypatch
 ):
-    monkeypatch.setattr(copying, "ROWS", 1)  # as slow as can be
+    monkeypatch.setattr(database_copy, "ROWS", 1)  # as slow as can be
     moments = random.Random(7)
     killed = 0
     for _ in range(6):
-        process = FORK.Process(target=copying.copy_store, args=(url, migrated_postgres_url))
+        process = FORK.Process(target=database_copy.copy_store, args=(url, migrated_postgres_url))
         process.start()
         time.sleep(moments.uniform(0.02, 0.2))
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
             killed += 1
         process.join()
-        assert sum(copying.n_rows(migrated_postgres_url).values()) in (
+        assert sum(database_copy.n_rows(migrated_postgres_url).values()) in (
             0,
-            sum(copying.n_rows(url).values()),
+            sum(database_copy.n_rows(url).values()),
         )
-        if sum(copying.n_rows(migrated_postgres_url).values()):
+        if sum(database_copy.n_rows(migrated_postgres_url).values()):
             break
     assert killed > 0
-    copying.empty(migrated_postgres_url)
+    database_copy.drop_all_tables(migrated_postgres_url)
     with Store.open(migrated_postgres_url, organization="org", project="demo") as there:
         there.migrate()
-    assert all(table.is_equal for table in copying.copy_store(url, migrated_postgres_url))
+    assert all(table.is_equal for table in database_copy.copy_store(url, migrated_postgres_url))
 
 
 def test_a_sealed_store_tells_writers_where_it_went(filled, make_vote):
-    with copying.standing_still(filled.database) as seal:
+    with database_copy.pause_writes(filled.database) as seal:
         seal("postgresql://somebody's server")
     with pytest.raises(
         StoreError,
@@ -257,13 +257,13 @@ def test_a_sealed_store_tells_writers_where_it_went(filled, make_vote):
 def test_a_dump_comes_back_as_it_was(
     filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
 ):
-    copying.copy_store(url, migrated_postgres_url)
-    dumped = dumping.dump_postgres(migrated_postgres_url, tmp_path / "dump")
+    database_copy.copy_store(url, migrated_postgres_url)
+    dumped = database_dump.dump_postgres(migrated_postgres_url, tmp_path / "dump")
     assert {table.table: table.n_rows for table in dumped}["votes"] == 40
     other = postgres.make_database(migrated_postgres)
     try:
-        rows = [table for table in dumped if table.table not in copying.VERSIONS]
-        dumping.load_postgres(postgres.database_url(other), tmp_path / "dump", rows)
+        rows = [table for table in dumped if table.table not in database_copy.VERSIONS]
+        database_dump.load_postgres(postgres.database_url(other), tmp_path / "dump", rows)
         with Store.open(postgres.database_url(other), organization="org", project="demo") as there:
             assert there.audit.verify() == filled.audit.verify()
     finally:
@@ -273,11 +273,11 @@ def test_a_dump_comes_back_as_it_was(
 def test_a_dump_that_lost_rows_is_refused_and_nothing_is_loaded(
     filled, url, tmp_path, migrated_postgres_url, postgres, migrated_postgres
 ):
-    copying.copy_store(url, migrated_postgres_url)
+    database_copy.copy_store(url, migrated_postgres_url)
     dumped = [
         table
-        for table in dumping.dump_postgres(migrated_postgres_url, tmp_path)
-        if table.table not in copying.VERSIONS
+        for table in database_dump.dump_postgres(migrated_postgres_url, tmp_path)
+        if table.table not in database_copy.VERSIONS
     ]
     file = tmp_path / "votes.csv.gz"
     lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
@@ -285,8 +285,8 @@ def test_a_dump_that_lost_rows_is_refused_and_nothing_is_loaded(
     other = postgres.make_database(migrated_postgres)
     try:
         with pytest.raises(StoreError, match=r"votes\.csv\.gz|unterminated"):
-            dumping.load_postgres(postgres.database_url(other), tmp_path, dumped)
-        assert set(copying.n_rows(postgres.database_url(other)).values()) == {0}
+            database_dump.load_postgres(postgres.database_url(other), tmp_path, dumped)
+        assert set(database_copy.n_rows(postgres.database_url(other)).values()) == {0}
     finally:
         postgres.drop_database(other)
 
@@ -300,7 +300,7 @@ def test_paths_of_a_home_that_moved_follow_it(tmp_path):
             "NULL, '100%')"
         )
         connection.commit()
-    assert copying.relocate(f"sqlite:///{file}", "file:///old/home/", "file:///new/") == 1
+    assert database_copy.relocate(f"sqlite:///{file}", "file:///old/home/", "file:///new/") == 1
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT * FROM runs").fetchall() == [
             (1, "file:///new/mlflow/x", "file:///old/homely"),

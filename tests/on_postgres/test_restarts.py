@@ -87,7 +87,7 @@ def test_a_restart_under_load_doubles_and_loses_nothing(
     assert [error for error in errors if not any(words in error for words in UNDERSTOOD)] == []
     assert not any("p@ss" in error or "p%40ss" in error for error in errors)
     assert store.audit.verify() == N_WRITERS * N_VOTES + 1
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         n, n_keys, highest = (
             connection.execute(select(count)).scalar_one()
             for count in (
@@ -102,7 +102,7 @@ def test_a_restart_under_load_doubles_and_loses_nothing(
 def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
     with (
         Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried,
-        store.database.writing(),
+        store.database.write_transaction(),
         pytest.raises(
             StoreError, match=r"lock timeout: another process held the write lock.*pg_stat_activity"
         ),
@@ -113,7 +113,7 @@ def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
 def test_projects_of_one_database_do_not_wait_for_each_other(store, url):
     with (
         Store.open(url, organization="org", project="other", busy_timeout_s=0.1) as other,
-        store.database.writing(),
+        store.database.write_transaction(),
     ):
         other.heartbeats.beat("run", pid=1, host="h", job="j")
 
@@ -122,7 +122,7 @@ def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, ma
     seen, half = threading.Event(), threading.Event()
 
     def write() -> None:
-        with store.database.writing() as connection:
+        with store.database.write_transaction() as connection:
             connection.execute(
                 text(
                     "INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())"

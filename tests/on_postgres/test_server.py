@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, copying, server
+from rlhf_pipeline.store import Store, database_copy, server
 from rlhf_pipeline.store.integrity import sorts_by_code_point
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
@@ -84,7 +84,7 @@ def test_another_homes_databases_are_not_shared_though_its_project_has_the_same_
             r"--join",
         ):
             refused()
-    with other.asked() as home_id:
+    with other.lock_owner() as home_id:
         assert home_id == "a1"
     assert mine.make() == []
 
@@ -99,7 +99,7 @@ def test_databases_from_before_homes_had_ids_become_those_of_the_first_home_of_t
         databases(postgres.url, prefix, "other").make(filling=filling)
     with (
         pytest.raises(StoreError, match=r"belong to project org's: 100%/demo, not to"),
-        databases(postgres.url, prefix, "other").asked(),
+        databases(postgres.url, prefix, "other").lock_owner(),
     ):
         pass
     assert databases(postgres.url, prefix).make(filling=filling) == []
@@ -128,7 +128,7 @@ def test_half_filled_databases_are_filled_anew_or_left_alone(postgres, prefix):
     with pytest.raises(StoreError, match=r"half filled.*Repeat `rlhf storage migrate`"):
         mine.make()
     mine.make(filling=True)
-    assert not copying.has_tables(postgres.database_url(f"{prefix}_store"))
+    assert not database_copy.has_tables(postgres.database_url(f"{prefix}_store"))
     mine.finish()
     assert mine.make() == []
 
@@ -152,7 +152,7 @@ def test_they_are_dropped_for_their_project_alone_and_while_nobody_is_connected(
         match=r"bear no mark of org's: 100%/other: org's: 100%/demo\. Nothing was dropped",
     ):
         databases(postgres.url, prefix, "other").drop()
-    engine = copying.engine_of(postgres.database_url(f"{prefix}_mlflow"))
+    engine = database_copy.engine_of(postgres.database_url(f"{prefix}_mlflow"))
     with (
         engine.connect(),
         pytest.raises(

@@ -76,12 +76,12 @@ def test_silence_at_commit_leaves_no_half_vote(store, proxy, make_comparisons, m
 
 
 def test_slow_statement_is_not_silence(store):
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert connection.execute(text("SELECT 1 FROM pg_sleep(0.5)")).scalar_one() == 1
 
 
 def test_statement_limits_reach_the_server(store):
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         asked = (
             "SELECT current_setting('statement_timeout'), "
             "current_setting('idle_in_transaction_session_timeout')"
@@ -107,7 +107,7 @@ def test_connection_limit_of_a_role_is_named(postgres, migrated_postgres_url):
 
 
 def _write_until(store, hush):
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(
             text("INSERT INTO heartbeats VALUES ('org', 'demo', 'r', 1, 'h', 'j', now(), now())")
         )

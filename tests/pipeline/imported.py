@@ -129,5 +129,5 @@ def import_votes(store: Any, cast: Sequence[NewVote], *, ask: bool = True) -> No
         key=lambda v: v.voted_at or datetime.max.replace(tzinfo=UTC),
     )
     if ask:
-        store.replays.ask(sorted({v.voted_at.date().isoformat() for v in dated if v.voted_at}))
+        store.replays.request(sorted({v.voted_at.date().isoformat() for v in dated if v.voted_at}))
     store.votes.cast_many([*dated, *(v for v in cast if v.voted_at is None)])

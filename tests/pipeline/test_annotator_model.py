@@ -10,17 +10,17 @@ import pandas as pd
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store.casts import casts
+from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     TasteChanges,
-    apart,
     joint_model,
-    judged_ids,
-    last_words,
+    judged_comparison_ids,
+    latest_votes,
+    separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.votes.over_time import WindowParams, annotators_over_time
-from rlhf_pipeline.votes.verdicts import KEPT_AS
+from rlhf_pipeline.votes.annotators_over_time import AnnotatorWindowParams, annotators_over_time
+from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 
 
 def told(project: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def all_votes(project: Any) -> pd.DataFrame:
 
 
 def judged(project: Any, votes: pd.DataFrame) -> pd.DataFrame:
-    return project.store.comparisons.with_ids(judged_ids(votes))
+    return project.store.comparisons.with_ids(judged_comparison_ids(votes))
 
 
 def limited(**config: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
 ) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
-    frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
+    frame, votes = project.files.read_frame("annotator_model"), latest_votes(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
     pd.testing.assert_frame_equal(frame, training_labels(votes, judged(project, votes)))
     pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
@@ -84,8 +84,8 @@ def test_labels_of_every_comparison_are_left_for_the_consensus_page(
 ) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
-    frame, votes = project.files.read_frame("annotator_model"), last_words(all_votes(project))
-    left = project.files.read_frame(*KEPT_AS)
+    frame, votes = project.files.read_frame("annotator_model"), latest_votes(all_votes(project))
+    left = project.files.read_frame(*LABELS_FRAME)
     expected = joint_model(votes, judged(project, votes)).labels
     assert left["comparison_id"].tolist() == expected["comparison_id"].tolist()
     assert set(left["comparison_id"]) > set(frame["comparison_id"]), (
@@ -96,10 +96,12 @@ def test_labels_of_every_comparison_are_left_for_the_consensus_page(
     seq = int(votes["seq"].median())
     for older in (seq, 0):  # as a replay and a repeated retraining are fitted
         project.materialise(["annotator_model"], config=limited(up_to_seq=older))
-        pd.testing.assert_frame_equal(project.files.read_frame(*KEPT_AS), left, check_exact=True)
-    project.files.path(*KEPT_AS).unlink()
+        pd.testing.assert_frame_equal(
+            project.files.read_frame(*LABELS_FRAME), left, check_exact=True
+        )
+    project.files.path(*LABELS_FRAME).unlink()
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
-    assert 0 < project.files.read_frame(*KEPT_AS)["max_seq"].max() <= seq
+    assert 0 < project.files.read_frame(*LABELS_FRAME)["max_seq"].max() <= seq
 
 
 def test_figures_over_time_are_of_the_votes_as_they_were_cast(
@@ -111,8 +113,10 @@ def test_figures_over_time_are_of_the_votes_as_they_were_cast(
     homes = (grown.settings.home, project.settings.home)
     found = [path for home in homes for path in (home / "mlflow").rglob("annotators_over_time.csv")]
     path = max(found, key=lambda one: one.stat().st_mtime)
-    said = casts(project.store.database)
-    expected = annotators_over_time(said, judged(project, said), WindowParams(window_days=1))
+    said = read_votes_as_cast(project.store.database)
+    expected = annotators_over_time(
+        said, judged(project, said), AnnotatorWindowParams(window_days=1)
+    )
     pd.testing.assert_frame_equal(
         pd.read_csv(path), expected.astype(object), check_dtype=False, rtol=1e-9
     )
@@ -125,7 +129,7 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(
     project = branch(grown)
     seq = int(all_votes(project)["seq"].median())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
-    known = last_words(all_votes(project), up_to_seq=seq)
+    known = latest_votes(all_votes(project), up_to_seq=seq)
     frame = project.files.read_frame("annotator_model")
     assert 0 < len(known) < len(all_votes(project))
     assert frame["max_seq"].max() <= seq
@@ -141,17 +145,18 @@ def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
-    votes = last_words(all_votes(project))
+    votes = latest_votes(all_votes(project))
     # within a day, whose completions are in comparisons on both sides of it
     change = int(votes["seq"].median())
     project.materialise(["annotator_model"], config=limited(change_seq=change))
     shown = judged(project, votes)
     pd.testing.assert_frame_equal(
         project.files.read_frame("annotator_model"),
-        training_labels(votes, apart(shown, votes, TasteChanges(change))),
+        training_labels(votes, separate_old_completions(shown, votes, TasteChanges(change))),
     )
     assert (
-        apart(shown, votes, TasteChanges(change))["completion_a_id"] != shown["completion_a_id"]
+        separate_old_completions(shown, votes, TasteChanges(change))["completion_a_id"]
+        != shown["completion_a_id"]
     ).any()
 
 

@@ -151,7 +151,7 @@ def test_nan_scores_stop_the_day_before_anything_is_published(
     champion = project.registry.get("reward_model", "champion")
     broken = tmp_path / "broken"
     broken.mkdir()
-    for source in project.registry.folder(champion, project.settings.cache).iterdir():
+    for source in project.registry.fetch_folder(champion, project.settings.cache).iterdir():
         (broken / source.name).write_bytes(source.read_bytes())
     weights = next(broken.glob("*.safetensors"))
     save_file(
@@ -403,7 +403,7 @@ def test_too_few_pairs_for_a_retraining_leave_everything_as_it_is(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
-    before = len(project.registry.history("policy"))
+    before = len(project.registry.list_versions("policy"))
     result = project.materialise(
         ["retraining_set", "candidate_model"],
         ok=False,
@@ -411,4 +411,4 @@ def test_too_few_pairs_for_a_retraining_leave_everything_as_it_is(
     )
     assert "NotEnoughVotes" in project.errors(result)
     assert "Collect more votes or lower min_pairs" in project.errors(result)
-    assert len(project.registry.history("policy")) == before
+    assert len(project.registry.list_versions("policy")) == before

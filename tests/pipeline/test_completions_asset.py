@@ -94,7 +94,7 @@ def test_what_it_cost_and_why_rows_failed_stand_in_the_metadata(
             told["n_bill_unknown"],
         ) == (19, 1, 1, 1)
         assert "1 failed (1 refusal)" in told["headline"]
-        [(key, spent)] = store.generation.totals("asset", "provider")
+        [(key, spent)] = store.generation.sum_spending("asset", "provider")
         assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
         assert told["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
         assert told["cost"] == pytest.approx((spent.n_prompt_tokens + 2 * spent.n_tokens) / 1e6)
@@ -182,8 +182,8 @@ def test_a_canary_key_is_in_no_file_of_the_home_nor_in_anything_shown(
                 ]
                 shown += [
                     str(call)
-                    for row in store.generation.runs()
-                    for call in store.generation.calls(row.run_id)
+                    for row in store.generation.list_runs()
+                    for call in store.generation.read_calls(row.run_id)
                 ]
                 store.close()
     shown += capfd.readouterr()

@@ -15,9 +15,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from demo.__main__ import day_rows, next_days
+from demo.__main__ import collect_day_rows, next_days
 from demo.loop import Loop
-from demo.recovery import bury_dead
+from demo.recovery import fail_dead_runs
 from demo.state import DemoState
 from rlhf_pipeline.cli import dev as dev_command
 from rlhf_pipeline.cli.context import Workspace
@@ -25,7 +25,7 @@ from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
-from sensors.runs import run_of
+from sensors.runs import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
 DAILY = (
@@ -94,7 +94,7 @@ def demo(project: Any, **moments: str) -> SmallLoop:
     """One call of the demo: what an earlier one left, then the next day."""
     loop = loop_of(project, **moments)
     loop.resume()
-    loop.day(next_days(loop.state, 1)[0])
+    loop.run_day(next_days(loop.state, 1)[0])
     return loop
 
 
@@ -214,7 +214,7 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     dead = started(project, "feedback", {})
     started(project, "feedback", {}, pid=os.getpid())
     started(project, "feedback", {}, host="elsewhere")
-    assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == [dead]
+    assert fail_dead_runs(project.instance, project.store, timedelta(seconds=60)) == [dead]
     assert project.store.heartbeats.get(dead) is None
 
 
@@ -226,8 +226,8 @@ def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decis
         started(project, job, {"dagster/run_key": key, "dagster/sensor_name": job})
     for _ in range(2):
         loop_of(project).resume()
-        assert run_of(project.instance, asked["learning"]) is None
-        assert run_of(project.instance, asked["retraining"]) is not None
+        assert find_run(project.instance, asked["learning"]) is None
+        assert find_run(project.instance, asked["retraining"]) is not None
 
 
 def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(
@@ -235,7 +235,7 @@ def test_an_interrupted_run_that_was_ended_leaves_nothing_for_a_daemon_to_retry(
 ) -> None:
     interrupted = started(project, "feedback", {})
     project.instance.report_run_failed(project.instance.get_run_by_id(interrupted))
-    assert bury_dead(project.instance, project.store, timedelta(seconds=60)) == []
+    assert fail_dead_runs(project.instance, project.store, timedelta(seconds=60)) == []
     assert project.store.heartbeats.get(interrupted) is None
 
 
@@ -285,7 +285,9 @@ def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -
         project.day(1),
         project.day(2),
     ]
-    assert [row.day for row in day_rows(project.settings, project.files)] == [project.day(0)]
+    assert [row.day for row in collect_day_rows(project.settings, project.files)] == [
+        project.day(0)
+    ]
     assert demo(project).state.finished == project.day(1)
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from demo.__main__ import alone
+from demo.__main__ import lock_home
 from rlhf_pipeline.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
-from demo.__main__ import alone
-with alone(Path(sys.argv[1])):
+from demo.__main__ import lock_home
+with lock_home(Path(sys.argv[1])):
     print("at work", flush=True)
     sys.stdin.readline()
 """
@@ -45,10 +45,10 @@ def test_a_second_demo_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> No
         assert f"Another demo is at work on {tmp_path}" in said
         assert "make demo RLHF_HOME=" in said
         assert sorted(tmp_path.iterdir()) == before
-        with pytest.raises(ConfigurationError, match="Another demo"), alone(tmp_path):
+        with pytest.raises(ConfigurationError, match="Another demo"), lock_home(tmp_path):
             pass
     finally:
         first.kill()
         first.wait()
-    with alone(tmp_path):
+    with lock_home(tmp_path):
         pass

@@ -20,7 +20,7 @@ from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import NewVote, utc_now
-from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store import Store, database_copy
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,11 @@ def vote(home: Path, kind: str) -> None:
 
 def there(postgres: PostgresServer, prefix: str) -> list[str]:
     """Kinds of the databases that hold tables."""
-    return [kind for kind in KINDS if copying.has_tables(postgres.database_url(f"{prefix}_{kind}"))]
+    return [
+        kind
+        for kind in KINDS
+        if database_copy.has_tables(postgres.database_url(f"{prefix}_{kind}"))
+    ]
 
 
 def clean(home: Path) -> subprocess.CompletedProcess[str]:
@@ -136,7 +140,7 @@ def test_a_home_that_was_moved_loses_both(
 def test_while_somebody_is_connected_nothing_goes(
     home: Path, postgres: PostgresServer, prefix: str
 ) -> None:
-    engine = copying.engine_of(postgres.database_url(f"{prefix}_store"))
+    engine = database_copy.engine_of(postgres.database_url(f"{prefix}_store"))
     with engine.connect():
         done = clean(home)
     engine.dispose()
@@ -205,7 +209,7 @@ def test_another_homes_databases_stay(
 ) -> None:
     other = tmp_path / "other"
     claim(Workspace(Settings(home=other)))
-    facts = HomeFacts.of(other)
+    facts = HomeFacts.load(other)
     assert facts is not None
     facts.model_copy(
         update={"server_url": SecretStr(postgres.url), "database_prefix": prefix}

@@ -31,7 +31,7 @@ def test_after_a_change_of_encoder_the_day_is_reported_without_embeddings(
     of_others = report.index[~is_embedded & (report["space"] != "overall")]
     told = ["space", "detector", "statistic", "n_reference", "n_current"]
     pd.testing.assert_frame_equal(report.loc[of_others, told], before.loc[of_others, told])
-    page = Page(Path(project.files.report(day)).read_text(encoding="utf-8")).text
+    page = Page(Path(project.files.report_path(day)).read_text(encoding="utf-8")).text
     # of the clusters and of the embeddings' test
     assert page.count("Left out. demo.reward_model@1 cannot be loaded") == 2
     assert f"{before.loc[before['space'] == 'overall', 'n_current'].iloc[0]:,} " in page

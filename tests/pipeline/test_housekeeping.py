@@ -18,16 +18,16 @@ Purge = Callable[[int], None]
 class NoModels:
     """A registry in which nothing was registered."""
 
-    def name(self, kind: str) -> str:
+    def model_name(self, kind: str) -> str:
         return f"demo.{kind}"
 
-    def history(self, kind: str) -> list[Any]:
+    def list_versions(self, kind: str) -> list[Any]:
         return []
 
     def aliases(self, kind: str) -> dict[int, Any]:
         return {}
 
-    removed = aliases
+    removal_times = aliases
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import CalibrationReport, NewVote, Promotion, Refusal
 from rlhf_pipeline.store import Store
-from sensors.learning import next_fit
+from sensors.learning import plan_next_fit
 from tests.learnt_home import comparisons
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -98,17 +98,17 @@ def test_first_refused_model_is_tried_again_after_a_few_more(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     vote(29)
-    assert next_fit(settings, store).short == "29 of 30 voted comparisons beyond nothing"
+    assert plan_next_fit(settings, store).shortage == "29 of 30 voted comparisons beyond nothing"
     seq = vote(1)
-    assert next_fit(settings, store).short is None
+    assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=True)
     vote(9)
-    assert next_fit(settings, store).short == "9 of 10 voted comparisons beyond refused-1"
+    assert plan_next_fit(settings, store).shortage == "9 of 10 voted comparisons beyond refused-1"
     vote(1)
-    due = next_fit(settings, store)
-    assert (due.short, due.after) == (None, "refused-1")
+    due = plan_next_fit(settings, store)
+    assert (due.shortage, due.after) == (None, "refused-1")
     assert (
-        next_fit(settings, store, up_to_seq=seq).short
+        plan_next_fit(settings, store, up_to_seq=seq).shortage
         == "0 of 10 voted comparisons beyond refused-1"
     )
 
@@ -119,12 +119,12 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
     seq = vote(30)
     calibrated(store, 1, seq, refused=False)
     promoted(store, 1, seq)
-    assert next_fit(settings, store).short == "0 of 100 voted comparisons beyond 1"
+    assert plan_next_fit(settings, store).shortage == "0 of 100 voted comparisons beyond 1"
     calibrated(store, 2, vote(5), refused=True)
     vote(10)
-    assert next_fit(settings, store).short is None
+    assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 3, store.votes.max_seq(), refused=False)  # not better, but not refused either
-    assert next_fit(settings, store).short == "15 of 100 voted comparisons beyond 1"
+    assert plan_next_fit(settings, store).shortage == "15 of 100 voted comparisons beyond 1"
 
 
 def test_recalibrated_champion_does_not_end_the_retry_of_a_refused_challenger(
@@ -135,10 +135,10 @@ def test_recalibrated_champion_does_not_end_the_retry_of_a_refused_challenger(
     promoted(store, 9, seq)
     calibrated(store, 10, vote(5), refused=True)
     calibrated(store, 9, seq, refused=False, hours_later=1)
-    assert next_fit(settings, store).short == "0 of 10 voted comparisons beyond refused-10"
+    assert plan_next_fit(settings, store).shortage == "0 of 10 voted comparisons beyond refused-10"
     # it may become champion now
     calibrated(store, 10, store.votes.max_seq(), refused=False, hours_later=2)
-    assert next_fit(settings, store).short == "5 of 100 voted comparisons beyond 9"
+    assert plan_next_fit(settings, store).shortage == "5 of 100 voted comparisons beyond 9"
 
 
 def test_refused_model_that_a_person_promoted_waits_for_a_refit(
@@ -147,7 +147,7 @@ def test_refused_model_that_a_person_promoted_waits_for_a_refit(
     seq = vote(30)
     calibrated(store, 1, seq, refused=True)
     promoted(store, 1, seq)
-    assert next_fit(settings, store).short == "0 of 100 voted comparisons beyond 1"
+    assert plan_next_fit(settings, store).shortage == "0 of 100 voted comparisons beyond 1"
 
 
 def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
@@ -157,8 +157,8 @@ def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
     calibrated(store, 1, seq, refused=False, n_pairs=0)
     promoted(store, 1, seq)
     vote(9)
-    assert next_fit(settings, store).short == "9 of 10 voted comparisons beyond 1"
+    assert plan_next_fit(settings, store).shortage == "9 of 10 voted comparisons beyond 1"
     vote(1)
-    assert next_fit(settings, store).short is None
+    assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=False, hours_later=1)
-    assert next_fit(settings, store).short == "10 of 100 voted comparisons beyond 1"
+    assert plan_next_fit(settings, store).shortage == "10 of 100 voted comparisons beyond 1"

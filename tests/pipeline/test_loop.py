@@ -94,7 +94,7 @@ def test_every_stage_leaves_a_typed_frame_for_every_day(grown: Any) -> None:
 
 
 def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(grown: Any) -> None:
-    runs = {run.run_id: run for run in grown.registry.runs(limit=100)}
+    runs = {run.run_id: run for run in grown.registry.latest_runs(limit=100)}
     for stage in (*DAILY, *LEARNING):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         found = event.asset_materialization.metadata
@@ -138,7 +138,7 @@ def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grow
         assert not re.search(r"<script|<img|<link|src=|url\(|href=\"[^#]", page)
         runs = [
             run
-            for run in grown.registry.runs(limit=100)
+            for run in grown.registry.latest_runs(limit=100)
             if run.tags.get("dagster.asset") == "drift_report"
         ]
         mine = next(run for run in runs if run.tags["dagster.partition"] == day)
@@ -151,7 +151,7 @@ def test_every_day_has_a_drift_report_that_opens_offline_and_lies_in_mlflow(grow
     assert f"Reward model</dt><dd>{grown.judge}<" in page
     event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
     assert event.asset_materialization.metadata["report"].value == str(
-        grown.files.report(grown.day(2))
+        grown.files.report_path(grown.day(2))
     )
 
 
@@ -310,7 +310,7 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     alone = {"ops": {"drift_report": {"config": {"window_days": 1}}}}
     cast(project, ids[40:80], later, by="next", times=2)
     project.run("feedback", later, config=alone)
-    before = project.files.windows([old, later])
+    before = project.files.read_windows([old, later])
     assert [before[day].n_comparisons for day in (old, later)] == [len(ids), 40]
     assert all(
         window.brier is not None and window.noise_ceiling is not None for window in before.values()
@@ -318,13 +318,13 @@ def test_late_votes_change_the_windows_of_calibration_that_hold_their_day_and_no
     cast(project, ids[:30], old, times=2)
     project.run("feedback", old, config=alone)
     project.run("feedback", later, config=alone)
-    after = project.files.windows([old, later])
+    after = project.files.read_windows([old, later])
     assert after[later] == before[later]
     assert after[old].n_votes == before[old].n_votes + 60
     assert after[old].last_seq == project.store.votes.max_seq() > after[later].last_seq
     assert after[old].brier != before[old].brier
     project.materialise(["drift_report"], later)  # both days in one window
-    both = project.files.windows([later])[later]
+    both = project.files.read_windows([later])[later]
     assert both.n_votes == after[old].n_votes + after[later].n_votes
     page = project.files.read_report(later).decode()
     rows = [
@@ -466,7 +466,7 @@ def test_the_learning_sensor_asks_once_and_again_after_many_more(
         requests[0], "learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
     )
     assert not eager.tick("learning").run_requests
-    history = eager.registry.history("reward_model")
+    history = eager.registry.list_versions("reward_model")
     assert len(history) == 2
     assert history[1].parent == history[0].label  # warm start from the champion
 

@@ -59,7 +59,8 @@ def collect_in_processes(project: Any, day: str) -> set[str]:
         def look() -> None:
             while not stopped.wait(0.2):
                 beat.update(
-                    row.job for row in project.store.heartbeats.stale(utc_now() + timedelta(days=1))
+                    row.job
+                    for row in project.store.heartbeats.find_stale(utc_now() + timedelta(days=1))
                 )
 
         looking = threading.Thread(target=look)

@@ -33,7 +33,7 @@ def test_a_day_of_a_project_on_one_server(
     assert project.store.votes.count() > 0
     assert project.store.audit.verify() > 0
     assert project.instance.get_runs_count() == 3
-    assert len(project.registry.runs(50)) >= 3
+    assert len(project.registry.latest_runs(50)) >= 3
     assert "postgresql" in project.store.database.where
     assert [str(path) for path in home.rglob("*.db")] == []
     # What Dagster's UI shows of its own configuration.

@@ -20,7 +20,7 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
-from sensors.parked import FIRST_WAIT, RANGE_TAGS, parked_sensor
+from sensors.paused_runs import FIRST_WAIT, RANGE_TAGS, paused_runs_sensor
 from sensors.runs import RUN_KEY_TAG
 from tests.providers.asking import prompts_of
 
@@ -129,7 +129,7 @@ def tick(
 ) -> dg.SensorResult:
     from definitions import defs
 
-    sensor = parked_sensor(Settings(), dg.DefaultSensorStatus.RUNNING, first_wait=first_wait)
+    sensor = paused_runs_sensor(Settings(), dg.DefaultSensorStatus.RUNNING, first_wait=first_wait)
     with dg.build_sensor_context(
         instance=instance, resources={"store": store}, repository_def=defs.get_repository_def()
     ) as context:
@@ -149,14 +149,14 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
         [failure] = [event for event in first.all_events if event.is_step_failure]
         shown = failure.step_failure_data.error.to_string()
         assert "8 of 10 completions wait until" in shown
-        [run] = store.generation.parked()
+        [run] = store.generation.paused_runs()
         assert run.origin == first.run_id
         waiting = tick(store, instance)
         assert waiting.run_requests == []
         assert "1 runs are parked" in (waiting.skip_message or "")
 
         # two hours later
-        store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
         [again] = tick(store, instance).run_requests or []
         assert (again.job_name, again.partition_key, again.run_config) == (
             collection.name,
@@ -172,7 +172,7 @@ def test_what_was_parked_is_asked_for_again_when_its_time_is_over_and_calls_for_
         second = collect(stub, dict(again.run_config))
         assert second.success
         assert stub.n_calls == 2 + 1 + 8
-    assert store.generation.parked() == []
+    assert store.generation.paused_runs() == []
     assert tick(store, instance).run_requests == []
 
 
@@ -184,8 +184,8 @@ def parked_run(
 ) -> str:
     """A run that waited for its provider and may go on; its number in the ledger."""
     assert not collect(stub, CONFIG).success
-    [run] = store.generation.parked()
-    store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+    [run] = store.generation.paused_runs()
+    store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
     return run.run_id
 
 
@@ -226,7 +226,7 @@ def test_completions_made_anew_under_another_configuration_are_not_overwritten(
             stub, {"ops": {"completions": {"config": {"k": 3, "concurrency": 1}}}}
         ).success
     assert tick(store, instance).run_requests == []
-    assert store.generation.parked() == [], "nor is it told of as waiting"
+    assert store.generation.paused_runs() == [], "nor is it told of as waiting"
 
 
 def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
@@ -242,14 +242,14 @@ def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody
     first, second, third, last = "2026-01-02", "2026-01-03", "2026-01-04", "2026-01-05"
     with StubProvider(faults=[None, LONG]) as stub:
         assert not collect(stub, CONFIG, first, last).success
-        [run] = store.generation.parked()
-        store.generation.park(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+        [run] = store.generation.paused_runs()
+        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
         assert spans(tick(store, instance).run_requests or []) == [(first, last)]
 
         assert collect(stub, CONFIG, second, second).success  # somebody made one of its days anew
         asked = tick(store, instance).run_requests or []
         assert spans(asked) == [(first, first), (third, last)]
-        assert [run.run_id for run in store.generation.parked()] == [run.run_id], (
+        assert [run.run_id for run in store.generation.paused_runs()] == [run.run_id], (
             "its other days still wait"
         )
 
@@ -260,24 +260,24 @@ def test_of_a_range_the_days_that_nobody_made_since_are_asked_for_until_somebody
         assert not collect(stub, dict(asked[1].run_config), third, last, asked[1].run_key).success
         n_calls = stub.n_calls
         assert tick(store, instance).run_requests == []
-        [waiting] = store.generation.parked()
+        [waiting] = store.generation.paused_runs()
         assert waiting.run_id != run.run_id, (
             "asked for twice it would be called for before its time"
         )
         assert stub.n_calls == n_calls
-        store.generation.park(
+        store.generation.pause(
             waiting.run_id, utc_now() - timedelta(seconds=1), waiting.parked_why or ""
         )
         [again] = tick(store, instance).run_requests or []
         assert spans([again]) == [(third, last)]
         assert collect(stub, dict(again.run_config), third, last, again.run_key).success
     assert tick(store, instance).run_requests == []
-    assert store.generation.parked() == []
+    assert store.generation.paused_runs() == []
 
 
 def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(
     store: Store, instance: dg.DagsterInstance
 ) -> None:
     store.generation.start("run-1", [], asset="rlhf generate", record="{}")
-    store.generation.park("run-1", utc_now() - timedelta(seconds=1), "it is full")
+    store.generation.pause("run-1", utc_now() - timedelta(seconds=1), "it is full")
     assert tick(store, instance).run_requests == []

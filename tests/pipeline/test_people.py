@@ -60,13 +60,13 @@ def of_day(project: Any) -> Any:
 
 def by_kind(project: Any, kind: str) -> set[str]:
     """Comparisons of the fourth day that this kind of annotator voted on."""
-    votes = project.store.votes.on(of_day(project)["comparison_id"].tolist())
+    votes = project.store.votes.for_comparisons(of_day(project)["comparison_id"].tolist())
     return set(votes.loc[votes["annotator_kind"] == kind, "comparison_id"])
 
 
 def test_people_get_exactly_their_share_least_confident_first(project: Any) -> None:
     made = of_day(project)
-    predicted = project.store.predictions.of(made["comparison_id"].tolist()).set_index(
+    predicted = project.store.predictions.for_comparisons(made["comparison_id"].tolist()).set_index(
         "comparison_id"
     )["p_calibrated"]
     confidence = predicted.where(predicted >= 0.5, 1 - predicted)
@@ -86,7 +86,7 @@ def test_nobody_repeats_in_the_pipeline_what_the_server_repeats_by_itself(projec
 
 
 def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
-    before = (project.store.assignments.work_left(), project.store.votes.count())
+    before = (project.store.assignments.remaining_work(), project.store.votes.count())
     project.collect(
         project.day(3),
         comparisons={
@@ -95,7 +95,7 @@ def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
             "confidence_threshold": THRESHOLD,
         },
     )
-    assert (project.store.assignments.work_left(), project.store.votes.count()) == before
+    assert (project.store.assignments.remaining_work(), project.store.votes.count()) == before
 
 
 def test_only_votes_of_people_teach_and_are_set_beside_predictions(project: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: A
     """A machine votes at the moment of its prediction: on the day of the collection, which is
     today.
     """
-    (day,) = set(project.store.votes.on(sorted(by_kind(project, "machine")))["day"])
+    (day,) = set(project.store.votes.for_comparisons(sorted(by_kind(project, "machine")))["day"])
     project.run("feedback", day)
     votes, pairs, log = (
         project.files.read_frame(stage, day)

@@ -95,7 +95,7 @@ def test_prompts_are_written_by_the_completion_backend_where_that_is_asked_for(
     project, day = branch(small, completion_backend="template"), small.day(3)
     project.store.migrate()  # as `rlhf init` does: what is written stands in its ledger
     result = made(project, day, n=6, source="freeform", written=True)
-    assert {(run.asset, *run.states) for run in project.store.generation.runs()} == {
+    assert {(run.asset, *run.states) for run in project.store.generation.list_runs()} == {
         ("prompts", "succeeded")
     }
     assert result.asset_materializations_for_node("prompts")[0].metadata["n_not_written"].value == 0

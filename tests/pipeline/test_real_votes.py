@@ -59,4 +59,4 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     known = [moment for moment in dated if not pd.isna(moment)]
     assert known == sorted(known)
     assert [not pd.isna(moment) for moment in dated] == [True] * 61_427 + [False] * 1_584
-    assert HomeFacts.of(home).start_day == date(2016, 1, 31)
+    assert HomeFacts.load(home).start_day == date(2016, 1, 31)

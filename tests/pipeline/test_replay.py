@@ -14,14 +14,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from demo.in_process import InProcess
-from replay.day_line import day_line, decision_lines
-from replay.drive import Drive, ReplayStopped
+from demo.in_process import InProcessRunner
+from replay.day_line import format_day, format_decisions
+from replay.driver import ReplayDriver, ReplayStopped
 from replay.timeline import write_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.votes import judged_ids, last_words, latest_pairs
-from sensors.replay import LEFT_OUT_TAG, Replay, Waiting, end_of, outside
+from rlhf_pipeline.votes import judged_comparison_ids, latest_pairs, latest_votes
+from sensors.replay import LEFT_OUT_TAG, Replay, ReplayWait, describe_unpredicted, end_of_day
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
 
@@ -34,7 +34,7 @@ class Killed(BaseException):
     """The end of the process at this point, as far as files and databases can tell."""
 
 
-class FragileRunner(InProcess):
+class FragileRunner(InProcessRunner):
     """Runs that may be killed before or after the n-th of them, or see one fail."""
 
     killed_before = killed_after = failing = 0
@@ -51,7 +51,7 @@ class FragileRunner(InProcess):
             raise Killed
 
 
-def drive_of(project: Any, **moments: int) -> Drive:
+def drive_of(project: Any, **moments: int) -> ReplayDriver:
     runner = FragileRunner(
         project.settings, project.defs, project.instance, project.store, lambda stage: None
     )
@@ -61,12 +61,12 @@ def drive_of(project: Any, **moments: int) -> Drive:
     def no_pause(seconds: float) -> None:
         raise AssertionError("waits for another process")
 
-    return Drive(runner, lambda reason: None, no_pause)
+    return ReplayDriver(runner, lambda reason: None, no_pause)
 
 
 def replay(project: Any, **moments: int) -> list[str]:
     """The days that one call of `rlhf replay` lives through."""
-    return list(drive_of(project, **moments).days())
+    return list(drive_of(project, **moments).run_days())
 
 
 def small_import(project: Any, n_days: int, *, n: int = 12, first: int = 0) -> None:
@@ -95,14 +95,14 @@ def made(project: Any) -> dict[str, Any]:
     """What is left of a replay, without what differs from run to run."""
     store, files = project.store, project.files
     return {
-        "waiting": store.replays.pending(),
+        "waiting": store.replays.pending_days(),
         "days": {stage: files.days(stage) for stage in FEEDBACK},
         "rows": {
             stage: [len(files.read_frame(stage, day)) for day in files.days(stage)]
             for stage in FEEDBACK
         },
         "predictions": store.predictions.count(),
-        "models": [v.data_seq for v in project.registry.history("reward_model")],
+        "models": [v.data_seq for v in project.registry.list_versions("reward_model")],
         "decisions": [(d.action, d.state, d.decided_at) for d in store.decisions.all()],
     }
 
@@ -151,11 +151,11 @@ def test_every_day_is_reported_once_and_in_order(history: Any) -> None:
 
 
 def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: Any) -> None:
-    data_seq = {v.label: v.data_seq for v in history.registry.history("reward_model")}
+    data_seq = {v.label: v.data_seq for v in history.registry.list_versions("reward_model")}
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
     assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
     first_vote = (
-        history.store.votes.on(predictions["comparison_id"].tolist())
+        history.store.votes.for_comparisons(predictions["comparison_id"].tolist())
         .groupby("comparison_id")["seq"]
         .min()
     )
@@ -166,7 +166,7 @@ def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: 
 
 
 def test_no_model_has_learnt_from_a_vote_after_its_day(history: Any) -> None:
-    learnt = [v.data_seq for v in history.registry.history("reward_model")]
+    learnt = [v.data_seq for v in history.registry.list_versions("reward_model")]
     ends = [seqs(history, d) for d in range(4)]
     assert learnt[0] == ends[0]
     assert learnt[1] <= ends[2]
@@ -182,7 +182,7 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
     project = branch(history)
     all_pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
     assert all_pairs["max_seq"].max() > seqs(project, 0)
-    first = project.registry.history("reward_model")[0]
+    first = project.registry.list_versions("reward_model")[0]
     limit = {"up_to_seq": seqs(project, 0)}
     project.run(
         "learning",
@@ -193,18 +193,18 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
             }
         },
     )
-    again = project.registry.history("reward_model")[-1]
+    again = project.registry.list_versions("reward_model")[-1]
     assert again.version > first.version
     assert (again.data_hash, again.data_seq) == (first.data_hash, first.data_seq)
     pairs = latest_pairs(all_pairs, up_to_seq=limit["up_to_seq"])
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
-    known = last_words(
+    known = latest_votes(
         project.files.read_days("votes", project.files.days("votes")), up_to_seq=limit["up_to_seq"]
     )
     labels, shown = (
         project.files.read_frame("annotator_model"),
-        project.store.comparisons.with_ids(judged_ids(known)),
+        project.store.comparisons.with_ids(judged_comparison_ids(known)),
     )
     assert labels["max_seq"].max() <= limit["up_to_seq"]
     asked = known["comparison_id"].isin(shown.loc[shown["split"] != "test", "comparison_id"])
@@ -221,7 +221,7 @@ def test_a_change_of_taste_is_found_on_its_day_and_answered_by_a_refit_alone(his
     assert verdicts[1] != "drift"
     assert verdicts[2] == "drift"
     fired = next(d for d in history.store.decisions.all() if d.action == "fire")
-    assert fired.decided_at == end_of(history.day(2))
+    assert fired.decided_at == end_of_day(history.day(2))
     assert fired.state == "succeeded"
     assert seqs(history, 1) - 20 < fired.change_seq < seqs(history, 2)
     refit = history.instance.get_run_by_id(fired.run_id)
@@ -248,24 +248,26 @@ def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: An
 
 
 def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any) -> None:
-    undated = history.store.votes.on([f"undated-{i:04}" for i in range(6)])
+    undated = history.store.votes.for_comparisons([f"undated-{i:04}" for i in range(6)])
     assert undated["voted_at"].isna().all()
     replayed = history.files.read_days("votes", history.files.days("votes"))
     assert not set(undated["vote_id"]) & set(replayed["vote_id"])
-    assert history.store.predictions.of(undated["comparison_id"].tolist()).empty
+    assert history.store.predictions.for_comparisons(undated["comparison_id"].tolist()).empty
 
 
 def test_a_day_is_told_in_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
     first, turned = (
-        day_line(history.settings, history.day(0), 1.0),
-        day_line(history.settings, history.day(2), 2.5),
+        format_day(history.settings, history.day(0), 1.0),
+        format_day(history.settings, history.day(2), 2.5),
     )
     assert first.split()[:4] == [history.day(0), "240", "-", "0"]
     assert "drift" in turned
     judged = history.files.read_frame("reflection_log", history.day(2)).dropna(subset=["is_error"])
     assert f"{1 - judged['is_error'].astype(float).mean():.2f} [" in turned
-    assert any("fire (succeeded)" in line for line in decision_lines(history.store, history.day(2)))
-    assert list(decision_lines(history.store, history.day(0))) == []
+    assert any(
+        "fire (succeeded)" in line for line in format_decisions(history.store, history.day(2))
+    )
+    assert list(format_decisions(history.store, history.day(0))) == []
 
 
 def test_all_replayed_days_are_one_picture(history: Any, branch: Callable[..., Any]) -> None:
@@ -280,7 +282,7 @@ def test_what_is_asked_for_again_is_found_done(history: Any, branch: Callable[..
     project = branch(history)
     project.instance = history.instance  # a branch has no runs of its own
     before, runs = made(project), len(history.instance.get_runs())
-    project.store.replays.ask([project.day(d) for d in range(4)])
+    project.store.replays.request([project.day(d) for d in range(4)])
     assert replay(project) == [project.day(d) for d in range(4)]
     assert made(project) == before
     assert len(history.instance.get_runs()) == runs
@@ -291,7 +293,7 @@ def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(
 ) -> None:
     project = branch(history, refit_after_pairs=NEVER)
     before = project.store.predictions.for_days([project.day(d) for d in range(4)])
-    project.store.replays.ask([project.day(2)])
+    project.store.replays.request([project.day(2)])
     assert replay(project) == [project.day(2)]
     after = project.store.predictions.for_days([project.day(d) for d in range(4)])
     assert after.equals(before)
@@ -312,7 +314,7 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
     ]
     imported.import_votes(project.store, late)
     drive = drive_of(project)
-    assert list(drive.days()) == [day]
+    assert list(drive.run_days()) == [day]
     after = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
     assert len(after[1]) == len(before[1]) + 60
     assert all(after[d].equals(before[d]) for d in (0, 2, 3))
@@ -329,7 +331,7 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
         f"10 comparisons of {day} were imported after later days were learnt; they stay "
         "outside the drift streams"
     )
-    assert list(outside(drive.left_out)) == [said]
+    assert list(describe_unpredicted(drive.left_out)) == [said]
     made = next(run for run in drive.runner.history if run.stage == "reflection_log")
     assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
 
@@ -350,11 +352,11 @@ def test_the_sensor_says_which_comparisons_came_too_late_for_their_day(
 
 
 def test_of_several_days_one_sentence_says_how_many_came_too_late() -> None:
-    assert list(outside({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
+    assert list(describe_unpredicted({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
         "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; "
         "they stay outside the drift streams"
     ]
-    assert list(outside({"2016-02-03": 0})) == []
+    assert list(describe_unpredicted({"2016-02-03": 0})) == []
 
 
 def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(
@@ -372,9 +374,9 @@ def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(
             cast += imported.votes(frame, project.day(d), seed=d)
         imported.import_votes(project.store, cast)
     drive = drive_of(project)
-    assert len(list(drive.days())) == 2
+    assert len(list(drive.run_days())) == 2
     assert drive.left_out == {}
-    data_seq = {v.label: v.data_seq for v in project.registry.history("reward_model")}
+    data_seq = {v.label: v.data_seq for v in project.registry.list_versions("reward_model")}
     assert data_seq
     predictions = project.store.predictions.for_days([project.day(d) for d in range(2)])
     votes = project.store.votes.snapshot([project.day(d) for d in range(2)])
@@ -404,7 +406,7 @@ def test_a_killed_replay_goes_on_where_it_stood_and_doubles_nothing(
     small_import(project, 2)
     with pytest.raises(Killed):
         replay(project, **moment)
-    pending = project.store.replays.pending()
+    pending = project.store.replays.pending_days()
     assert pending
     expire_leases(project)
     assert replay(project) == pending
@@ -414,7 +416,7 @@ def test_a_killed_replay_goes_on_where_it_stood_and_doubles_nothing(
 
 def expire_leases(project: Any) -> None:
     """As if the minute were over."""
-    for day in project.store.replays.pending():
+    for day in project.store.replays.pending_days():
         project.store.replays.lease(day, "another step", now=datetime.now(UTC), lease=timedelta(0))
 
 
@@ -457,7 +459,7 @@ def test_a_failed_feedback_stops_the_replay_naming_day_and_cause_and_the_next_ca
         PipelineError, match=rf"feedback of {project.day(1)} failed: .*`rlhf replay` to go on"
     ):
         replay(project, failing=2)
-    assert project.store.replays.pending() == [project.day(1)]
+    assert project.store.replays.pending_days() == [project.day(1)]
     assert project.files.days("drift_report") == [project.day(0)]
     assert replay(project) == [project.day(1)]
     assert made(project) == unbroken
@@ -492,7 +494,7 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     request = project.tick("replay").run_requests[0]
     assert "is being started by another process" in project.tick("replay").skip_message
     waiting = Replay(project.settings, project.instance, project.store, max_attempts=None).advance()
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, ReplayWait)
     assert not waiting.is_stuck
     tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
     run = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
@@ -522,7 +524,7 @@ def test_other_sensors_wait_for_the_replay_and_ask_for_none_of_its_days_afterwar
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=10, quiet_minutes=0)
     small_import(project, 2)
-    project.store.replays.done(project.day(0))
+    project.store.replays.mark_done(project.day(0))
     data = project.tick("votes")
     # nobody replays it: it is like any other day
     assert [r.partition_key for r in data.run_requests] == [project.day(0)]
@@ -598,7 +600,7 @@ def test_days_of_a_killed_import_wait_also_after_another_file_came_in(
     frame = imported.comparisons(12, name="d1")
     imported.publish(store, frame)
     whole = imported.votes(frame, project.day(1))
-    store.imports.casting(store.imports.start("votes", "killed.csv", killed), [project.day(1)])
+    store.imports.mark_casting(store.imports.start("votes", "killed.csv", killed), [project.day(1)])
     imported.import_votes(store, whole[:5])
     other = store.imports.start("votes", "other.csv", {"sha256": "cd"})
     small_import(project, 1)
@@ -613,7 +615,7 @@ def test_days_of_a_killed_import_wait_also_after_another_file_came_in(
     assert "`rlhf replay --unfinished`" in project.tick("replay").skip_message
     # what is before the killed import's days does not wait
     assert project.files.days("votes") == [project.day(0)]
-    assert store.replays.pending() == [project.day(1), project.day(2)]
+    assert store.replays.pending_days() == [project.day(1), project.day(2)]
     again = store.imports.start("votes", "killed.csv", killed)
     store.votes.cast_many(whole)
     store.imports.finish(again, {})
@@ -626,14 +628,14 @@ def test_days_of_a_failed_import_are_replayed_as_they_are_where_somebody_says_so
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     failed = project.store.imports.start("votes", "votes.csv", {"sha256": "ab"})
-    project.store.imports.casting(failed, [project.day(0)])
+    project.store.imports.mark_casting(failed, [project.day(0)])
     small_import(project, 1)
     project.store.imports.fail(failed, {"error": "StoreError: the disk is full"})
     assert (
         "failed before its end (StoreError: the disk is full)"
         in project.tick("replay").skip_message
     )
-    project.store.imports.take_as_is()
+    project.store.imports.accept_unfinished()
     assert replay(project) == [project.day(0)]
 
 

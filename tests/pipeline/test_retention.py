@@ -201,7 +201,7 @@ def test_version_that_is_promoted_meanwhile_keeps_its_files(full: Home) -> None:
     champion = full.registry.get("policy", "champion")
     assert champion is not None
     assert champion.version == 1
-    assert (full.registry.folder(champion, full.settings.home) / "weights").read_text() == "1"
+    assert (full.registry.fetch_folder(champion, full.settings.home) / "weights").read_text() == "1"
 
 
 def test_dry_run_deletes_nothing_and_lists_what_the_run_deletes(full: Home) -> None:
@@ -214,7 +214,7 @@ def test_dry_run_deletes_nothing_and_lists_what_the_run_deletes(full: Home) -> N
     assert full.instance.get_runs_count() == 1
     gone = {path.name for path in before - files(full.settings.home)}
     assert gone == {"x.out", "drift_2026-01-01.html", "old.emb", "old.cut", "weights"}
-    assert full.registry.removed("policy").keys() == {1, 2}
+    assert full.registry.removal_times("policy").keys() == {1, 2}
 
 
 def test_second_run_finds_nothing_more(full: Home) -> None:
@@ -225,7 +225,7 @@ def test_second_run_finds_nothing_more(full: Home) -> None:
 def test_deleted_report_is_no_longer_a_recorded_file(home: Home) -> None:
     """Else `storage check` would call it missing."""
     reports = Artefacts(home.settings.frames, home.store.file_hashes)
-    path = reports.report("2026-01-01")
+    path = reports.report_path("2026-01-01")
     reports.write({path: b"page"})
     os.utime(path, (0, 0))
     assert [file.path for file in home.store.file_hashes.all()] == [reports.name(path)]
@@ -304,11 +304,11 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
     for number in (1, 2, 4, 6):
         found = home.registry.get("policy", number)
         assert found is not None
-        assert home.registry.folder(found, home.settings.cache).is_dir()
+        assert home.registry.fetch_folder(found, home.settings.cache).is_dir()
     removed = home.registry.get("policy", 3)
     assert removed is not None
     with pytest.raises(ModelNotFound, match=r"demo\.policy@3 were removed"):
-        home.registry.folder(removed, home.settings.cache)
+        home.registry.fetch_folder(removed, home.settings.cache)
 
 
 def test_version_promoted_while_others_are_removed_keeps_its_files(home: Home) -> None:
@@ -323,7 +323,7 @@ def test_version_promoted_while_others_are_removed_keeps_its_files(home: Home) -
     assert [item.name for item in removed if item.kind == "model files"] == ["demo.policy@1"]
     champion = home.registry.get("policy", "champion")
     assert champion is not None
-    assert home.registry.folder(champion, home.settings.cache).is_dir()
+    assert home.registry.fetch_folder(champion, home.settings.cache).is_dir()
 
 
 def test_completions_unused_for_long_go(home: Home) -> None:
@@ -350,9 +350,9 @@ def test_command_lists_and_deletes_by_its_settings(
     assert listed.exit_code == 0, listed.output
     assert "would be deleted" in listed.output
     assert "demo.policy@2" in listed.output
-    assert full.registry.removed("policy") == {}
+    assert full.registry.removal_times("policy") == {}
     deleted = CliRunner().invoke(app, ["storage", "retain"])
     assert deleted.exit_code == 0, deleted.output
-    assert full.registry.removed("policy").keys() == {1, 2}
+    assert full.registry.removal_times("policy").keys() == {1, 2}
     shown = CliRunner().invoke(app, ["models", "list"], env={"COLUMNS": "200"})
     assert f"removed {datetime.now(UTC):%Y-%m-%d}" in shown.output

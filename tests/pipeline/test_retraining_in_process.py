@@ -16,7 +16,7 @@ from rlhf_pipeline.champions import Question
 from rlhf_pipeline.errors import ModelHashMismatch
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.policy import load_policy
-from rlhf_pipeline.protocols import silent
+from rlhf_pipeline.protocols import ignore_progress
 from rlhf_pipeline.records import (
     CalibrationReport,
     DriftEvent,
@@ -25,7 +25,7 @@ from rlhf_pipeline.records import (
     ModelVersion,
     folder_hash,
 )
-from rlhf_pipeline.registry import is_accuracy, openings
+from rlhf_pipeline.registry import is_accuracy, list_openings
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.reward_model import EmbeddingRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
@@ -289,7 +289,7 @@ def test_an_evaluation_of_other_models_promotes_nobody(
 
 
 def test_mlflow_runs_and_materialisations_link_to_each_other(retrained: Any) -> None:
-    runs = {run.run_id: run for run in retrained.registry.runs(limit=200)}
+    runs = {run.run_id: run for run in retrained.registry.latest_runs(limit=200)}
     for stage in STAGES:
         event = retrained.instance.get_latest_materialization_event(dg.AssetKey(stage))
         url = event.asset_materialization.metadata["mlflow_run"].value
@@ -327,8 +327,8 @@ def test_a_picture_is_shown_where_it_says_more(retrained: Any) -> None:
 
 
 def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
-    found = openings(retrained.registry)
-    models = [model.label for model in retrained.registry.history("reward_model")]
+    found = list_openings(retrained.registry)
+    models = [model.label for model in retrained.registry.list_versions("reward_model")]
     for purpose in ("calibration report", "Evidently's calibration report"):
         assert sorted(set(found.loc[found["purpose"] == purpose, "model"])) == models
     assert (found["n_pairs"] > 0).all()
@@ -337,7 +337,7 @@ def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
 def test_an_accuracy_in_mlflow_has_its_ceiling_beside_it(retrained: Any) -> None:
     named = [
         run.metrics
-        for run in retrained.registry.runs(200)
+        for run in retrained.registry.latest_runs(200)
         if any(is_accuracy(name) for name in run.metrics)
     ]
     assert named
@@ -356,7 +356,7 @@ def test_the_same_retraining_again_makes_no_second_candidate(
     # else its parent is another one, and so is the candidate
     if project.registry.get("policy", "champion").version == 1:
         assert project.files.read_record("candidate_model", ModelVersion) == before
-        assert len(project.registry.history("policy")) == 2
+        assert len(project.registry.list_versions("policy")) == 2
 
 
 def metadata(project: Any, stage: str) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def test_another_encoder_is_learnt_with_anew_and_the_new_model_serves(
     assert f"{old} cannot be loaded" in metadata(project, "calibration")["headline"].value
     assert project.judge == project.files.read_record("reward_model", ModelVersion).label != old
     assert project.files.read_record("reward_model", ModelVersion).parent is None
-    assert project.champions.judge().lost is None
+    assert project.champions.judge().load_error is None
     project.materialise(["reward_model"])  # now there is one to start from
     assert project.files.read_record("reward_model", ModelVersion).parent == project.judge
 
@@ -442,7 +442,7 @@ def test_a_killed_fine_tuning_goes_on_and_ends_with_the_same_weights(
 
 
 def _reward_model_folder(project: Any) -> Path:
-    folder: Path = project.registry.folder(
+    folder: Path = project.registry.fetch_folder(
         project.files.read_record("reward_model", ModelVersion), project.champions.cache
     )
     return folder
@@ -459,7 +459,7 @@ def test_a_champion_calibrated_again_stays_champion_and_keeps_the_better_calibra
 
     def scored(self: Any, prompts: Any, completions: Any, *, progress: Any = None) -> Any:
         asked.append(progress)
-        return score(self, prompts, completions, progress=progress or silent)
+        return score(self, prompts, completions, progress=progress or ignore_progress)
 
     monkeypatch.setattr(EmbeddingRewardModel, "score", scored)
     project = branch(grown, overrides={"progress": lambda stage: told})
@@ -494,7 +494,7 @@ def test_an_error_rate_stands_beside_the_least_that_can_be_reached(grown: Any) -
     shown = metadata(grown, "reflection_log")
     rate, ceiling = shown["error_rate"].value, shown["noise_ceiling"].value
     assert f"error rate {rate:.3f}, at best {1 - ceiling:.3f} [" in shown["headline"].value
-    logged = [run for run in grown.registry.runs(200) if "error_rate" in run.metrics]
+    logged = [run for run in grown.registry.latest_runs(200) if "error_rate" in run.metrics]
     assert logged
     assert all(run.metrics["noise_ceiling"] == pytest.approx(ceiling) for run in logged[:1])
 

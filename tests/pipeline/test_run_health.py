@@ -14,12 +14,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from resources.orphans import end_with_run, in_step_process
+from resources.orphans import end_with_run, is_step_process
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.heartbeats import beats_here
+from rlhf_pipeline.store.heartbeats import is_beating_here
 from sensors.retraining import retraining_sensor, run_key
 from sensors.run_health import START_SECONDS, run_health_sensor
 from tests.processes.daemon_home import eventually
@@ -215,11 +215,11 @@ def test_what_was_killed_three_times_is_given_up(world: World) -> None:
 
 
 def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
-    with world.store.heartbeats.beating("run", job="feedback", seconds=0.01):
-        with world.store.heartbeats.beating("run", job="feedback", seconds=0.01):
-            assert beats_here("run")
-        assert beats_here("run"), "the inner block ends nothing"
-    assert not beats_here("run")
+    with world.store.heartbeats.keep_beating("run", job="feedback", seconds=0.01):
+        with world.store.heartbeats.keep_beating("run", job="feedback", seconds=0.01):
+            assert is_beating_here("run")
+        assert is_beating_here("run"), "the inner block ends nothing"
+    assert not is_beating_here("run")
     assert world.store.heartbeats.get("run") is None
 
 
@@ -227,7 +227,7 @@ def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_doe
     world: World,
 ) -> None:
     def work(run_id: str, error: BaseException) -> None:
-        with world.store.heartbeats.beating(run_id, job="feedback", seconds=5):
+        with world.store.heartbeats.keep_beating(run_id, job="feedback", seconds=5):
             eventually(lambda: world.store.heartbeats.get(run_id), seconds=5, what="a beat")
             raise error
 
@@ -240,7 +240,7 @@ def test_a_run_that_was_interrupted_leaves_its_heartbeat_and_one_that_failed_doe
 
 
 def test_this_process_is_no_step_of_another_and_is_not_watched() -> None:
-    assert not in_step_process("run")
+    assert not is_step_process("run")
     end_with_run("run")
 
 

@@ -26,12 +26,12 @@ from dagster._daemon.types import DaemonHeartbeat
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app, dagster_side, storage
+from rlhf_pipeline.cli import app, dagster_process, storage
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.records import NewVote, utc_now
-from rlhf_pipeline.store import Store, copying
+from rlhf_pipeline.store import Store, database_copy
 from storage.__main__ import main as dagster_task
 from tests.postgres import PostgresServer
 
@@ -61,7 +61,7 @@ def used(make_project: Callable, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def home(used: Path, tmp_path: Path) -> Path:
     """A copy of the used home."""
     shutil.copytree(used, tmp_path / "home", ignore=shutil.ignore_patterns("cache"))
-    copying.relocate(
+    database_copy.relocate(
         f"sqlite:///{tmp_path / 'home' / 'mlflow' / 'mlflow.db'}",
         f"{used.as_uri()}/",
         f"{(tmp_path / 'home').as_uri()}/",
@@ -95,8 +95,8 @@ def dagster_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
                 logging.disable(logging.NOTSET)
         return [json.loads(line) for line in output.getvalue().splitlines()]
 
-    monkeypatch.setattr(storage, "ask_dagster", ask)
-    monkeypatch.setattr(dagster_side, "ask_dagster", ask)
+    monkeypatch.setattr(storage, "run_dagster_task", ask)
+    monkeypatch.setattr(dagster_process, "run_dagster_task", ask)
 
 
 def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
@@ -109,7 +109,7 @@ def rlhf(home: Path, *arguments: str, **environ: str) -> Result:
 
 
 def facts_of(home: Path) -> HomeFacts:
-    facts = HomeFacts.of(home)
+    facts = HomeFacts.load(home)
     assert facts is not None
     return facts
 
@@ -158,7 +158,7 @@ def numbers(home: Path) -> dict[str, object]:
                 "models": [
                     m.name + str(m.version) for m in Workspace(settings).registry.list_models()
                 ],
-                "tracked": len(Workspace(settings).registry.runs(100)),
+                "tracked": len(Workspace(settings).registry.latest_runs(100)),
             }
 
 
@@ -218,7 +218,7 @@ def test_a_backup_is_put_back_elsewhere_with_equal_numbers(home: Path, tmp_path:
 
 
 def test_a_backup_is_taken_while_votes_are_cast(home: Path, tmp_path: Path) -> None:
-    with Workspace(settings_of(home)).store as store, store.database.writing():
+    with Workspace(settings_of(home)).store as store, store.database.write_transaction():
         assert rlhf(home, "storage", "backup", str(tmp_path / "backup")).exit_code == 0
 
 
@@ -433,7 +433,10 @@ def killed_half_way(home: Path, url: str, store_url: str) -> None:
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while not (copying.has_tables(store_url) and copying.n_rows(store_url, {"votes"}).get("votes")):
+    while not (
+        database_copy.has_tables(store_url)
+        and database_copy.n_rows(store_url, {"votes"}).get("votes")
+    ):
         assert moving.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -444,13 +447,13 @@ def killed_half_way(home: Path, url: str, store_url: str) -> None:
 def _assert_planner_knows_counts(postgres: PostgresServer, prefix: str) -> None:
     for kind, table in {"store": "votes", "dagster": "event_logs", "mlflow": "runs"}.items():
         url = postgres.database_url(f"{prefix}_{kind}")
-        engine = copying.engine_of(url)
+        engine = database_copy.engine_of(url)
         with engine.connect() as connection:
             counted = connection.execute(
                 text("SELECT reltuples FROM pg_class WHERE relname = :name"), {"name": table}
             ).scalar_one()
         engine.dispose()
-        assert counted == copying.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
+        assert counted == database_copy.n_rows(url, {table})[table] > 0, f"{kind}.{table}"
 
 
 def test_one_command_moves_a_home_to_postgres_with_equal_numbers(

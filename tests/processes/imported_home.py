@@ -105,8 +105,8 @@ def assert_replayed_once(project: Any, files: ImportFiles, *, killed: Sequence[s
     to do or predicted after the fact.
     """
     store, days = project.store, list(files.days)
-    assert (store.replays.pending(), store.replays.finished()) == ([], days)
-    assert [*store.decisions.pending(), *store.decisions.submitted()] == []
+    assert (store.replays.pending_days(), store.replays.finished_days()) == ([], days)
+    assert [*store.decisions.pending_fires(), *store.decisions.submitted_fires()] == []
     assert store.votes.count() == store.votes.max_seq() == len(days) * files.n_votes
     assert store.audit.verify() > store.votes.count()
     for stage in FEEDBACK:
@@ -138,13 +138,14 @@ def _assert_prequential(project: Any, files: ImportFiles) -> None:
     that morning.
     """
     learnt = {
-        version.label: version.data_seq for version in project.registry.history("reward_model")
+        version.label: version.data_seq
+        for version in project.registry.list_versions("reward_model")
     }
     assert project.store.predictions.for_days(files.days[:1]).empty
     for day in files.days[1:]:
         predictions = project.store.predictions.for_days([day])
         assert len(predictions) == predictions["comparison_id"].nunique() == files.n_pairs
-        votes = project.store.votes.on(predictions["comparison_id"].tolist())
+        votes = project.store.votes.for_comparisons(predictions["comparison_id"].tolist())
         first_vote = votes.groupby("comparison_id")["seq"].min()
         assert (
             predictions["reward_model"].map(learnt) < predictions["comparison_id"].map(first_vote)

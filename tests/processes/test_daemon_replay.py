@@ -61,7 +61,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     store.close()
     project = Project(settings, dg.DagsterInstance.from_config(str(home / "dagster")))
     assert project.instance.get_runs() == []
-    assert project.store.replays.pending() == list(DAYS)
+    assert project.store.replays.pending_days() == list(DAYS)
     with daemons(project.environ, folder) as (first,):
         eventually(
             project.store.predictions.count,
@@ -77,12 +77,14 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     at_the_kill = {
         "status": project.instance.get_run_by_id(killed.run_id).status,
         "steps": steps(project),
-        "pending": project.store.replays.pending(),
+        "pending": project.store.replays.pending_days(),
         "reported": project.files.days("drift_report"),
     }
     with daemons(project.environ, folder) as (second,):
         eventually(
-            lambda: not project.store.replays.pending(), seconds=900, what="the end of the replay"
+            lambda: not project.store.replays.pending_days(),
+            seconds=900,
+            what="the end of the replay",
         )
         again = [ticked_again(project.instance, sensor, 2) for sensor in SENSORS]
         eventually(

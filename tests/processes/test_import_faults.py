@@ -19,9 +19,9 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.cli.imports import opened, take_votes
-from rlhf_pipeline.datasets.cells import Clock
-from rlhf_pipeline.datasets.mapping import Mapping
+from rlhf_pipeline.cli.imports import import_votes, open_import
+from rlhf_pipeline.datasets.cells import MomentParser
+from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ArtefactError, DatasetError, StoreError
 from rlhf_pipeline.store import Store
 
@@ -327,9 +327,11 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
             raise Ended
 
     def ended_import():
-        with opened("votes", path, None, Mapping(), None) as intake:
+        with open_import("votes", path, None, ColumnMapping(), None) as intake:
             intake.progress = ends_after_the_first_thousand
-            take_votes(intake, Clock(now=intake.now), None, Mapping(), are_replayed=False)
+            import_votes(
+                intake, MomentParser(now=intake.now), None, ColumnMapping(), are_replayed=False
+            )
 
     with pytest.raises(Ended):
         ended_import()
@@ -340,7 +342,7 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
     assert rlhf("votes", other, "--no-replay", "--keep-annotators").startswith("3 imported")
     first = (START + timedelta(days=30, minutes=-7 * 2_499)).date().isoformat()
     with store_of(home) as store:
-        (half,) = store.imports.unfinished()
+        (half,) = store.imports.find_unfinished()
     assert (half.file, half.first_day, half.error) == (str(path), first, "Ended: ")
     whole = home.with_name("copy")
     shutil.copytree(home, whole)
@@ -348,7 +350,7 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
         "1,500 imported, 1,000 already known"
     )
     with store_of(whole) as store:
-        assert store.imports.unfinished() == []
+        assert store.imports.find_unfinished() == []
     said = CliRunner().invoke(
         app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False
     )
@@ -359,7 +361,7 @@ def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_sam
     )
     assert said.output.endswith("No imported day waits for its replay.\n")
     with store_of(home) as store:
-        assert store.imports.unfinished() == []
+        assert store.imports.find_unfinished() == []
 
 
 def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_path, monkeypatch):
@@ -373,10 +375,10 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
         "--keep-annotators",
     )
     with store_of(home) as store:
-        assert store.replays.pending() == []
+        assert store.replays.pending_days() == []
     said = CliRunner().invoke(app, ["replay", "--never-asked"], catch_exceptions=False)
     with store_of(home) as store:
-        days = store.replays.pending()
+        days = store.replays.pending_days()
     assert len(days) > 1
     assert said.output == f"asked for: {len(days)} days from {days[0]} to {days[-1]}\n"
     assert (
@@ -388,7 +390,9 @@ def test_days_imported_without_a_replay_can_be_asked_for_later(rlhf, home, tmp_p
 def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
     with_pairs(rlhf, tmp_path)
     with store_of(home) as store:
-        store.imports.casting(store.imports.start("votes", "/data/votes.csv", {}), ["2016-01-31"])
+        store.imports.mark_casting(
+            store.imports.start("votes", "/data/votes.csv", {}), ["2016-01-31"]
+        )
         with (
             FileLock(home / "imports" / ".lock"),
             pytest.raises(DatasetError, match="is running, so its days are not whole yet"),
@@ -399,7 +403,7 @@ def test_no_import_is_taken_as_it_is_while_one_runs(rlhf, home, tmp_path):
                 env={"RLHF_HOME": str(home)},
                 catch_exceptions=False,
             )
-        assert len(store.imports.unfinished()) == 1
+        assert len(store.imports.find_unfinished()) == 1
 
 
 KILLER = """

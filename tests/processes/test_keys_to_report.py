@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pandas as pd
 import pytest
 
-from benchmarks.web_server import free_port, wait_until_it_answers
+from benchmarks.web_server import find_free_port, wait_for_server
 from rlhf_pipeline.records import Vote, utc_now
 from tests.browser.chromium import chromium_or_skip
 from tests.browser.hands import all_sent, at_the_desk, vote
@@ -50,13 +50,13 @@ class Sitting:
 @contextmanager
 def serving(project: Any) -> Iterator[tuple[str, Server]]:
     """Address and process of `rlhf serve`, as a new user starts it."""
-    port = free_port()
+    port = find_free_port()
     log = project.settings.home / "serve.log"
     server = Server.start(
         [str(BINARIES / "rlhf"), "serve", "--port", str(port)], project.environ, log
     )
     try:
-        wait_until_it_answers(server.process, port, log)
+        wait_for_server(server.process, port, log)
         yield f"http://127.0.0.1:{port}", server
         server.process.terminate()
         server.process.wait(20)
@@ -97,7 +97,10 @@ def sitting(branch: Any, grown: Any) -> Sitting:
         all_sent(page)
         browser.close()
     admin = project.store.users.with_email("admin@localhost")
-    votes = [one for one, _ in reversed(project.store.votes.said_by(admin.user_id, limit=100))]
+    votes = [
+        one
+        for one, _ in reversed(project.store.votes.list_votes_with_status(admin.user_id, limit=100))
+    ]
     return Sitting(project, link, judged, keys_s, votes, asked_before)
 
 

@@ -136,14 +136,14 @@ def test_killed_while_registering_the_champion_serves_on_and_one_version_is_made
     project = branch(grown)
     champion, before = project.judge, frames(project)
     kill(project, "registering", "learning", stages={"calibration": {"min_pairs": 20}})
-    assert [m.label for m in project.registry.history("reward_model")] == [champion]
+    assert [m.label for m in project.registry.list_versions("reward_model")] == [champion]
     assert project.judge == champion
     assert without_annotators(frames(project)) == without_annotators(before)
     project.champions.judge().p_chosen(
         project.files.read_frame("preference_pairs", project.day(2)).head(3)
     )
     project.run("learning", config=config({"calibration": {"min_pairs": 20}}))
-    assert len(project.registry.history("reward_model")) == 2
+    assert len(project.registry.list_versions("reward_model")) == 2
     assert project.files.read_record("reward_model", ModelVersion).parent == champion
 
 
@@ -158,7 +158,7 @@ def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(
         "retraining_set,candidate_model",
         stages={s: TRAINING[s] for s in ("retraining_set", "candidate_model")},
     )
-    assert [m.label for m in project.registry.history("policy")] == [champion.label]
+    assert [m.label for m in project.registry.list_versions("policy")] == [champion.label]
     assert project.champions.policy() == champion
     stages = ["candidate_model", "evaluation", "gate"]  # re-execution from failure
     result = project.materialise(
@@ -170,5 +170,5 @@ def test_killed_while_training_the_candidate_goes_on_from_its_checkpoint(
         if e.materialization.asset_key.to_user_string() == "candidate_model"
     )
     assert "resumed from step 2" in headline
-    assert len(project.registry.history("policy")) == 2
+    assert len(project.registry.list_versions("policy")) == 2
     assert len(project.store.gates.all()) == 1

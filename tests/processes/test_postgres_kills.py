@@ -80,7 +80,7 @@ class Cut:
             n_votes=store.votes.count(),
             n_links=store.audit.verify(),
             states=[i.state for i in store.imports.all()],
-            pending=store.replays.pending(),
+            pending=store.replays.pending_days(),
             taken=list(zip(found["day"], found["name"], found["status"], strict=True)),
             reported=project.files.days("drift_report"),
             said=said,
@@ -98,7 +98,7 @@ def cut_import(project: Any, files: ImportFiles) -> Cut:
 
     def has_begun() -> int:
         # in the queue of the writers, so that no transaction of the import is over unseen
-        with store.database.writing():
+        with store.database.write_transaction():
             return int(store.votes.max_seq())
 
     eventually(has_begun, seconds=60, what="the first votes", every=0.005)
@@ -252,7 +252,7 @@ def test_four_ticks_at_once_make_one_decision_and_one_request(
     fired = [d for d in replayed.store.decisions.all() if d.action == "fire"]
     assert len(fired) == 1
     assert [r.run_key for r in answered.at_once] == [f"retraining:demo:{fired[0].decision_id}:1"]
-    assert replayed.store.decisions.pending() == []
+    assert replayed.store.decisions.pending_fires() == []
     assert fired[0].change_seq == CHANGE
 
 
@@ -267,5 +267,5 @@ def test_the_one_retraining_ends_with_a_gated_candidate(replayed: Any, answered:
     (fired,) = [d for d in replayed.store.decisions.all() if d.action == "fire"]
     assert (fired.state, fired.run_id) == ("succeeded", run.run_id)
     assert len(replayed.store.gates.all()) == 1
-    assert len(replayed.registry.history("policy")) == 2
+    assert len(replayed.registry.list_versions("policy")) == 2
     assert replayed.store.audit.verify() > replayed.store.votes.count()

@@ -25,17 +25,17 @@ from rlhf_pipeline.completions import (
     OpenAICompatibleBackend,
     generate,
 )
-from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
-from rlhf_pipeline.completions.owners import new_owner
+from rlhf_pipeline.completions.openai_batches import OpenAIBatch, OpenAIBatches
+from rlhf_pipeline.completions.owners import make_owner
 from rlhf_pipeline.errors import (
     BackendUnavailable,
     CompletionError,
     ConfigurationError,
     ProviderParked,
 )
-from rlhf_pipeline.protocols import LOOKS, Budget
+from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, Budget
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.simulation.provider import Fault, Forgotten, StubProvider
+from rlhf_pipeline.simulation.provider import Fault, ForgottenField, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import generation_items
@@ -124,7 +124,7 @@ def test_what_failed_for_a_passing_reason_goes_into_the_next_batch_and_what_neve
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 12)
     assert made.kinds == {"refusal": 1}
-    calls = list(store.generation.calls(made.run_id))
+    calls = list(store.generation.read_calls(made.run_id))
     assert Counter(call["kind"] for call in calls) == {
         "succeeded": 9,
         "server_error": 1,
@@ -139,13 +139,13 @@ def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_fi
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked, match="10 of 10 completions wait"):
             ask(store, stub, max_pause_s=0.1)
-        [run] = store.generation.parked()
+        [run] = store.generation.paused_runs()
         assert run.states == {"open": 10}
         stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
     assert made.frame["error"].isna().all()
-    assert store.generation.parked() == []
+    assert store.generation.paused_runs() == []
 
 
 WAITING = """
@@ -176,7 +176,9 @@ def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
             cwd=ROOT,
         )
         deadline = time.monotonic() + 60
-        while not (stub.batches.n_submitted and store.generation.runs()[0].states == {"open": 10}):
+        while not (
+            stub.batches.n_submitted and store.generation.list_runs()[0].states == {"open": 10}
+        ):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -196,7 +198,7 @@ def test_a_refused_key_and_an_unknown_model_close_the_provider(store: Store) -> 
     with StubProvider(model="another") as stub:
         with pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
             ask(store, stub)
-        stub.mend()
+        stub.repair()
         assert ask(store, stub).frame["error"].isna().all()
 
 
@@ -224,7 +226,7 @@ def test_a_backend_without_a_batch_api_says_so(store: Store) -> None:
 
 
 def states(store: Store) -> dict[str, int]:
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     return dict(run.states)
 
 
@@ -232,14 +234,14 @@ def claimed_by(
     store: Store, owner: str, n: int = 10, ledger: GenerationLedger | None = None
 ) -> Sequence[int]:
     """The items that a process of this name claims."""
-    [run] = store.generation.runs()
-    with store.database.reading() as connection:
+    [run] = store.generation.list_runs()
+    with store.database.read_transaction() as connection:
         lane = tuple(
             connection.execute(
                 select(generation_items.c.provider, generation_items.c.model).limit(1)
             ).one()
         )
-    turn = (ledger or store.generation).turn(
+    turn = (ledger or store.generation).settle_and_claim(
         run.run_id, owner, [], {lane: n}, Budget(), is_dead=lambda _: False
     )
     assert len(turn.claimed[lane]) == n
@@ -252,9 +254,9 @@ def test_who_is_killed_while_looking_at_a_batch_has_lost_nothing_and_it_is_not_p
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        host, _, _, _ = new_owner().rsplit("/", 3)
+        host, _, _, _ = make_owner().rsplit("/", 3)
         # a process that is gone held all of them
-        claimed_by(store, f"{host}/4194000/1.00/0{LOOKS}")
+        claimed_by(store, f"{host}/4194000/1.00/0{NO_CALLS_SUFFIX}")
         stub.batches.finish()
         made = ask(store, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -316,7 +318,7 @@ def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_cos
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         # whether it lives nobody here can tell: its lease has to run out
-        claimed_by(store, f"otherhost/1/1.00/0{LOOKS}", ledger=brief)
+        claimed_by(store, f"otherhost/1/1.00/0{NO_CALLS_SUFFIX}", ledger=brief)
         stub.batches.finish()
         made = ask(store, stub, ledger=brief)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -331,8 +333,8 @@ def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_wh
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
-        [run] = store.generation.runs()
-        other = f"otherhost/1/1.00/0{LOOKS}"
+        [run] = store.generation.list_runs()
+        other = f"otherhost/1/1.00/0{NO_CALLS_SUFFIX}"
         held = claimed_by(store, other, 5)
         stub.batches.finish()
         ended: list[Generation] = []
@@ -377,14 +379,14 @@ def test_two_processes_of_one_run_submit_each_request_once_however_they_meet(
         made = ask(store, stub, batch_poll_s=0.01, prompt_price=None, completion_price=None)
         assert process.wait(60) == 0
         assert stub.counters.n_billed == 10
-        assert len(list(store.generation.calls(made.run_id))) == stub.n_calls
+        assert len(list(store.generation.read_calls(made.run_id))) == stub.n_calls
     assert made.frame["error"].isna().all()
     assert states(store) == {"succeeded": 10}
 
 
 @pytest.mark.parametrize("forgotten", ["list", "metadata", "listed_metadata"])
 def test_a_batch_that_the_list_does_not_show_as_this_runs_is_followed_by_its_id(
-    store: Store, forgotten: Forgotten
+    store: Store, forgotten: ForgottenField
 ) -> None:
     with StubProvider(batch_s=0.3) as stub:
         stub.batches.forgets = frozenset({forgotten})
@@ -413,11 +415,11 @@ def test_a_batch_that_nobody_would_find_again_is_not_parked_and_counts_as_perhap
         with pytest.raises(BackendUnavailable, match=r"metadata.*batch_1"):
             ask(store, stub, max_pause_s=0.1)
         assert stub.batches.n_submitted == 1
-    assert store.generation.parked() == []
-    [run] = store.generation.runs()
+    assert store.generation.paused_runs() == []
+    [run] = store.generation.list_runs()
     assert run.states == {"failed": 10}
     assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
-    assert {call["kind"] for call in store.generation.calls(run.run_id)} == {"cancelled"}
+    assert {call["kind"] for call in store.generation.read_calls(run.run_id)} == {"cancelled"}
 
 
 def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_up_and_told_of(
@@ -431,7 +433,7 @@ def test_a_server_that_shows_a_batch_neither_in_its_list_nor_by_its_id_is_given_
         ):
             ask(store, stub)
         assert stub.batches.n_submitted == 1
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     assert run.spent.n_unknown == 10
 
 
@@ -442,7 +444,7 @@ def test_a_provider_that_asks_for_more_patience_than_a_run_has_parks_it(store: S
         with pytest.raises(ProviderParked, match="asks to be left alone for 3,600 s"):
             ask(store, stub, max_pause_s=1.0)
         assert time.monotonic() - began < 20
-        [run] = store.generation.parked()
+        [run] = store.generation.paused_runs()
         assert run.states == {"open": 10}
         assert run.parked_until is not None
         assert (run.parked_until - utc_now()).total_seconds() == pytest.approx(3_600, abs=60)
@@ -496,9 +498,9 @@ def test_where_not_even_one_request_finds_room_the_provider_is_given_up_and_late
 
 def with_outputs(stub: StubProvider, change: Callable[[list[str]], list[str]]) -> None:
     """From now on what comes of a batch is kept changed, line by line."""
-    whole = stub.batches._kept
+    whole = stub.batches._store_file
     is_output = b'"response"'
-    stub.batches._kept = lambda content: whole(  # type: ignore[method-assign]
+    stub.batches._store_file = lambda content: whole(  # type: ignore[method-assign]
         "\n".join(change(content.decode().split("\n"))).encode()
         if is_output in content
         else content
@@ -508,7 +510,7 @@ def with_outputs(stub: StubProvider, change: Callable[[list[str]], list[str]]) -
 def gone(stub: StubProvider, batch_id: str, *fields: str) -> None:
     """Files of a batch, deleted once it is over."""
     stub.batches._due[batch_id] = 0
-    batch = stub.batches._worked_on(batch_id)
+    batch = stub.batches._refresh_batch(batch_id)
     assert batch["status"] == "completed"
     for field in fields:
         stub.batches._files.pop(batch[field], None)
@@ -550,7 +552,7 @@ def test_a_line_that_is_missing_is_booked_at_its_worst(store: Store) -> None:
         with_outputs(stub, lambda lines: lines[1:] if len(lines) == 10 else lines)
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 1]
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+    assert Counter(call["kind"] for call in store.generation.read_calls(made.run_id)) == {
         "succeeded": 10,
         "garbled": 1,
     }
@@ -561,28 +563,28 @@ def test_files_of_a_batch_that_was_noted_are_needed_no_more(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    whole = OpenAIBatches.replies
+    whole = OpenAIBatches.fetch_replies
 
-    async def noting(self: OpenAIBatches, batch: Batch, *more: Any, **how: Any) -> Any:
+    async def noting(self: OpenAIBatches, batch: OpenAIBatch, *more: Any, **how: Any) -> Any:
         read.append(batch.batch_id)
         return await whole(self, batch, *more, **how)
 
     with StubProvider(batch_s=0.0, faults=[Fault(kind="status", status=500)]) as stub:
-        submitted = stub.batches._submitted
+        submitted = stub.batches._submit
 
         def slower_next(asked: dict[str, Any]) -> dict[str, Any]:
             made = submitted(asked)
             stub.batches.batch_s = 600
             return made
 
-        stub.batches._submitted = slower_next  # type: ignore[method-assign]
+        stub.batches._submit = slower_next  # type: ignore[method-assign]
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=2.0)
         assert stub.batches.sizes == [10, 1]
         gone(stub, "batch_1", "output_file_id", "error_file_id")
         older(stub, "batch_1", 300_000)
         stub.batches._due["batch_2"] = 0
-        monkeypatch.setattr(OpenAIBatches, "replies", noting)
+        monkeypatch.setattr(OpenAIBatches, "fetch_replies", noting)
         made = ask(store, stub)
         assert stub.n_calls == 11
     assert made.frame["error"].isna().all()
@@ -602,7 +604,7 @@ def test_what_stood_in_a_file_that_is_gone_is_booked_at_its_worst_and_asked_for_
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
     assert made.frame["error"].isna().all()
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+    assert Counter(call["kind"] for call in store.generation.read_calls(made.run_id)) == {
         "cancelled": 10,
         "succeeded": 10,
     }
@@ -614,7 +616,7 @@ def test_a_result_that_is_not_there_yet_is_not_asked_for_again(store: Store) -> 
         with pytest.raises(ProviderParked):
             ask(store, stub, max_pause_s=0.1)
         gone(stub, "batch_1")
-        output = stub.batches._worked_on("batch_1")["output_file_id"]
+        output = stub.batches._refresh_batch("batch_1")["output_file_id"]
         late = stub.batches._files.pop(output)
         with pytest.raises(
             ProviderParked,
@@ -651,7 +653,7 @@ def test_a_result_of_which_nothing_can_be_read_parks_the_run_and_is_lost_once_it
         made = ask(store, stub)
         assert stub.batches.sizes == [10, 10]
     assert made.frame["error"].isna().all()
-    assert Counter(call["kind"] for call in store.generation.calls(made.run_id)) == {
+    assert Counter(call["kind"] for call in store.generation.read_calls(made.run_id)) == {
         "garbled": 10,
         "succeeded": 10,
     }
@@ -712,14 +714,14 @@ def test_a_result_of_one_provider_that_is_not_there_yet_keeps_nothing_of_another
 
 def shown(stub: StubProvider, change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> None:
     """How batches are told of from now on, by the number of the look."""
-    whole, n = stub.batches._worked_on, 0
+    whole, n = stub.batches._refresh_batch, 0
 
     def worked_on(name: str) -> dict[str, Any]:
         nonlocal n
         n += 1
         return whole(name) | change(n, whole(name))
 
-    stub.batches._worked_on = worked_on  # type: ignore[method-assign]
+    stub.batches._refresh_batch = worked_on  # type: ignore[method-assign]
 
 
 def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever(
@@ -730,7 +732,7 @@ def test_a_provider_whose_batches_all_end_without_a_result_is_not_asked_for_ever
         with pytest.raises(CompletionError, match=r"batch_2 is cancelled, and did not come to it"):
             ask(store, stub, max_attempts=2)
         assert stub.batches.sizes == [10, 10]
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     assert (run.states, run.spent.cost, run.spent.n_unknown) == ({"failed": 10}, 0, 0)
 
 

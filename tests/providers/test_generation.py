@@ -34,8 +34,8 @@ from rlhf_pipeline.completions import (
     hosted_backend,
 )
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.memory import MemoryLedger
-from rlhf_pipeline.completions.owners import is_dead, new_owner
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from rlhf_pipeline.completions.owners import is_dead, make_owner
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
     BackendUnavailable,
@@ -44,9 +44,9 @@ from rlhf_pipeline.errors import (
     ProviderParked,
     StoreError,
 )
-from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
+from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
+from rlhf_pipeline.simulation.provider import Fault, StubFaultKind, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.providers import killed_run
@@ -103,7 +103,7 @@ def status(number: int, wait_ms: int | None = None, as_: Any = "ms", **more: Any
 
 
 def calls_of(store: Store, made: Generation) -> list[dict[str, Any]]:
-    return list(store.generation.calls(made.run_id))
+    return list(store.generation.read_calls(made.run_id))
 
 
 def kinds(store: Store, made: Generation) -> Counter[str]:
@@ -268,8 +268,10 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
                 break
         process.send_signal(signal.SIGKILL)
         process.wait()
-        [run] = store.generation.runs()
-        done = [s.item_no for s in store.generation.settled(run.run_id) if s.state == "succeeded"]
+        [run] = store.generation.list_runs()
+        done = [
+            s.item_no for s in store.generation.item_states(run.run_id) if s.state == "succeeded"
+        ]
         assert n <= len(done) < 2 * n
         before = list(stub.requests)
         began = time.monotonic()
@@ -288,7 +290,7 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
     finished = {(row.prompt_id, row.seed) for row in made.frame.itertuples() if row.Index in done}
     again = {(body["messages"][-1]["content"], body["seed"]) for body in after}
     assert not {(f"Prompt number {prompt_id[1:]}?", seed) for prompt_id, seed in finished} & again
-    states = Counter(s.state for s in store.generation.settled(run.run_id))
+    states = Counter(s.state for s in store.generation.item_states(run.run_id))
     assert states == {"succeeded": 2 * n}, "asked = succeeded + failed for good"
     # What was under way when it was killed is noted, and at least as many as were made and never
     # told.
@@ -347,7 +349,7 @@ def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
         with pytest.raises(KeyboardInterrupt):
             ask(store.generation, openai(stub), n=100, concurrency=8, progress=told)
         assert time.monotonic() - began < 5
-        [run] = store.generation.runs()
+        [run] = store.generation.list_runs()
         assert "leased" not in run.states
         assert "open" in run.states
         n_before = stub.n_calls
@@ -465,11 +467,11 @@ def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
         with pytest.raises(BackendUnavailable, match=told):
             ask(store.generation, make(stub), n=100, concurrency=4)
         assert 1 <= stub.n_calls <= 8
-        [run] = store.generation.runs()
-        settled = list(store.generation.settled(run.run_id))
+        [run] = store.generation.list_runs()
+        settled = list(store.generation.item_states(run.run_id))
         assert Counter(s.state for s in settled) == {"failed": 200}
         assert {s.kind for s in settled} == {kind, "unavailable"}
-        stub.mend()
+        stub.repair()
         made = ask(store.generation, make(stub), n=100)
     assert made.run_id == run.run_id
     assert made.frame["error"].isna().all(), "mended, everything is asked for"
@@ -479,7 +481,7 @@ def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
     backend = OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1")
     with pytest.raises(BackendUnavailable, match="RLHF_BASE_URL"):
         ask(store.generation, backend, n=3, max_attempts=2)
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     assert run.spent.n_unknown == 0, "nothing was sent"
 
 
@@ -602,7 +604,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
         with pytest.raises(ProviderParked, match=r"7,200 s.* 9 of 20 completions wait until"):
             ask(store.generation, openai(stub), openai(good), n=5, concurrency=1)
         assert (stub.n_calls, good.n_calls) == (2, 10), "the other provider's are all made"
-        [run] = store.generation.parked()
+        [run] = store.generation.paused_runs()
         assert run.states == {"succeeded": 11, "open": 9}
         assert run.ended_at is None
         assert timedelta(seconds=7_190) < run.parked_until - began < timedelta(seconds=7_260)
@@ -610,7 +612,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
         made = ask(store.generation, openai(stub), openai(good), n=5)
         assert (stub.n_calls, good.n_calls) == (2 + 9, 10), "exactly what was missing"
     assert made.frame["error"].isna().all()
-    assert store.generation.parked() == []
+    assert store.generation.paused_runs() == []
     assert kinds(store, made) == {"succeeded": 20, "long_wait": 1}
 
 
@@ -684,7 +686,7 @@ def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
 
 @pytest.mark.parametrize("kind", ["cut", "no_finish"])
 def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(
-    store: Store, make: Callable[..., HostedBackend], kind: Kind
+    store: Store, make: Callable[..., HostedBackend], kind: StubFaultKind
 ) -> None:
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
         made = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
@@ -718,7 +720,7 @@ class Refusing(MemoryLedger):
         super().__init__(**more)
         self.refusals = refusals
 
-    def turn(
+    def settle_and_claim(
         self,
         run_id: str,
         owner: str,
@@ -727,11 +729,11 @@ class Refusing(MemoryLedger):
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
-    ) -> Turn:
+    ) -> LedgerTransaction:
         if self._spent and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
-        return super().turn(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
+        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
 
 
 def test_a_disk_that_is_full_for_a_moment_costs_a_moment() -> None:
@@ -770,7 +772,7 @@ def test_a_store_whose_disk_fills_keeps_what_it_took_and_pays_for_no_more(
                 ask(brief, openai(stub), n=400, concurrency=8, params=params)
         paid = stub.n_calls
         assert paid < 700, "nothing is paid for that cannot be kept"
-        [run] = store.generation.runs()
+        [run] = store.generation.list_runs()
         n_kept = run.states.get("succeeded", 0)
         # which looks as often
         again = GenerationLedger(store.database, store.completions_cache, lease_s=2.0)
@@ -798,8 +800,8 @@ def test_if_everything_fails_the_stage_fails_with_the_reason(store: Store) -> No
 
 
 def test_an_owner_is_dead_when_its_process_is() -> None:
-    assert not is_dead(new_owner())
-    host, pid, begin, number = new_owner().rsplit("/", 3)
+    assert not is_dead(make_owner())
+    host, pid, begin, number = make_owner().rsplit("/", 3)
     assert is_dead(f"{host}/{pid}/{float(begin) - 100:.2f}/{number}"), "the number came again"
     assert is_dead(f"{host}/4194000/1.00/0")
     assert not is_dead("another host/4194000/1.00/0")
@@ -852,7 +854,7 @@ def test_the_key_is_nowhere_but_in_the_requests(
         repr(refused.value.__cause__),
         caplog.text,
         *capfd.readouterr(),
-        json.dumps([r.record for r in store.generation.runs()]),
+        json.dumps([r.record for r in store.generation.list_runs()]),
     ]
     assert "***" in "".join(said), "the STUB did repeat it"
     assert [text for text in said if KEY in text] == []

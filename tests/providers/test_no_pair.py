@@ -15,7 +15,7 @@ from rlhf_pipeline.completions import (
     OpenAICompatibleBackend,
     generate,
 )
-from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.simulation.provider import StubProvider
 from rlhf_pipeline.store import Store
@@ -113,6 +113,6 @@ def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_pat
 def test_it_can_be_asked_for_again_once_the_prompt_is_answered(ledger: WorkLedger) -> None:
     with StubProvider(refuses=REFUSED) as stub:
         ask(ledger, stub, k=2, least=2)
-        stub.mend()
+        stub.repair()
         made = ask(ledger, stub, k=2, least=2)
     assert made.frame["error"].isna().all()

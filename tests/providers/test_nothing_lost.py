@@ -32,11 +32,21 @@ from rlhf_pipeline.completions import (
     TemplateBackend,
     generate,
 )
-from rlhf_pipeline.completions.asked import item_of
-from rlhf_pipeline.completions.faults import LONGEST_WAIT_S, exhausted_for, fault, waiting_time
-from rlhf_pipeline.completions.memory import MemoryLedger
-from rlhf_pipeline.completions.results import answers
-from rlhf_pipeline.completions.workers import Work, in_a_loop, run_hosted, to_the_end
+from rlhf_pipeline.completions.faults import (
+    LONGEST_WAIT_S,
+    fault,
+    seconds_until_quota_resets,
+    waiting_time,
+)
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from rlhf_pipeline.completions.request_plan import build_item
+from rlhf_pipeline.completions.results import iterate_results
+from rlhf_pipeline.completions.workers import (
+    CompletionWork,
+    run_hosted,
+    run_in_event_loop,
+    shielded,
+)
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
@@ -157,15 +167,15 @@ def test_a_reply_that_cannot_be_booked_as_it_is_is_booked_all_the_same_and_ends_
     with pytest.raises(ValueError, match="n_tokens") as raised:
         ask(store.generation, backend, concurrency=1)
     assert any("nowhere" in note and "noted" in note for note in raised.value.__notes__)
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     assert run.ended_at is None, "something is open yet"
-    calls = list(store.generation.calls(run.run_id))
+    calls = list(store.generation.read_calls(run.run_id))
     assert len(calls) == len(backend.asked), "each of them is booked"
     assert Counter(call["billing"] for call in calls)["unknown"] == 1
     assert run.spent.cost_unknown > 0, "at worst"
     made = ask(store.generation, backend, concurrency=1)
     assert made.frame["text"].tolist() == ["yes"] * 3
-    assert len(list(store.generation.calls(made.run_id))) == len(backend.asked)
+    assert len(list(store.generation.read_calls(made.run_id))) == len(backend.asked)
 
 
 class Ended(BaseException):
@@ -194,8 +204,8 @@ def test_what_ends_a_run_ends_it_wherever_it_is_raised_and_each_call_is_booked(
     ended = in_time(20, lambda: ask(store.generation, backend, n=40, concurrency=1))
     assert isinstance(ended, Ended)
     assert len(backend.asked) < 20, "nothing more is spent"
-    [run] = store.generation.runs()
-    calls = list(store.generation.calls(run.run_id))
+    [run] = store.generation.list_runs()
+    calls = list(store.generation.read_calls(run.run_id))
     assert len(calls) == len(backend.asked)
     assert Counter(call["kind"] for call in calls)["cancelled"] == 1
 
@@ -210,9 +220,9 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
         prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
     )
     params, ledger, lane = CallParams(), MemoryLedger(), ("nowhere", "m")
-    items = [item_of(backend, request, params, item_no=0, position=0, key="k")]
+    items = [build_item(backend, request, params, item_no=0, position=0, key="k")]
     ledger.start("run", items, asset="a", record="{}")
-    work = Work("run", ledger, items, Interrupted([request]), params, {0})
+    work = CompletionWork("run", ledger, items, Interrupted([request]), params, {0})
     assert isinstance(in_time(20, lambda: run_hosted(work, {lane: backend})), Ended)
 
 
@@ -232,7 +242,7 @@ def test_who_is_told_twice_to_end_still_books_what_it_has() -> None:
             await asyncio.sleep(0.2)
             booked.append("all")
 
-    ended = in_time(20, lambda: in_a_loop(work))
+    ended = in_time(20, lambda: run_in_event_loop(work))
     assert (str(ended), booked) == ("first", ["all"])
 
 
@@ -251,9 +261,9 @@ def test_who_is_told_to_end_by_what_they_do_and_again_still_books_what_it_has() 
         try:
             raise Ended("first")
         finally:
-            await to_the_end(booking())
+            await shielded(booking())
 
-    ended = in_time(20, lambda: in_a_loop(work))
+    ended = in_time(20, lambda: run_in_event_loop(work))
     assert (str(ended), booked) == ("first", ["all"])
 
 
@@ -268,7 +278,7 @@ def test_what_goes_wrong_at_the_end_of_an_ended_run_does_not_hide_why_it_ended()
         finally:
             raise StoreError("database is locked")
 
-    assert isinstance(in_time(20, lambda: in_a_loop(work)), Ended)
+    assert isinstance(in_time(20, lambda: run_in_event_loop(work)), Ended)
 
 
 class RefusedAtTheEnd(GenerationLedger):
@@ -276,13 +286,13 @@ class RefusedAtTheEnd(GenerationLedger):
 
     n = 0
 
-    def turn(
+    def settle_and_claim(
         self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
     ) -> Any:
         if self.n and attempts and not wanted:
             self.n -= 1
             raise StoreError("database is locked")
-        return super().turn(run_id, owner, attempts, wanted, budget, **more)
+        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, **more)
 
 
 def ended_half_way(n: int) -> Any:
@@ -309,8 +319,8 @@ def test_what_came_while_a_run_was_ended_is_kept_though_the_store_refuses_it_at_
     backend = Scripted(ended_half_way)
     with pytest.raises(RuntimeError, match="a bug"):
         ask(ledger, backend, n=12, concurrency=4)
-    [run] = ledger.runs()
-    calls = list(ledger.calls(run.run_id))
+    [run] = ledger.list_runs()
+    calls = list(ledger.read_calls(run.run_id))
     assert Counter(call["kind"] for call in calls) == {
         "succeeded": len(backend.asked) - 1,
         "cancelled": 1,
@@ -329,14 +339,14 @@ def test_calls_that_the_store_would_not_hear_of_at_the_end_are_not_open_but_book
     with pytest.raises(RuntimeError, match="a bug"):
         ask(ledger, backend, n=12, concurrency=4)
     n_untold = len(backend.asked) - 1
-    [run] = ledger.runs()
+    [run] = ledger.list_runs()
     assert run.states == {"leased": n_untold, "open": 12 - n_untold}, (
         "what waited was given back, what was called for was not"
     )
     again = Scripted(lambda n: YES)
     made = ask(ledger, again, n=12, concurrency=4)
     assert made.frame["text"].tolist() == ["yes"] * 12
-    calls = list(ledger.calls(run.run_id))
+    calls = list(ledger.read_calls(run.run_id))
     assert Counter(call["kind"] for call in calls) == {
         "lost": n_untold,
         "cancelled": 1,
@@ -351,13 +361,13 @@ def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(sto
     class RefusedForAMoment(GenerationLedger):
         n = 2
 
-        def turn(
+        def settle_and_claim(
             self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
         ) -> Any:
             if self.n and attempts:
                 self.n -= 1
                 raise StoreError("database is locked")
-            return super().turn(run_id, owner, attempts, wanted, budget, **more)
+            return super().settle_and_claim(run_id, owner, attempts, wanted, budget, **more)
 
     made = ask(
         RefusedForAMoment(store.database, store.completions_cache, write_again_s=(0.01, 0.01)),
@@ -377,7 +387,7 @@ class Forgetful(MemoryLedger):
         self.rounds = rounds
         self.has_ended = False
 
-    def turn(
+    def settle_and_claim(
         self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
     ) -> Any:
         from dataclasses import replace
@@ -385,11 +395,13 @@ class Forgetful(MemoryLedger):
         if self.rounds and not attempts:
             self.rounds -= 1
             return replace(
-                super().turn(run_id, owner, attempts, dict.fromkeys(wanted, 0), budget, **more),
+                super().settle_and_claim(
+                    run_id, owner, attempts, dict.fromkeys(wanted, 0), budget, **more
+                ),
                 n_open=0,
                 n_leased=0,
             )
-        return super().turn(run_id, owner, attempts, wanted, budget, **more)
+        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, **more)
 
     def end(self, run_id: str) -> None:
         self.has_ended = True
@@ -427,7 +439,7 @@ def test_what_stays_open_without_a_run_is_an_error_too() -> None:
     ]
     ledger = Forgetful(99)
     with pytest.raises(CompletionError, match="1 of 1 completions are neither made nor failed"):
-        list(answers(Scripted(lambda n: YES), requests, CallParams(**FAST), ledger))
+        list(iterate_results(Scripted(lambda n: YES), requests, CallParams(**FAST), ledger))
     assert not ledger.has_ended
 
 
@@ -442,9 +454,9 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
             # Blocks this run for longer than its claim lasts; another takes the item and is still
             # at it when this one fails for good.
             time.sleep(0.5)
-            [run] = ledger.runs()
+            [run] = ledger.list_runs()
             taken = await asyncio.to_thread(
-                ledger.turn,
+                ledger.settle_and_claim,
                 run.run_id,
                 other,
                 [],
@@ -460,9 +472,9 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
     made = in_time(30, lambda: ask(ledger, Scripted(answer), n=1, concurrency=1))
     assert isinstance(made, Generation), made
     assert made.frame["text"].tolist() == ["yes"], "the other never told what came of it"
-    [run] = ledger.runs()
+    [run] = ledger.list_runs()
     assert run.states == {"succeeded": 1}
-    assert [call["kind"] for call in ledger.calls(run.run_id)] == [
+    assert [call["kind"] for call in ledger.read_calls(run.run_id)] == [
         "lost",
         "refusal",
         "lost",
@@ -503,7 +515,7 @@ def test_a_waiting_time_that_is_a_moment_is_read_as_one_and_none_is_longer_than_
         "x-ratelimit-reset-requests": headers.get("retry-after", "1e300"),
     }
     if "date" not in headers and "GMT" not in str(headers) and "retry-after" in headers:
-        assert exhausted_for(reset, NOW) == pytest.approx(seconds, abs=1.01)
+        assert seconds_until_quota_resets(reset, NOW) == pytest.approx(seconds, abs=1.01)
 
 
 @pytest.mark.parametrize(
@@ -516,20 +528,20 @@ def test_an_absurd_waiting_time_loses_no_call(
     with StubProvider(faults=[refusal]) as stub:
         with contextlib.suppress(ProviderParked):  # where it is a wait, no moment that is past
             ask(store.generation, make(stub), concurrency=1)
-        stub.mend()
+        stub.repair()
         made = ask(store.generation, make(stub), concurrency=1)
         n_calls = stub.n_calls
     assert made.frame["error"].isna().all()
-    assert len(list(store.generation.calls(made.run_id))) == n_calls == 4
+    assert len(list(store.generation.read_calls(made.run_id))) == n_calls == 4
 
 
 def test_a_wait_that_no_calendar_holds_parks_the_run(store: Store) -> None:
     backend = Scripted(lambda n: fault("rate_limited", "HTTP 429", wait_s=1e300))
     with pytest.raises(ProviderParked):
         ask(store.generation, backend, concurrency=1)
-    [run] = store.generation.parked()
+    [run] = store.generation.paused_runs()
     assert run.parked_until is not None
-    assert [call["kind"] for call in store.generation.calls(run.run_id)] == ["long_wait"]
+    assert [call["kind"] for call in store.generation.read_calls(run.run_id)] == ["long_wait"]
 
 
 # --- a provider that is closed while a call waits
@@ -570,7 +582,7 @@ def test_a_call_that_wakes_while_its_closed_provider_is_cleared_is_given_back() 
     ledger = SlowToRelease()
     ended = in_time(12, lambda: ask(ledger, Scripted(answer), n=40, concurrency=6))
     assert isinstance(ended, BackendUnavailable)
-    assert {settled.state for settled in ledger.settled("")} <= {"succeeded", "failed"}
+    assert {settled.state for settled in ledger.item_states("")} <= {"succeeded", "failed"}
 
 
 def test_a_call_that_waits_hears_at_once_that_its_provider_is_closed() -> None:
@@ -617,7 +629,7 @@ def test_an_error_of_who_watches_is_no_fault_of_the_provider(
     assert made.frame["error"].isna().all()
     assert made.n_unknown == 0
     assert len(heard) == 1, "it is told no more"
-    assert made.unheard is error
+    assert made.callback_error is error
 
 
 def test_an_error_of_who_watches_this_machine_spoils_nothing_either(store: Store) -> None:
@@ -626,7 +638,7 @@ def test_an_error_of_who_watches_this_machine_spoils_nothing_either(store: Store
 
     made = ask(store.generation, TemplateBackend(), on_text=listen)
     assert made.frame["error"].isna().all()
-    assert isinstance(made.unheard, BrokenPipeError)
+    assert isinstance(made.callback_error, BrokenPipeError)
 
 
 # --- one provider, several models
@@ -682,7 +694,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_
     assert len(asking.asked) == 1
     assert len(same.asked) <= 1, "what was under way by then"
     assert len(other.asked) == 20
-    [run] = store.generation.parked()
+    [run] = store.generation.paused_runs()
     assert run.states["open"] == 40 - len(same.asked)
 
 
@@ -691,8 +703,8 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_
 
 
 def calls_of(store: Store) -> list[dict[str, Any]]:
-    [run] = store.generation.runs()
-    return list(store.generation.calls(run.run_id))
+    [run] = store.generation.list_runs()
+    return list(store.generation.read_calls(run.run_id))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -746,7 +758,7 @@ def test_an_error_within_a_stream_is_told_apart_as_one_before_it(
 def test_an_error_in_the_words_of_other_servers_is_read_too(
     said: dict[str, Any], kind: str
 ) -> None:
-    reply = OpenAICompatibleBackend("m", "http://here/v1")._read(said, 200, {})
+    reply = OpenAICompatibleBackend("m", "http://here/v1")._parse_completion(said, 200, {})
     assert reply.kind == kind
     assert next(
         text for text in ("busy", "no such model", "something broke", "no") if text in str(said)
@@ -833,7 +845,9 @@ def test_a_stream_that_ends_in_an_error_before_its_text_is_free_only_if_nothing_
 def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(
     kind: str, said: dict[str, Any]
 ) -> None:
-    reply = BACKENDS[kind]("m", "http://here/v1")._read(said, 200, {})  # type: ignore[attr-defined]
+    backend = BACKENDS[kind]("m", "http://here/v1")
+    parse = backend._parse_completion if kind == "openai" else backend._parse_message  # type: ignore[attr-defined]
+    reply = parse(said, 200, {})
     assert (reply.kind, reply.billing, reply.n_prompt_tokens, reply.n_tokens) == (
         "server_error",
         "metered",

@@ -15,7 +15,7 @@ from rlhf_pipeline.completions import (
 )
 from rlhf_pipeline.completions.base import CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable
-from rlhf_pipeline.simulation.provider import Fault, Kind, StubProvider
+from rlhf_pipeline.simulation.provider import Fault, StubFaultKind, StubProvider
 
 KEY = SecretStr("sk-canary-5f1d")
 
@@ -98,7 +98,9 @@ def test_a_server_that_stays_broken_costs_only_the_rows_it_breaks() -> None:
         ("no_choices", "no choice"),
     ],
 )
-def test_an_answer_without_a_completion_is_an_error_of_its_row(kind: Kind, told: str) -> None:
+def test_an_answer_without_a_completion_is_an_error_of_its_row(
+    kind: StubFaultKind, told: str
+) -> None:
     with StubProvider(faults=[Fault(kind=kind)]) as stub:
         result = next(backend(stub).complete([request()]))
     assert result.text is None
@@ -107,7 +109,7 @@ def test_an_answer_without_a_completion_is_an_error_of_its_row(kind: Kind, told:
 
 
 @pytest.mark.parametrize("kind", ["html", "broken_json", "foreign_json", "drop"])
-def test_an_answer_that_is_no_chat_completion(kind: Kind) -> None:
+def test_an_answer_that_is_no_chat_completion(kind: StubFaultKind) -> None:
     with (
         StubProvider(faults=[Fault(kind=kind)]) as stub,
         pytest.raises(BackendUnavailable, match="base_url"),

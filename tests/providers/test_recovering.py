@@ -30,11 +30,11 @@ from rlhf_pipeline.completions import (
     generate,
 )
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.memory import MemoryLedger
-from rlhf_pipeline.completions.secrecy import secrets_of, told
-from rlhf_pipeline.completions.wire import LONGEST_STREAM, Unreadable, events
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from rlhf_pipeline.completions.redaction import redact, secrets_of
+from rlhf_pipeline.completions.responses import LONGEST_STREAM, UnreadableResponse, parse_events
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, StoreError
-from rlhf_pipeline.protocols import Attempt, Budget, Lane, Turn, WorkLedger
+from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
@@ -118,13 +118,13 @@ def test_a_run_whose_provider_is_closed_ends_though_another_host_died_holding_it
         backend = openai(stub)
         with pytest.raises(BackendUnavailable):
             ask(ledger, backend)
-        [run] = ledger.runs()
+        [run] = ledger.list_runs()
         # begun again elsewhere, and killed with some in its hands
         ledger.start(run.run_id, [], asset="completions", record="{}")
         lane = (backend.provider, backend.model)
         assert (
             len(
-                ledger.turn(
+                ledger.settle_and_claim(
                     run.run_id, ELSEWHERE, [], {lane: 5}, Budget(), is_dead=lambda _: False
                 ).claimed[lane]
             )
@@ -132,7 +132,7 @@ def test_a_run_whose_provider_is_closed_ends_though_another_host_died_holding_it
         )
         refused = in_time(20, lambda: ask(ledger, backend))
     assert isinstance(refused, BackendUnavailable)
-    [run] = ledger.runs()
+    [run] = ledger.list_runs()
     assert run.states == {"failed": 20}
 
 
@@ -170,7 +170,7 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
     with StubProvider(api_key=SecretStr("another")) as stub:
         with pytest.raises(BackendUnavailable):
             ask(store.generation, openai(stub), n=40, prompt_price=None, completion_price=None)
-        stub.mend()
+        stub.repair()
         made = ask(store.generation, openai(stub), n=40, concurrency=16, budget_per_run=0.001)
         counted = stub.counters
     assert 0 < (counted.n_prompt_tokens + counted.n_tokens) / 1e6 <= 0.001
@@ -217,13 +217,13 @@ def test_what_a_provider_did_not_count_is_not_booked_as_free(kind: str) -> None:
     }
     backend = OpenAICompatibleBackend("m", "http://here/v1")
     assert [
-        backend._read(found | more, 200, {}).billing
+        backend._parse_completion(found | more, 200, {}).billing
         for more in ({}, {"usage": {"completion_tokens": 3}})
     ] == ["unknown", "metered"]
     message = {"content": [], "stop_reason": "refusal" if kind == "refusal" else "end_turn"}
     claude = AnthropicBackend("m", "http://here/v1")
     assert [
-        claude._read(message | more, 200, {}).billing
+        claude._parse_message(message | more, 200, {}).billing
         for more in ({}, {"usage": {"output_tokens": 3}})
     ] == ["unknown", "metered"]
 
@@ -240,7 +240,7 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
         made = ask(store.generation, openai(stub), n=1, concurrency=1, max_refusals=6)
         assert stub.n_calls == 4, "three more refusals are borne"
     assert made.frame["error"].isna().all()
-    numbers = [call["attempt_no"] for call in store.generation.calls(made.run_id)]
+    numbers = [call["attempt_no"] for call in store.generation.read_calls(made.run_id)]
     assert sorted(numbers) == [1, *range(1, 11)]
 
 
@@ -257,7 +257,7 @@ class FullForLong(MemoryLedger):
         super().__init__(**more)
         self.refusals = refusals
 
-    def turn(
+    def settle_and_claim(
         self,
         run_id: str,
         owner: str,
@@ -266,11 +266,11 @@ class FullForLong(MemoryLedger):
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
-    ) -> Turn:
+    ) -> LedgerTransaction:
         if attempts and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
-        return super().turn(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
+        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
 
 
 def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end() -> None:
@@ -278,7 +278,7 @@ def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end(
     with StubProvider() as stub:
         with pytest.raises(StoreError, match="disk is full"):
             ask(ledger, openai(stub), n=40, concurrency=4)
-        n_kept = Counter(settled.state for settled in ledger.settled(""))["succeeded"]
+        n_kept = Counter(settled.state for settled in ledger.item_states(""))["succeeded"]
         assert n_kept == stub.n_calls > 0, "paid for, and kept"
 
 
@@ -286,16 +286,16 @@ def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> No
     class Refusing(MemoryLedger):
         n_refused = 0
 
-        def stop(self, *asked: Any, **more: Any) -> Any:
+        def fail_open(self, *asked: Any, **more: Any) -> Any:
             self.n_refused += 1
             if self.n_refused <= 2:
                 raise StoreError("database or disk is full")
-            return super().stop(*asked, **more)
+            return super().fail_open(*asked, **more)
 
     ledger = Refusing(write_again_s=(0.01, 0.01))
     with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable):
         ask(ledger, openai(stub))
-    assert Counter(settled.state for settled in ledger.settled("")) == {"failed": 20}
+    assert Counter(settled.state for settled in ledger.item_states("")) == {"failed": 20}
 
 
 # --- prompts that come to nothing
@@ -355,7 +355,7 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
             max_attempts=3,
         )
     assert sorted(backend.asked) == [0, 1]
-    assert {settled.kind for settled in ledger.settled("")} == {"refusal", "no_pair"}
+    assert {settled.kind for settled in ledger.item_states("")} == {"refusal", "no_pair"}
 
 
 # --- streams
@@ -369,7 +369,7 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
 
 def read(*pieces: bytes) -> list[dict[str, Any]]:
     async def all_of() -> list[dict[str, Any]]:
-        return [event async for event in events(chunks(*pieces))]
+        return [event async for event in parse_events(chunks(*pieces))]
 
     return asyncio.run(all_of())
 
@@ -393,7 +393,7 @@ def test_events_are_whole_however_their_bytes_are_cut() -> None:
     ids=["no UTF-8", "half", "a list", "deep", "endless"],
 )
 def test_a_stream_of_something_else_says_what_it_is(pieces: list[bytes], kind: str) -> None:
-    with pytest.raises(Unreadable) as spoiled:
+    with pytest.raises(UnreadableResponse) as spoiled:
         read(*pieces)
     assert spoiled.value.kind == kind
 
@@ -432,8 +432,8 @@ def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: st
 
 def test_a_key_is_found_in_what_is_said_whatever_stands_around_it() -> None:
     for secret in (f"{KEY}\n", f" {KEY}\r\n"):
-        assert KEY not in told(f"Illegal header value b'Bearer {secret!r}'", secret)
-    assert "two words" not in told("got two\nwords", "two\nwords")
+        assert KEY not in redact(f"Illegal header value b'Bearer {secret!r}'", secret)
+    assert "two words" not in redact("got two\nwords", "two\nwords")
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
 def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(
     url: str, said: str, shown: str
 ) -> None:
-    assert told(said, *secrets_of(url)) == shown
+    assert redact(said, *secrets_of(url)) == shown
 
 
 # --- what is used is kept
@@ -544,8 +544,10 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
     clock = store.database.clock = Ahead(store.database.clock)
 
     class Renewed(GenerationLedger):
-        def turn(self, run_id: str, owner: str, *rest: Any, **more: Any) -> Turn:
-            told = super().turn(run_id, owner, *rest, **more)
+        def settle_and_claim(
+            self, run_id: str, owner: str, *rest: Any, **more: Any
+        ) -> LedgerTransaction:
+            told = super().settle_and_claim(run_id, owner, *rest, **more)
             if owner != ELSEWHERE and threading.current_thread().name == "leases":
                 renewed.release()
             return told
@@ -563,9 +565,9 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
                     assert renewed.acquire(timeout=60), "nobody renews"
             with ThreadPoolExecutor(1) as pool:
                 lane = (self.name, self.model_version)
-                [run] = ledger.runs()
+                [run] = ledger.list_runs()
                 found = pool.submit(
-                    ledger.turn,
+                    ledger.settle_and_claim,
                     run.run_id,
                     ELSEWHERE,
                     [],

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, NotEnoughVotes, TrainingFailed
-from rlhf_pipeline.policy.loading import load_policy
+from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.network import padded
-from rlhf_pipeline.reward_model.trainers import Surroundings, TrainingRecord, shared_text
+from rlhf_pipeline.reward_model.network import pad
+from rlhf_pipeline.reward_model.trainers import TrainingContext, TrainingRecord, shared_text
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
@@ -91,10 +91,10 @@ def test_trl_leaves_nothing_behind_but_weights(bert):
     model = model_on(bert, **(FOR_TRL | {"precision": "bfloat16"}), steps=1).fit(word_pairs())
     network, texts = (
         model.networks_[0],
-        padded(model.reader.read(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id),
+        pad(model.reader.encode(["ask 1"], ["kind warm cold"])[0], model.reader.pad_id),
     )
     with torch.inference_mode():
-        assert network(*texts).logits.item() == network.scores_of(network.pooled(*texts)).item()
+        assert network(*texts).logits.item() == network.score_pooled(network.pool(*texts)).item()
 
 
 def test_trl_learns_margins_with_gradient_checkpointing(bert):
@@ -122,7 +122,7 @@ def test_a_watch_sees_every_step_and_stops_it(bert):
             seen.append(step)
             return step == 3
 
-        model = model_on(bert, around=Surroundings(watch=watch), **trainer).fit(word_pairs())
+        model = model_on(bert, around=TrainingContext(watch=watch), **trainer).fit(word_pairs())
         assert seen == [1, 2, 3]
         assert (model.records_[0].n_steps, model.records_[0].was_stopped) == (3, True)
 
@@ -236,7 +236,7 @@ def stopped_at(bert, folder, step, **given):
             raise Cut
 
     model = model_on(
-        bert, around=Surroundings(watch=watch), checkpoints=folder, checkpoint_every=3, **given
+        bert, around=TrainingContext(watch=watch), checkpoints=folder, checkpoint_every=3, **given
     )
     with pytest.raises(Cut):
         model.fit(word_pairs())
@@ -295,7 +295,7 @@ def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
     )
-    model = model_on(Path(bert), around=Surroundings(rank=rank, world=world), **FOUR).fit(
+    model = model_on(Path(bert), around=TrainingContext(rank=rank, world=world), **FOUR).fit(
         word_pairs()
     )
     np.savez(
@@ -348,6 +348,6 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
 
 def test_more_processes_than_batches_are_refused(bert):
     with pytest.raises(ConfigurationError, match="2 processes share 1 batches"):
-        model_on(bert, around=Surroundings(world=2)).fit(word_pairs())
+        model_on(bert, around=TrainingContext(world=2)).fit(word_pairs())
     with pytest.raises(ConfigurationError, match="shared_text alone"):
-        model_on(bert, around=Surroundings(world=2), **FOR_TRL).fit(word_pairs())
+        model_on(bert, around=TrainingContext(world=2), **FOR_TRL).fit(word_pairs())

@@ -24,8 +24,8 @@ from rlhf_pipeline.reward_model import (
 )
 from rlhf_pipeline.reward_model.base import disagreement
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.network import padded
-from rlhf_pipeline.reward_model.token_ids import Reader
+from rlhf_pipeline.reward_model.network import pad
+from rlhf_pipeline.reward_model.token_ids import TokenReader
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, save_tiny_llama, word_pairs
 
@@ -135,7 +135,7 @@ def test_training_scores_are_centred_and_standardised(fitted):
         [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
     )
     assert abs(scores.mean()) < 1e-5
-    assert fitted.standardised(scores).std() == pytest.approx(1.0, abs=1e-5)
+    assert fitted.standardise(scores).std() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_the_same_pairs_in_another_order_give_the_same_weights(bert, fitted):
@@ -244,7 +244,7 @@ def test_an_ensemble_is_saved_whole(bert, tmp_path):
 def test_texts_beyond_the_window_are_cut_by_the_rule_and_counted(bert):
     model = model_on(bert, max_tokens=12)  # two of them special
     prompts = ["ask 1", "1 2 3 4 5 6 7 8 9", "1 2 3 4 5 6"]
-    ids, n_cut = model.reader.read(prompts, ["kind", "10 11", " ".join(map(str, range(20, 40)))])
+    ids, n_cut = model.reader.encode(prompts, ["kind", "10 11", " ".join(map(str, range(20, 40)))])
     assert [model.reader.tokenizer.decode(of) for of in ids] == [
         "[CLS] ask 1 [SEP] kind [SEP]",
         "[CLS] 3 4 5 6 7 8 9 [SEP] 10 11 [SEP]",  # the prompt loses its beginning
@@ -405,8 +405,8 @@ def test_a_model_of_a_gpu_scores_on_a_machine_without_one_but_is_not_fitted_ther
 
 def test_dropout_is_off(bert):
     network = model_on(bert, steps=1).fit(word_pairs()).networks_[0].train()
-    ids = model_on(bert).reader.read(["ask 1"], ["kind warm cold"])[0]
-    first, again = (network(*padded(ids, 0)).logits.item() for _ in range(2))
+    ids = model_on(bert).reader.encode(["ask 1"], ["kind warm cold"])[0]
+    first, again = (network(*pad(ids, 0)).logits.item() for _ in range(2))
     assert first == again
     assert network.config.hidden_dropout_prob == 0.1  # it would not be, by itself
 
@@ -499,7 +499,7 @@ def test_a_tokenizer_without_padding_or_end_is_refused(llama, tmp_path):
             }
             path.write_text(json.dumps(config))
     with pytest.raises(ModelError, match="neither a padding nor an end token"):
-        Reader.of(tmp_path / "bare", 24, is_causal=True)
+        TokenReader.from_folder(tmp_path / "bare", 24, is_causal=True)
 
 
 def test_a_checkpoint_folder_that_holds_something_else_is_refused(bert, tmp_path):
@@ -564,7 +564,7 @@ def test_with_a_frozen_head_scores_are_centred_and_standardised_too(beside):
         [*pairs["prompt"], *pairs["prompt"]], [*pairs["chosen"], *pairs["rejected"]]
     )
     assert abs(scores.mean()) < 1e-5
-    assert beside.standardised(scores).std() == pytest.approx(1.0, abs=1e-5)
+    assert beside.standardise(scores).std() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_one_network_and_a_frozen_head_disagree_with_each_other(bert):

@@ -183,7 +183,7 @@ def test_pages_of_the_drift_report_lie_beside_the_frames_and_are_found_by_day(
 ) -> None:
     assert (files.report_days(), files.read_report("2026-01-02")) == ([], None)
     for day in ("2026-01-10", "2026-01-02"):
-        put(files.report(day), f"<p>{day} ✓".encode())
+        put(files.report_path(day), f"<p>{day} ✓".encode())
     assert files.report_days() == ["2026-01-02", "2026-01-10"]
     assert files.read_report("2026-01-02") == "<p>2026-01-02 ✓".encode()
     assert files.days("drift_report") == []

@@ -26,16 +26,16 @@ def test_file_replaced_during_a_backup_is_readable_after_the_restore(
 ) -> None:
     workspace, folder = Workspace(Settings(home=tmp_path / "home")), tmp_path / "backup"
     prepare(workspace)
-    workspace.files.write_frame("votes", VOTES.empty(), DAY)
-    copied = backups._copied
+    workspace.files.write_frame("votes", VOTES.empty_frame(), DAY)
+    copied = backups._copy
 
     def write_then_copy(source: Path, target: Path) -> None:
         if source.name == f"{DAY}.parquet" and source.is_relative_to(tmp_path / "home"):
             workspace.files.write_frame("votes", vote(), DAY)
         copied(source, target)
 
-    monkeypatch.setattr(backups, "_copied", write_then_copy)
-    facts = HomeFacts.of(tmp_path / "home")
+    monkeypatch.setattr(backups, "_copy", write_then_copy)
+    facts = HomeFacts.load(tmp_path / "home")
     assert facts is not None
     manifest = backups.back_up(
         tmp_path / "home", facts, {"store": workspace.settings.store_url}, folder
@@ -44,7 +44,7 @@ def test_file_replaced_during_a_backup_is_readable_after_the_restore(
     monkeypatch.undo()
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
     storage.restore(folder)
-    restored = Workspace.here()
+    restored = Workspace.from_environment()
     assert len(restored.files.read_frame("votes", DAY)) == 1
     assert [known.path for known in restored.store.file_hashes.all()] == [
         f"frames/votes/{DAY}.parquet"
@@ -56,7 +56,7 @@ def home(tmp_path: Path) -> Path:
     """A home with one frame and a file of a model."""
     workspace = Workspace(Settings(home=tmp_path / "home"))
     prepare(workspace)
-    workspace.files.write_frame("votes", VOTES.empty(), DAY)
+    workspace.files.write_frame("votes", VOTES.empty_frame(), DAY)
     workspace.store.close()
     (tmp_path / "home" / "mlflow" / "artifacts" / "demo").mkdir(parents=True)
     (tmp_path / "home" / "mlflow" / "artifacts" / "demo" / "model.safetensors").write_bytes(
@@ -66,7 +66,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def back_up(home: Path, folder: Path) -> backups.Manifest:
-    facts = HomeFacts.of(home)
+    facts = HomeFacts.load(home)
     assert facts is not None
     return backups.back_up(home, facts, {"store": f"sqlite:///{home / 'store.db'}"}, folder)
 
@@ -119,7 +119,7 @@ def test_interrupted_restore_is_refused_until_it_is_repeated(
     shutil.rmtree(home / "mlflow")
     back_up(home, tmp_path / "backup")
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "restored"))
-    copied = backups._copied
+    copied = backups._copy
 
     def copy_until_the_frames(source: Path, target: Path) -> None:
         if target.suffix == ".parquet":
@@ -127,16 +127,16 @@ def test_interrupted_restore_is_refused_until_it_is_repeated(
         copied(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(backups, "_copied", copy_until_the_frames)
+        patched.setattr(backups, "_copy", copy_until_the_frames)
         with pytest.raises(KeyboardInterrupt):
             storage.restore(tmp_path / "backup")
     assert (tmp_path / "restored" / "store.db").exists()
     with pytest.raises(
         ConfigurationError, match=r"A restore into .* was interrupted.*restore FOLDER --replace"
     ):
-        Workspace.here(initialising=True)
+        Workspace.from_environment(initialising=True)
     storage.restore(tmp_path / "backup", replace=True)
-    assert Workspace.here().files.days("votes") == [DAY]
+    assert Workspace.from_environment().files.days("votes") == [DAY]
 
 
 def vote() -> pd.DataFrame:

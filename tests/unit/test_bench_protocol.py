@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from benchmarks import trainer_runs
-from benchmarks.looks import Looks
-from benchmarks.measuring import on_cores
-from benchmarks.trainer_runs import Spec, code_hash
+from benchmarks.measurement import pin_to_cores
+from benchmarks.opening_log import OpeningLog
+from benchmarks.trainer_runs import TrainingSpec, code_hash
 from rlhf_pipeline.votes import open_test_split
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +27,12 @@ OPENERS = {"open_test_split", "accuracy_by_group", "calibrate", "fit_reward_mode
 def test_openings_are_kept_between_runs_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = Looks(tmp_path / "kept")
+    first = OpeningLog(tmp_path / "kept")
     open_test_split(PAIRS, model="frozen: abc", purpose="accuracy", record=first.record)
-    again = Looks(tmp_path / "kept")
+    again = OpeningLog(tmp_path / "kept")
     for model in ("seed 0: def", "seed 1: fed"):
         open_test_split(PAIRS, model=model, purpose="quality", record=again.record)
-    again.told()
+    again.print_openings()
     said = capsys.readouterr().out
     assert "2 in this run, 3 kept" in said
     assert "| seed 0: def | quality | 1 |" in said
@@ -42,7 +42,7 @@ def test_openings_are_kept_between_runs_and_told(
 def test_a_run_that_opened_nothing_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Looks(tmp_path).told()
+    OpeningLog(tmp_path).print_openings()
     assert capsys.readouterr().out == "\nNo test split was opened.\n"
 
 
@@ -54,12 +54,12 @@ def unrecorded(source: str) -> Iterator[int]:
             and node.func.id in OPENERS
         ):
             said = [k.value for k in node.keywords if k.arg == "record"]
-            if not said or any("to_log" in ast.unparse(value) for value in said):
+            if not said or any("log_opening" in ast.unparse(value) for value in said):
                 yield node.lineno
 
 
 def test_no_benchmark_opens_a_test_split_off_the_record() -> None:
-    """Each hands on `record`, that of benchmarks.looks.Looks."""
+    """Each hands on `record`, that of benchmarks.opening_log.Looks."""
     benchmarks = sorted((ROOT / "benchmarks").glob("*.py"))
     offenders = [
         f"{path.name}:{line}"
@@ -71,7 +71,7 @@ def test_no_benchmark_opens_a_test_split_off_the_record() -> None:
 
 def test_the_search_finds_a_look_off_the_record() -> None:
     assert list(unrecorded('open_test_split(pairs, model="m", purpose="p")'))
-    assert list(unrecorded("calibrate(pairs, model, record=to_log)"))
+    assert list(unrecorded("calibrate(pairs, model, record=log_opening)"))
     assert not list(unrecorded("calibrate(pairs, model, record=looks.record)"))
 
 
@@ -88,7 +88,7 @@ def test_a_training_is_done_again_when_the_code_that_trains_changed(
     assert code_hash(folder) != before
 
     PAIRS.to_parquet(tmp_path / "pairs.parquet")
-    spec = Spec({}, str(tmp_path / "pairs.parquet"), str(tmp_path / "pairs.parquet"))
+    spec = TrainingSpec({}, str(tmp_path / "pairs.parquet"), str(tmp_path / "pairs.parquet"))
     key = spec.key()
     assert spec.key() == key
     monkeypatch.setattr(trainer_runs, "code_hash", lambda: "other code")
@@ -98,7 +98,7 @@ def test_a_training_is_done_again_when_the_code_that_trains_changed(
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process")
 def test_on_one_core_there_is_one_for_children_too_and_all_come_back() -> None:
     before = os.sched_getaffinity(0)
-    with on_cores(1) as said:
+    with pin_to_cores(1) as said:
         assert said == "1 core"
         assert len(os.sched_getaffinity(0)) == 1
         child = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.champions import Champions, Judge, assess, not_worse
+from rlhf_pipeline.champions import Champions, Judge, assess, compare_with_champion
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, TasteChange
 from rlhf_pipeline.reward_model import AcceptanceParams, RewardModelParams, fit_reward_model
 from rlhf_pipeline.store import Store
@@ -85,7 +85,7 @@ def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion,
     """Most pairs are from before the change: by all of them it won, at 0.44 on the latest days
     where the champion had 0.88.
     """
-    assert not_worse(forgetful, champion, calib)[0]
+    assert compare_with_champion(forgetful, champion, calib)[0]
     verdict = assess(forgetful, champion, calib, taste_changes=TasteChanges.from_log([RECORDED]))
     assert verdict.is_refused
     assert "is below that of the champion" in verdict.reason
@@ -93,7 +93,7 @@ def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion,
 
 def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, forgetful, calib):
     """The window holds today's taste, and most of all pairs do not."""
-    assert not_worse(forgetful, champion, calib)[0]
+    assert compare_with_champion(forgetful, champion, calib)[0]
     n_since = int((calib["max_seq"] >= CHANGE).sum())
     verdict = assess(forgetful, champion, calib, params=AcceptanceParams(window_pairs=n_since))
     assert verdict.is_refused
@@ -162,7 +162,7 @@ def settle(champions, calib):
             data_hash="h",
             n_fit=9,
         )
-        return champions.settle(
+        return champions.record_calibration(
             judge.version, judge.reward_model, NoCalibration(), report, calib, **more
         )
 
@@ -172,7 +172,9 @@ def settle(champions, calib):
 def test_refusal_is_stored_with_what_the_model_had_learnt_from(champions, settle, forgetful):
     settled = settle(forgetful, taste_changes=TasteChanges(CHANGE))
     assert not settled.takes_over
-    assert settled.told.startswith("demo.reward_model@3 was refused and stays candidate: accuracy")
+    assert settled.summary.startswith(
+        "demo.reward_model@3 was refused and stays candidate: accuracy"
+    )
     refusal = champions.refusal("demo.reward_model@3")
     assert (refusal.data_seq, refusal.cause) == (CHANGE, settled.reason)
     assert champions.store.calibrations.of_latest_fit().refusal == refusal

@@ -11,7 +11,7 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.calibration.temperature import TemperatureScaling
-from rlhf_pipeline.champions import Champions, Judge, Question, assess, not_worse
+from rlhf_pipeline.champions import Champions, Judge, Question, assess, compare_with_champion
 from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend, TemplateBackend
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
@@ -148,7 +148,7 @@ def test_the_judge_gives_the_probability_of_the_majoritys_choice():
 
 
 def test_the_first_model_is_no_worse_than_none():
-    assert not_worse(judge(0.0), None, pairs(1, 1)) == (True, "first reward model")
+    assert compare_with_champion(judge(0.0), None, pairs(1, 1)) == (True, "first reward model")
 
 
 class Blind(SureOf):
@@ -160,9 +160,11 @@ class Blind(SureOf):
 
 def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
     better, worse = judge(1.5, 2), Judge(version(1), Blind(1.5), None, "none")
-    assert not_worse(better, worse, pairs(40, 1))[0]
-    assert not_worse(Judge(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1))[0]
-    refused, reason = not_worse(worse, better, pairs(40, 1))
+    assert compare_with_champion(better, worse, pairs(40, 1))[0]
+    assert compare_with_champion(Judge(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1))[
+        0
+    ]
+    refused, reason = compare_with_champion(worse, better, pairs(40, 1))
     assert not refused
     assert "worse than" in reason
     assert "demo.reward_model@2" in reason
@@ -184,13 +186,13 @@ def test_of_too_few_pairs_to_calibrate_on_the_raw_probabilities_decide():
     assert recalibrated_loss(pairs(1, 1), SureOf(1.0)) == pytest.approx(
         0.8 * np.log1p(np.exp(-1)) + 0.2 * np.log1p(np.e)
     )
-    assert not not_worse(judge(9.0, 2), judge(1.0, 1), pairs(1, 1))[0]
+    assert not compare_with_champion(judge(9.0, 2), judge(1.0, 1), pairs(1, 1))[0]
 
 
 def test_without_a_vote_to_compare_by_the_newer_serves():
     """Imported days can come without a single pair of the calib split."""
     for nothing in (pairs(0, 1), pairs(4, 1).assign(n_votes=0)):
-        promoted, reason = not_worse(judge(0.1, 2), judge(1.0, 1), nothing)
+        promoted, reason = compare_with_champion(judge(0.1, 2), judge(1.0, 1), nothing)
         assert promoted
         assert "no votes of the calib split" in reason
 
@@ -221,7 +223,7 @@ def test_after_a_change_only_pairs_voted_since_then_count():
 def test_a_champion_that_a_reversal_made_surely_wrong_gives_way_to_one_that_knows_little():
     """Calibrated anew it would be a coin too; but it is not what it serves."""
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
-    promoted, reason = not_worse(
+    promoted, reason = compare_with_champion(
         Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste
     )
     assert promoted, reason
@@ -238,11 +240,11 @@ def test_no_model_is_worse_than_itself(seed):
     calib = make_pairs(50, seed=100 + seed).assign(split="calib")
     calibrator, _ = fit_calibrator(calib, model)
     champion, same = (Judge(version(n), model, calibrator, "fitted@1") for n in (1, 2))
-    promoted, reason = not_worse(same, champion, calib)
+    promoted, reason = compare_with_champion(same, champion, calib)
     assert promoted, reason
     assert "no worse than" in reason
     # nor is its calibrator
-    assert not_worse(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
+    assert compare_with_champion(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
 
 
 def test_a_champion_s_calibrator_gives_way_only_to_one_that_predicts_no_worse():
@@ -256,21 +258,21 @@ def test_a_champion_s_calibrator_gives_way_only_to_one_that_predicts_no_worse():
         Judge(version(), model, mended, "temperature@1"),
         Judge(version(), model, NoCalibration(), "none"),
     )
-    kept, reason = not_worse(raw, good, voted)
+    kept, reason = compare_with_champion(raw, good, voted)
     assert not kept
     assert "through none, worse than" in reason
     assert "through temperature@1 on 40 pairs of the calib split" in reason
-    assert not_worse(
+    assert compare_with_champion(
         Judge(version(), model, mended, "temperature"),
         Judge(version(), model, NoCalibration(), "none@2"),
         voted,
     )[0]
-    assert not_worse(raw, Judge(version(), model, None, "none"), voted) == (
+    assert compare_with_champion(raw, Judge(version(), model, None, "none"), voted) == (
         True,
         "it had no calibrator",
     )
     for nothing in (pairs(0, 1), voted.assign(n_votes=0)):
-        assert not not_worse(raw, good, nothing)[0]
+        assert not compare_with_champion(raw, good, nothing)[0]
 
 
 class OneVersion:
@@ -282,7 +284,7 @@ class OneVersion:
     def get(self, kind, alias):
         return version()
 
-    def folder(self, model, cache):
+    def fetch_folder(self, model, cache):
         return self._folder
 
 
@@ -297,7 +299,7 @@ def of_another_encoder(champions, tmp_path):
 def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another_encoder):
     lost = of_another_encoder.judge()
     assert lost.label == "demo.reward_model@1"
-    assert isinstance(lost.lost, ModelHashMismatch)
+    assert isinstance(lost.load_error, ModelHashMismatch)
     for asked in (
         lambda: lost.p_chosen(pairs(2, 1)),
         lambda: lost.embed(["q"], ["t"]),
@@ -311,7 +313,7 @@ def test_a_champion_of_another_encoder_is_named_and_tells_who_asks_it(of_another
 
 def test_so_is_one_whose_files_are_damaged(of_another_encoder, tmp_path):
     (tmp_path / "model" / "config.json").write_bytes(b"half a fi")
-    assert isinstance(of_another_encoder.judge().lost, ModelError)
+    assert isinstance(of_another_encoder.judge().load_error, ModelError)
 
 
 def test_an_encoder_that_is_not_there_is_no_fault_of_the_champions(of_another_encoder, tmp_path):
@@ -326,11 +328,13 @@ def test_an_encoder_that_is_not_there_is_no_fault_of_the_champions(of_another_en
 
 
 def test_a_new_model_takes_the_place_of_a_champion_that_cannot_be_loaded(of_another_encoder):
-    promoted, reason = not_worse(judge(0.0, 2), of_another_encoder.judge(), pairs(40, 1))
+    promoted, reason = compare_with_champion(
+        judge(0.0, 2), of_another_encoder.judge(), pairs(40, 1)
+    )
     assert promoted
     assert "demo.reward_model@1 cannot be loaded" in reason
     assert "another encoder" in reason or "fitted on encoder" in reason
-    assert judge(1.0).lost is None
+    assert judge(1.0).load_error is None
 
 
 class Alternatives:
@@ -389,23 +393,25 @@ def test_an_outage_of_the_first_encoder_is_named_and_costs_no_champion_its_place
     for asked in (
         known.judge,
         lambda: known.judge(version()),
-        lambda: known.settle(version(2), SureOf(0.0), NoCalibration(), report, make_pairs(80)),
+        lambda: known.record_calibration(
+            version(2), SureOf(0.0), NoCalibration(), report, make_pairs(80)
+        ),
     ):
         with pytest.raises(EncoderNotFound, match=said):
             asked()
     assert len(known.store.calibrations.log()) == n_calibrations
     alternatives.back()
-    assert known.judge().lost is None
+    assert known.judge().load_error is None
 
 
 def test_a_champion_of_the_stand_in_serves_on_it_and_is_beaten_only_by_a_better_one(alternatives):
     alternatives.fit(alternatives.second)
     champion = alternatives.champions.judge()
-    assert champion.lost is None
+    assert champion.load_error is None
     assert (
         alternatives.champions.judge(version()).reward_model.encoder.folder == alternatives.second
     )
-    promoted, reason = not_worse(judge(0.0, 2), champion, make_pairs(80))
+    promoted, reason = compare_with_champion(judge(0.0, 2), champion, make_pairs(80))
     assert not promoted
     assert "worse than" in reason
     alternatives.outage()
@@ -419,7 +425,7 @@ def test_of_an_encoder_that_no_setting_names_a_champion_is_lost_while_all_that_a
 ):
     save_tiny_bert(alternatives.folder / "third", seed=2)
     alternatives.fit(alternatives.folder / "third")
-    assert isinstance(alternatives.champions.judge().lost, ModelHashMismatch)
+    assert isinstance(alternatives.champions.judge().load_error, ModelHashMismatch)
 
 
 def test_a_stand_in_stands_in_until_the_encoder_is_back_and_no_longer(alternatives):
@@ -471,7 +477,7 @@ def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternative
         alternatives.first,
         alternatives.second,
     )
-    assert known.encoder(start).choice.told() == {
+    assert known.encoder(start).choice.to_params() == {
         "encoder_asked": str(alternatives.first), "encoder_used": str(alternatives.second),
         "encoder_instead_because": "the model that the fit starts from was fitted on it",
     }  # fmt: skip

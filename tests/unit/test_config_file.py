@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_pipeline import homes
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import prepare, record
+from rlhf_pipeline.cli.init import change_facts, prepare
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
 
@@ -73,7 +73,7 @@ def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -
         read(tmp_path, tmp_path)
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     settings = read(tmp_path, tmp_path, RLHF_CONFIG=str(other / "rlhf.yaml"))
-    record(settings, config=settings.config)
+    change_facts(settings, config=settings.config)
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
@@ -148,7 +148,7 @@ def test_dagster_home_of_another_home_is_refused(tmp_path: Path) -> None:
 
 
 def test_facts_are_written_with_the_file(tmp_path: Path, checkout: Path) -> None:
-    facts = HomeFacts.of(tmp_path / "home")
+    facts = HomeFacts.load(tmp_path / "home")
     assert facts is not None
     assert facts.config == checkout / "rlhf.yaml"
     assert os.stat(tmp_path / "home" / "project.json").st_mode & 0o777 == 0o600

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlhf_pipeline.web.serving import Corked
+from rlhf_pipeline.web.server import BufferedTransport
 
 
 class Transport:
@@ -39,7 +39,7 @@ def run(steps):
 
 def test_what_is_written_in_one_step_is_sent_at_once_and_in_order(transport):
     async def steps():
-        corked = Corked(transport, asyncio.get_running_loop())
+        corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"head ")
         corked.write(b"body")
         assert transport.sent == []
@@ -54,7 +54,7 @@ def test_what_is_written_in_one_step_is_sent_at_once_and_in_order(transport):
 
 def test_what_was_written_is_sent_before_the_connection_is_closed(transport):
     async def steps():
-        corked = Corked(transport, asyncio.get_running_loop())
+        corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"last words")
         corked.close()
         assert (transport.sent, transport.is_closed) == ([b"last words"], True)
@@ -66,7 +66,7 @@ def test_what_was_written_is_sent_before_the_connection_is_closed(transport):
 
 def test_nothing_is_sent_to_who_has_left(transport):
     async def steps():
-        corked = Corked(transport, asyncio.get_running_loop())
+        corked = BufferedTransport(transport, asyncio.get_running_loop())
         corked.write(b"answer")
         transport.is_closed = True
         await asyncio.sleep(0)
@@ -78,7 +78,8 @@ def test_nothing_is_sent_to_who_has_left(transport):
 def test_everything_else_is_the_transports_own(transport):
     async def steps():
         assert (
-            Corked(transport, asyncio.get_running_loop()).get_extra_info("socket") == "its socket"
+            BufferedTransport(transport, asyncio.get_running_loop()).get_extra_info("socket")
+            == "its socket"
         )
 
     run(steps)

@@ -115,11 +115,11 @@ class Hashes:
         self.contents: dict[str, bytes] = {}
 
     @contextmanager
-    def replacing(self, contents: Mapping[str, bytes]) -> Iterator[None]:
+    def record_replacement(self, contents: Mapping[str, bytes]) -> Iterator[None]:
         yield
         self.contents.update(contents)
 
-    def changed(self, contents: Mapping[str, bytes]) -> list[str]:
+    def find_changed(self, contents: Mapping[str, bytes]) -> list[str]:
         return [
             path
             for path, content in contents.items()
@@ -156,8 +156,8 @@ def test_changed_record_is_named_where_it_is_read(recorded: Artefacts) -> None:
 
 
 def test_changed_report_is_named_where_it_is_read(recorded: Artefacts) -> None:
-    recorded.write({recorded.report(DAY): b"<p>stable</p>"})
-    Path(str(recorded.report(DAY))).write_bytes(b"<p>drift</p>")
+    recorded.write({recorded.report_path(DAY): b"<p>stable</p>"})
+    Path(str(recorded.report_path(DAY))).write_bytes(b"<p>drift</p>")
     with pytest.raises(
         ArtefactError, match=r"drift_2026-01-01\.html was changed.*Materialise drift_report again"
     ):
@@ -175,11 +175,11 @@ def test_changed_window_is_made_again(recorded: Artefacts) -> None:
         reward_models=("m@1",),
         **unknown,
     )
-    recorded.write({recorded.window(DAY): window.model_dump_json().encode()})
-    assert recorded.windows([DAY]) == {DAY: window}
-    path = Path(str(recorded.window(DAY)))
+    recorded.write({recorded.window_path(DAY): window.model_dump_json().encode()})
+    assert recorded.read_windows([DAY]) == {DAY: window}
+    path = Path(str(recorded.window_path(DAY)))
     path.write_text(path.read_text().replace("12", "13"))
-    assert recorded.windows([DAY]) == {}
+    assert recorded.read_windows([DAY]) == {}
 
 
 def test_file_replaced_while_it_is_read_is_read_again(

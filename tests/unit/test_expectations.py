@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed
-from rlhf_pipeline.expectations import Expectation, require, suite_for, validate
+from rlhf_pipeline.expectations import DataExpectation, build_suite, require, validate
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, FrameSchema, check_frame, integer, text
 
 
@@ -31,7 +31,7 @@ def prompts(n: int = 4) -> pd.DataFrame:
     )
 
 
-def failed(frame: pd.DataFrame, suite: tuple[Expectation, ...]) -> list[tuple[str, str]]:
+def failed(frame: pd.DataFrame, suite: tuple[DataExpectation, ...]) -> list[tuple[str, str]]:
     return [
         (o.expectation.type, o.expectation.subject)
         for o in validate(frame, suite, "frame")
@@ -41,11 +41,11 @@ def failed(frame: pd.DataFrame, suite: tuple[Expectation, ...]) -> list[tuple[st
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=lambda s: s.name)
 def test_an_empty_frame_of_every_schema_passes_its_own_suite(schema: FrameSchema) -> None:
-    assert failed(schema.empty(), suite_for(schema)) == []
+    assert failed(schema.empty_frame(), build_suite(schema)) == []
 
 
 def test_a_good_frame_passes_in_the_order_of_the_suite() -> None:
-    suite = suite_for(PROMPTS)
+    suite = build_suite(PROMPTS)
     outcomes = validate(prompts(), suite, "prompts")
     assert [o.expectation for o in outcomes] == list(suite)
     assert all(o.passed and o.expectation.blocking for o in outcomes)
@@ -55,7 +55,7 @@ def test_a_good_frame_passes_in_the_order_of_the_suite() -> None:
 def test_a_key_of_two_columns_is_unique_even_where_one_is_missing() -> None:
     schema = FrameSchema("votes", {"a": text("x"), "b": text("y", nullable=True)}, key=("a", "b"))
     frame = pd.DataFrame({"a": ["1", "1", "2"], "b": [None, None, None]}).astype("str")
-    assert failed(frame, suite_for(schema)) == [("expect_compound_columns_to_be_unique", "a, b")]
+    assert failed(frame, build_suite(schema)) == [("expect_compound_columns_to_be_unique", "a, b")]
 
 
 def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> None:
@@ -64,7 +64,7 @@ def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> N
     frame.loc[2, "text"] = None
     frame.loc[3, "variables"] = "{"
     frame.loc[3, "prompt_id"] = "p0"
-    outcomes = [o for o in validate(frame, suite_for(PROMPTS), "prompts") if not o.passed]
+    outcomes = [o for o in validate(frame, build_suite(PROMPTS), "prompts") if not o.passed]
     assert [(o.expectation.subject, o.n_unexpected) for o in outcomes] == [
         ("text", 1),
         ("category", 1),
@@ -80,7 +80,7 @@ def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> N
 def test_a_missing_column_fails_and_says_so() -> None:
     outcomes = [
         o
-        for o in validate(prompts().drop(columns="category"), suite_for(PROMPTS), "prompts")
+        for o in validate(prompts().drop(columns="category"), build_suite(PROMPTS), "prompts")
         if not o.passed
     ]
     assert any("'missing': ['category']" in o.message for o in outcomes)
@@ -89,15 +89,15 @@ def test_a_missing_column_fails_and_says_so() -> None:
 
 def test_a_range_of_the_schema_is_held() -> None:
     schema = FrameSchema("t", {"n": integer("count", low=0, high=5)})
-    assert failed(pd.DataFrame({"n": [0, 5]}), suite_for(schema)) == []
-    assert failed(pd.DataFrame({"n": [0, 6]}), suite_for(schema)) == [
+    assert failed(pd.DataFrame({"n": [0, 5]}), build_suite(schema)) == []
+    assert failed(pd.DataFrame({"n": [0, 6]}), build_suite(schema)) == [
         ("expect_column_values_to_be_between", "n")
     ]
 
 
 def test_a_distribution_warns_and_does_not_block() -> None:
-    rare = Expectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 50})
-    outcomes = validate(prompts(), suite_for(PROMPTS, [rare]), "prompts")
+    rare = DataExpectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 50})
+    outcomes = validate(prompts(), build_suite(PROMPTS, [rare]), "prompts")
     assert not outcomes[-1].passed
     assert "observed 4" in outcomes[-1].message
     require(outcomes)
@@ -106,23 +106,25 @@ def test_a_distribution_warns_and_does_not_block() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Expectation(type="expect_wonders"),
-        Expectation(type="expect_column_values_to_be_unique", kwargs={"colum": "a"}),
+        DataExpectation(type="expect_wonders"),
+        DataExpectation(type="expect_column_values_to_be_unique", kwargs={"colum": "a"}),
     ],
 )
-def test_an_unknown_expectation_is_refused_by_name(bad: Expectation) -> None:
+def test_an_unknown_expectation_is_refused_by_name(bad: DataExpectation) -> None:
     with pytest.raises(ConfigurationError, match=bad.type):
         validate(prompts(), (bad,), "prompts")
 
 
 def test_threads_do_not_share_a_context() -> None:
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda n: failed(prompts(n), suite_for(PROMPTS)), [1, 2, 3, 4] * 2))
+        results = list(
+            pool.map(lambda n: failed(prompts(n), build_suite(PROMPTS)), [1, 2, 3, 4] * 2)
+        )
     assert results == [[]] * 8
 
 
 def test_the_frame_is_left_as_it_was() -> None:
     frame = prompts()
     before = frame.copy(deep=True)
-    validate(frame, suite_for(PROMPTS), "prompts")
+    validate(frame, build_suite(PROMPTS), "prompts")
     pd.testing.assert_frame_equal(frame, before)

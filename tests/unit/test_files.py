@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rlhf_pipeline.errors import ArtefactError
-from rlhf_pipeline.files import write_whole, writing_whole
+from rlhf_pipeline.files import open_atomically, write_atomically
 
 
 def names(folder):
@@ -16,8 +16,8 @@ def names(folder):
 
 def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
     path = tmp_path / "deep" / "er" / "log.txt"
-    write_whole(path, b"one")
-    write_whole(path, b"two")
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert names(path.parent) == ["log.txt"]
 
@@ -28,14 +28,14 @@ def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
 )
 def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number, cure):
     path = tmp_path / "log.txt"
-    write_whole(path, b"one")
+    write_atomically(path, b"one")
 
     def refuse(fd):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(ArtefactError, match=rf"log\.txt: {os.strerror(number)}\. {cure}"):
-        write_whole(path, b"two")
+        write_atomically(path, b"two")
     assert path.read_bytes() == b"one"
     assert names(tmp_path) == ["log.txt"]
 
@@ -47,19 +47,19 @@ def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number
 def test_a_place_that_can_hold_no_file_is_named_with_its_cure(tmp_path, below, cure):
     (tmp_path / "a").write_bytes(b"mine")
     with pytest.raises(ArtefactError, match=cure):
-        write_whole(tmp_path / below, b"one")
+        write_atomically(tmp_path / below, b"one")
     assert names(tmp_path) == ["a"]
 
 
 def test_a_name_too_long_for_the_disk_is_said_to_be(tmp_path):
     with pytest.raises(ArtefactError, match="shorter name"):
-        write_whole(tmp_path / ("x" * 300), b"one")
+        write_atomically(tmp_path / ("x" * 300), b"one")
 
 
 def test_a_link_keeps_pointing_where_it_points(tmp_path):
     (tmp_path / "target").write_bytes(b"one")
     (tmp_path / "link").symlink_to("target")
-    write_whole(tmp_path / "link", b"two")
+    write_atomically(tmp_path / "link", b"two")
     assert (tmp_path / "target").read_bytes() == b"two"
     assert (tmp_path / "link").is_symlink()
 
@@ -70,7 +70,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path):
     read = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
-    write_whole(pipe, b"one")
+    write_atomically(pipe, b"one")
     reader.join(10)
     assert read == [b"one"]
     assert pipe.is_fifo()
@@ -78,8 +78,8 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path):
 
 def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
     path = tmp_path / "deep" / "log.txt"
-    write_whole(path, b"one")
-    with writing_whole(path) as file:
+    write_atomically(path, b"one")
+    with open_atomically(path) as file:
         file.write(b"tw")
         assert path.read_bytes() == b"one"
         file.write(b"o")
@@ -89,10 +89,10 @@ def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
 
 def test_a_writer_that_fails_half_way_leaves_what_was_there(tmp_path):
     path = tmp_path / "log.txt"
-    write_whole(path, b"one")
+    write_atomically(path, b"one")
 
     def half_a_file():
-        with writing_whole(path) as file:
+        with open_atomically(path) as file:
             file.write(b"tw")
             raise KeyError("no more rows")
 
@@ -106,7 +106,7 @@ def test_a_folder_is_refused_before_anything_is_made_for_it(tmp_path):
     made = []
 
     def written():
-        with writing_whole(tmp_path) as file:
+        with open_atomically(tmp_path) as file:
             made.append(file)
 
     with pytest.raises(ArtefactError, match="Name a file, not a folder"):

@@ -123,9 +123,9 @@ def test_text_keeps_every_letter_and_a_number_is_text_where_text_is_asked():
 
 @EVERY_SCHEMA
 def test_the_empty_frame_passes_and_survives_parquet_types(schema):
-    empty = schema.empty()
+    empty = schema.empty_frame()
     pd.testing.assert_frame_equal(check_frame(empty, schema), empty)
-    table = pa.Table.from_pandas(empty, schema=schema.arrow(), preserve_index=False)
+    table = pa.Table.from_pandas(empty, schema=schema.arrow_schema(), preserve_index=False)
     pd.testing.assert_frame_equal(check_frame(table.to_pandas(), schema), empty)
 
 
@@ -163,9 +163,9 @@ def test_a_hash_sees_values_order_and_columns_but_not_the_index():
 
 
 def test_joining_nothing_gives_the_empty_frame():
-    pd.testing.assert_frame_equal(concat([], VOTES), VOTES.empty())
+    pd.testing.assert_frame_equal(concat([], VOTES), VOTES.empty_frame())
     pd.testing.assert_frame_equal(
-        concat([PROMPTS.empty(), PROMPTS.empty()], PROMPTS), PROMPTS.empty()
+        concat([PROMPTS.empty_frame(), PROMPTS.empty_frame()], PROMPTS), PROMPTS.empty_frame()
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring import Limits, Spent, table
+from benchmarks.measurement import Limits, StageTimes, print_table
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks").glob("bench_*.py"))
@@ -17,9 +17,9 @@ SCRIPTS = sorted((ROOT / "benchmarks").glob("bench_*.py"))
 
 def test_a_broken_limit_is_named_and_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     limits = Limits()
-    limits.judge(True, "import took 2 min, limit 5 min")
-    limits.judge(False, "snapshot p95 169 ms, limit 100 ms")
-    assert limits.told() == 1
+    limits.check(True, "import took 2 min, limit 5 min")
+    limits.check(False, "snapshot p95 169 ms, limit 100 ms")
+    assert limits.print_summary() == 1
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == [
         "PASS  import took 2 min, limit 5 min",
@@ -33,7 +33,7 @@ def test_what_was_not_measured_is_neither_held_nor_broken(
 ) -> None:
     limits = Limits()
     limits.skip("Postgres: no server here")
-    assert limits.told() == 0
+    assert limits.print_summary() == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "----  not measured: Postgres: no server here"
     assert said[-2:] == ["limits: 1 not measured", "  not measured: Postgres: no server here"]
@@ -43,30 +43,30 @@ def test_what_was_not_measured_is_neither_held_nor_broken(
 def test_all_limits_held_is_said_only_where_there_are_any(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert Limits().told() == 0
+    assert Limits().print_summary() == 0
     assert "it has no limits" in capsys.readouterr().out
     held = Limits()
-    assert held.note(True, "counted, printed by a table") == "PASS"
-    assert held.told() == 0
+    assert held.count(True, "counted, printed by a table") == "PASS"
+    assert held.print_summary() == 0
     assert capsys.readouterr().out.splitlines() == ["", "limits: 1 held"]
 
 
 def test_a_measure_that_is_no_number_holds_no_limit() -> None:
     limits = Limits()
     p95 = float("nan")
-    limits.judge(p95 <= 100, "p95")
-    assert limits.told() == 1
+    limits.check(p95 <= 100, "p95")
+    assert limits.print_summary() == 1
 
 
 def test_stages_add_up_and_a_table_is_markdown(capsys: pytest.CaptureFixture[str]) -> None:
-    spent = Spent()
+    spent = StageTimes()
     for name in ("one", "two"):
         with spent.stage(name):
             sum(range(10_000))
     assert spent.total == pytest.approx(
         tuple(sum(s[i] for s in spent.stages.values()) for i in (0, 1))
     )
-    table("Title", ("a", "b"), [(1, "x")])
+    print_table("Title", ("a", "b"), [(1, "x")])
     assert capsys.readouterr().out == "\nTitle\n\n| a | b |\n|---|---|\n| 1 | x |\n"
 
 
@@ -94,7 +94,7 @@ def test_every_benchmark_ends_with_what_its_limits_say(script: Path) -> None:
     ]
     returned = [ast.unparse(node.value) if node.value else "nothing" for node in ends]
     assert returned
-    assert all(value.endswith(".told()") for value in returned), returned
+    assert all(value.endswith(".print_summary()") for value in returned), returned
     assert ast.unparse(tree.body[-1]) == "if __name__ == '__main__':\n    sys.exit(main())"
 
 

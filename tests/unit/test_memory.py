@@ -11,13 +11,13 @@ import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import OutOfMemory
-from rlhf_pipeline.memory import memory_named
+from rlhf_pipeline.memory_errors import translate_memory_errors
 
 SCRIPT = """
 import resource, sys
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import OutOfMemory
-from rlhf_pipeline.memory import memory_named
+from rlhf_pipeline.memory_errors import translate_memory_errors
 from rlhf_pipeline.prompts import PromptParams, generate
 
 files, day = Artefacts(sys.argv[1]), "2026-01-01"
@@ -27,7 +27,7 @@ large = frame.assign(text=[f"{i}" + "word " * 1_000_000 for i in range(20)])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 16_000_000, resource.RLIM_INFINITY))
 try:
-    with memory_named("Writing prompts"):
+    with translate_memory_errors("Writing prompts"):
         files.write_frame("prompts", large, day)
 except OutOfMemory as told:
     print(told)
@@ -69,6 +69,6 @@ def test_frame_too_large_for_the_memory_leaves_the_last_one(tmp_path):
     ],
 )
 def test_refused_allocations_are_named_and_other_faults_are_not(fault, named):
-    with pytest.raises(named) as raised, memory_named("Asset reward_model"):
+    with pytest.raises(named) as raised, translate_memory_errors("Asset reward_model"):
         raise fault
     assert type(raised.value) is named

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
-from rlhf_pipeline.object_stores import get, get_many, names, place, put, written_at
+from rlhf_pipeline.object_stores import get, get_many, list_names, modified_at, open_path, put
 from tests.s3 import ENVIRONMENT, S3, forget_connections, local_s3, point_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +32,9 @@ def refused(path: str) -> str:
     """
     said = set()
     for act in (
-        lambda: put(place(path) / "new", b"x"),
-        lambda: get(place(path) / "new"),
-        lambda: names(place(path)),
+        lambda: put(open_path(path) / "new", b"x"),
+        lambda: get(open_path(path) / "new"),
+        lambda: list_names(open_path(path)),
     ):
         with pytest.raises(ArtefactError) as caught:
             act()
@@ -57,11 +57,11 @@ def test_a_bucket_that_is_not_there_is_named(s3: S3) -> None:
 def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
     from moto.core import set_initial_no_auth_action_count
 
-    put(place(s3.url("kept")) / "file", b"before")
+    put(open_path(s3.url("kept")) / "file", b"before")
     # now the server knows nobody
     said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
     assert "The store refuses these credentials: set ones (AWS_ACCESS_KEY_ID" in said
-    assert get(place(s3.url("kept")) / "file") == b"before"
+    assert get(open_path(s3.url("kept")) / "file") == b"before"
 
 
 def test_missing_credentials_are_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
         ArtefactError,
         match=rf"Cannot read .*{nobody}.*Is the server up, and AWS_ENDPOINT_URL its address",
     ):
-        get(place(s3.url("kept")) / "file")
+        get(open_path(s3.url("kept")) / "file")
     point_at("nonsense", monkeypatch)
     assert "AWS_ENDPOINT_URL" in refused(s3.url("kept"))
     monkeypatch.undo()
@@ -99,43 +99,43 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
 )
 def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
-        place(url)
+        open_path(url)
     assert "hush" not in str(caught.value)
 
 
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(ArtefactError, match=r"gcsfs.*Install its driver"):
-        get(place("gs://bucket/file"))
+        get(open_path("gs://bucket/file"))
 
 
 def test_many_files_come_in_order_and_missing_ones_are_none(s3: S3) -> None:
-    folder = place(s3.url("many"))
+    folder = open_path(s3.url("many"))
     for n in range(0, 40, 2):
         put(folder / f"{n}", b"%d" % n)
     assert get_many([folder / f"{n}" for n in range(40)]) == [
         b"%d" % n if n % 2 == 0 else None for n in range(40)
     ]
-    assert names(folder) == sorted(str(n) for n in range(0, 40, 2))
+    assert list_names(folder) == sorted(str(n) for n in range(0, 40, 2))
 
 
 @pytest.mark.parametrize("where", ["s3", "memory", "folder"])
 def test_a_file_has_the_time_it_was_written_at(s3: S3, tmp_path: Path, where: str) -> None:
-    path = place(
+    path = open_path(
         {"s3": s3.url("dated/x"), "memory": "memory://dated/x", "folder": str(tmp_path / "x")}[
             where
         ]
     )
     put(path, b"content")
-    at = written_at(path)
+    at = modified_at(path)
     assert at is not None
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
 
 
 def test_a_file_beyond_one_request_is_whole(s3: S3) -> None:
     content = os.urandom(2**20) * 101  # what is larger than 100 MB goes in parts
-    put(place(s3.url("large")) / "file", content)
-    assert get(place(s3.url("large")) / "file") == content
+    put(open_path(s3.url("large")) / "file", content)
+    assert get(open_path(s3.url("large")) / "file") == content
 
 
 class Stalling(socketserver.BaseRequestHandler):
@@ -166,7 +166,7 @@ class Stalling(socketserver.BaseRequestHandler):
 
 
 def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) -> None:
-    file = place(s3.url("killed")) / "file"
+    file = open_path(s3.url("killed")) / "file"
     put(file, b"before")
     host, port = s3.endpoint.removeprefix("http://").split(":")
     handler = type(
@@ -176,7 +176,7 @@ def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) ->
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         script = (
-            f"from rlhf_pipeline.object_stores import place, put; put(place({str(file)!r}), "
+            f"from rlhf_pipeline.object_stores import open_path, put; put(open_path({str(file)!r}), "
             "b'x' * 64 * 2**20)"
         )
         environ = os.environ | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}

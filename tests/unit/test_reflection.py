@@ -67,7 +67,7 @@ def votes(*cast: tuple[str, str, str]) -> pd.DataFrame:
         }
         for i, (c, who, choice) in enumerate(cast)
     ]
-    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty()
+    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty_frame()
 
 
 SHOWN = comparisons(c1=("long text", "short"), c2=("x", "much longer"), c3=("same", "size"))
@@ -112,11 +112,11 @@ def test_calibration_moves_only_the_calibrated_probability():
 
 
 def test_an_empty_day_gives_empty_frames():
-    rows = predicted(COMPARISONS.empty())
+    rows = predicted(COMPARISONS.empty_frame())
     assert list(rows.columns) == list(PREDICTIONS.columns)
-    assert reflect(rows, VOTES.empty()).empty
-    assert judged_predictions(REFLECTIONS.empty()).empty
-    assert reflection_rows(REFLECTIONS.empty()) == []
+    assert reflect(rows, VOTES.empty_frame()).empty
+    assert judged_predictions(REFLECTIONS.empty_frame()).empty
+    assert reflection_rows(REFLECTIONS.empty_frame()) == []
 
 
 def test_nan_scores_are_refused():

@@ -30,12 +30,12 @@ from rlhf_pipeline.registry import (
     Run,
     code_commit,
     lacks_ceiling,
+    list_openings,
     missing_ceilings,
-    n_bytes_of,
     opening_recorder,
-    openings,
     remove_files,
     stored_versions,
+    version_size,
 )
 from rlhf_pipeline.votes import open_test_split
 from tests.s3 import local_s3
@@ -110,13 +110,13 @@ def test_a_version_is_rebuilt_from_the_registry_alone(
         lineage["parent"],
     )
     assert read.content_hash == folder_hash(folder)
-    assert registry.history("policy") == [made]
+    assert registry.list_versions("policy") == [made]
 
 
 def test_nothing_is_there_before_the_first_registration(registry: Registry) -> None:
     assert registry.get("policy", CHAMPION) is None
     assert registry.get("policy", 1) is None
-    assert registry.history("reward_model") == []
+    assert registry.list_versions("reward_model") == []
     assert registry.list_models() == []
     with pytest.raises(ModelNotFound, match="no version 3"):
         registry.promote("policy", 3)
@@ -265,11 +265,11 @@ def test_texts_figures_and_folders_become_files_of_the_run(
 
 
 def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home: Path) -> None:
-    assert registry.runs(10) == []
+    assert registry.latest_runs(10) == []
     for n in range(3):
         with registry.run(f"run {n}", {"dagster.asset": "votes"}) as run:
             run.log_metrics({"n": n})
-    listed = registry.runs(2)
+    listed = registry.latest_runs(2)
     assert [(r.name, r.metrics, r.status, r.tags["dagster.asset"]) for r in listed] == [
         ("run 2", {"n": 2.0}, "FINISHED", "votes"),
         ("run 1", {"n": 1.0}, "FINISHED", "votes"),
@@ -279,7 +279,7 @@ def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home:
     behind = Registry(
         registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/"
     )
-    assert behind.runs(1)[0].url == f"http://127.0.0.1:5000/{page}"
+    assert behind.latest_runs(1)[0].url == f"http://127.0.0.1:5000/{page}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -293,7 +293,7 @@ def test_a_number_that_is_none_is_never_logged(
             registry.register(
                 "policy", model_folder(tmp_path), run=run, metrics={"accuracy": value}
             )
-    assert registry.history("policy") == []
+    assert registry.list_versions("policy") == []
 
 
 def test_a_missing_or_empty_folder_is_not_registered(registry: Registry, tmp_path: Path) -> None:
@@ -305,11 +305,11 @@ def test_a_missing_or_empty_folder_is_not_registered(registry: Registry, tmp_pat
 
 def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path) -> None:
     model = register(registry, model_folder(tmp_path))
-    folder = registry.folder(model, tmp_path / "cache")
+    folder = registry.fetch_folder(model, tmp_path / "cache")
     assert folder_hash(folder) == model.content_hash
     (folder / "model.safetensors").write_text("tampered")
     with pytest.raises(ModelHashMismatch, match=model.label):
-        registry.folder(model, tmp_path / "cache")
+        registry.fetch_folder(model, tmp_path / "cache")
     with pytest.raises(ModelHashMismatch):
         registry.promote("policy", 1)
     (folder / "model.safetensors").unlink()
@@ -317,12 +317,12 @@ def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path)
     (folder / "tokenizer").rmdir()
     folder.rmdir()
     with pytest.raises(ModelNotFound, match=model.label):
-        registry.folder(model, tmp_path / "cache")
+        registry.fetch_folder(model, tmp_path / "cache")
     assert registry.get("policy", CHAMPION) is None
     assert register(registry, model_folder(tmp_path)) == model, (
         "registering again brings the files back"
     )
-    assert registry.folder(model, tmp_path / "cache") == folder
+    assert registry.fetch_folder(model, tmp_path / "cache") == folder
 
 
 def test_a_registration_killed_after_the_files_is_completed_by_the_next(
@@ -334,14 +334,14 @@ def test_a_registration_killed_after_the_files_is_completed_by_the_next(
     model = register(registry, model_folder(tmp_path), run_key="k")
     assert model.version == 1
     assert model.mlflow_run_id == run.run_id
-    assert folder_hash(registry.folder(model, tmp_path)) == model.content_hash
+    assert folder_hash(registry.fetch_folder(model, tmp_path)) == model.content_hash
 
 
 def test_a_version_made_by_hand_is_refused_by_name(registry: Registry) -> None:
     client = registry._tracking.client
-    client.create_registered_model(registry.name("policy"))
-    client.create_model_version(registry.name("policy"), "/somewhere")
-    assert registry.history("policy") == []
+    client.create_registered_model(registry.model_name("policy"))
+    client.create_model_version(registry.model_name("policy"), "/somewhere")
+    assert registry.list_versions("policy") == []
     with pytest.raises(ModelError, match="not registered by this pipeline"):
         registry.get("policy", 1)
 
@@ -351,10 +351,10 @@ def test_remote_files_are_downloaded_once_and_verified(
 ) -> None:
     model = register(registry, model_folder(tmp_path))
     monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
-    folder = registry.folder(model, tmp_path / "cache")
+    folder = registry.fetch_folder(model, tmp_path / "cache")
     assert folder == tmp_path / "cache" / model.content_hash
     (folder / "model.safetensors").write_text("damaged")
-    assert folder_hash(registry.folder(model, tmp_path / "cache")) == model.content_hash
+    assert folder_hash(registry.fetch_folder(model, tmp_path / "cache")) == model.content_hash
 
 
 def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
@@ -370,17 +370,17 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
             "demo", artifact_location=s3.url("mlflow")
         )
         model = register(registry, model_folder(tmp_path))
-        folder = registry.folder(model, tmp_path / "cache")
+        folder = registry.fetch_folder(model, tmp_path / "cache")
         assert folder == tmp_path / "cache" / model.content_hash
         assert (folder / "model.safetensors").read_text() == "weights"
         assert registry.promote("policy", 1).version == 1
-        assert n_bytes_of(registry, model) == len("weights{}")
+        assert version_size(registry, model) == len("weights{}")
         registry.tracking.client.delete_registered_model_alias(model.name, "champion")
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
-        assert n_bytes_of(registry, model) == 0
+        assert version_size(registry, model) == 0
         with pytest.raises(ModelNotFound, match="were removed"):
-            registry.folder(model, tmp_path / "cache")
+            registry.fetch_folder(model, tmp_path / "cache")
         with pytest.raises(ModelNotFound, match="were removed"):
             registry.promote("policy", 1)
     assert not (tmp_path / "artifacts").exists()
@@ -409,7 +409,7 @@ def test_threads_write_side_by_side(registry: Registry, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [m.version for m in registry.history("policy")] == [1, 2, 3, 4, 5, 6]
+    assert [m.version for m in registry.list_versions("policy")] == [1, 2, 3, 4, 5, 6]
 
 
 def _train(home: Path, i: int) -> None:
@@ -441,10 +441,10 @@ def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> 
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
     registry = open_registry(tmp_path, "demo")
-    versions = registry.history("policy")
+    versions = registry.list_versions("policy")
     assert [m.version for m in versions] == [1, 2, 3, 4, 5], "4 of their own, 1 in common"
     assert len({m.content_hash for m in versions}) == 5
-    runs = registry.runs(10)
+    runs = registry.latest_runs(10)
     assert sorted((run.name, run.status) for run in runs) == [
         (f"candidate {i}", "FINISHED") for i in range(4)
     ]
@@ -453,7 +453,7 @@ def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> 
     named = {alias: model.version for model in registry.list_models() for alias in model.aliases}
     assert sorted(named) == [f"from_{i}" for i in range(4)]
     for alias, version in named.items():
-        folder = registry.folder(
+        folder = registry.fetch_folder(
             next(m for m in versions if m.version == version), tmp_path / "cache"
         )
         assert (folder / "model.safetensors").read_text() == alias.removeprefix("from_")
@@ -489,8 +489,8 @@ def test_a_database_locked_for_a_while_is_waited_for(
     with locked(home) as let_go:
         threading.Timer(3, let_go).start()
         made = register(registry, model_folder(tmp_path))
-    assert registry.history("policy") == [made]
-    assert [run.status for run in registry.runs(5)] == ["FINISHED"]
+    assert registry.list_versions("policy") == [made]
+    assert [run.status for run in registry.latest_runs(5)] == ["FINISHED"]
 
 
 def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
@@ -511,17 +511,19 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
 
     with pytest.raises(StoreError, match=said):
         train()
-    assert registry.history("policy") == []
+    assert registry.list_versions("policy") == []
     assert registry.list_models() == []
     with locked(home), pytest.raises(StoreError, match=said):
         hasty.run("train", run_key="k").__enter__()
     made = register(hasty, folder, run_key="k")
-    assert hasty.history("policy") == [made]
+    assert hasty.list_versions("policy") == [made]
     assert hasty.promote("policy", made.version).version == 1
     with locked(home), pytest.raises(StoreError, match=said):
         hasty.set_alias("policy", "candidate", made.version)
     assert [model.aliases for model in hasty.list_models()] == [("champion",)]
-    assert [(run.status, run.metrics) for run in registry.runs(5)] == [("FINISHED", {"loss": 0.5})]
+    assert [(run.status, run.metrics) for run in registry.latest_runs(5)] == [
+        ("FINISHED", {"loss": 0.5})
+    ]
 
 
 def test_what_ended_a_run_is_said_even_where_mlflow_cannot_be_told(
@@ -552,17 +554,17 @@ def test_a_new_home_whose_database_is_locked_is_named(tmp_path: Path) -> None:
 
 
 def test_every_opening_of_the_test_split_is_kept_and_listed_by_time(registry: Registry) -> None:
-    assert openings(registry).empty
+    assert list_openings(registry).empty
     pairs = pd.DataFrame({"comparison_id": ["c1", "c2"], "split": ["test", "train"]})
     for model in ("rm@1", "rm@2 'quoted' \"twice\""):
         open_test_split(pairs, model=model, purpose="accuracy", record=opening_recorder(registry))
-    found = openings(registry)
+    found = list_openings(registry)
     assert found["model"].tolist() == ["rm@1", "rm@2 'quoted' \"twice\""]
     assert set(found["commit"]) == {code_commit()}
     assert set(found["n_pairs"]) == {1}
     assert found["opened_at"].is_monotonic_increasing
     assert found["data_hash"].nunique() == 1
-    assert openings(
+    assert list_openings(
         open_registry(Path(registry.tracking_uri.removeprefix("sqlite:///")).parents[1], "another")
     ).empty
 
@@ -574,7 +576,7 @@ def test_openings_stay_out_of_the_project_s_own_runs(registry: Registry) -> None
         purpose="accuracy",
         record=opening_recorder(registry),
     )
-    assert registry.runs(10) == []
+    assert registry.latest_runs(10) == []
 
 
 def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
@@ -594,7 +596,7 @@ def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
                 purpose="accuracy",
                 record=opening_recorder(impatient),
             )
-    assert openings(registry).empty
+    assert list_openings(registry).empty
 
 
 @pytest.fixture
@@ -605,15 +607,15 @@ def removable(registry: Registry, tmp_path: Path) -> ModelVersion:
 def test_removed_version_names_itself_when_asked_for(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
-    assert n_bytes_of(registry, removable) == len("weights{}")
+    assert version_size(registry, removable) == len("weights{}")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     with pytest.raises(
         ModelNotFound, match=rf"files of {removable.label} were removed on 2026-06-01"
     ):
-        registry.folder(removable, tmp_path / "cache")
+        registry.fetch_folder(removable, tmp_path / "cache")
     with pytest.raises(ModelNotFound, match="were removed"):
         registry.promote("policy", removable.version)
-    assert n_bytes_of(registry, removable) == 0
+    assert version_size(registry, removable) == 0
 
 
 def test_record_and_metrics_of_a_removed_version_stay(
@@ -638,9 +640,9 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
     [stored] = stored_versions(registry, "policy")
     assert stored.removed_at is None
     with pytest.raises(ModelNotFound, match="are gone"):
-        registry.folder(removable, tmp_path / "cache")
+        registry.fetch_folder(removable, tmp_path / "cache")
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    assert registry.removed("policy") == {removable.version: REMOVED_AT}
+    assert registry.removal_times("policy") == {removable.version: REMOVED_AT}
 
 
 def test_version_that_was_promoted_meanwhile_keeps_its_files(
@@ -648,8 +650,8 @@ def test_version_that_was_promoted_meanwhile_keeps_its_files(
 ) -> None:
     registry.promote("policy", removable.version)
     assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    assert registry.folder(removable, tmp_path / "cache").is_dir()
-    assert registry.removed("policy") == {}
+    assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
+    assert registry.removal_times("policy") == {}
 
 
 def test_version_that_is_needed_by_now_keeps_its_files(
@@ -658,14 +660,14 @@ def test_version_that_is_needed_by_now_keeps_its_files(
     assert not remove_files(
         registry, removable, tmp_path / "cache", REMOVED_AT, is_needed=lambda: True
     )
-    assert registry.folder(removable, tmp_path / "cache").is_dir()
+    assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
 
 
 class RemovedAfterTheLook(Registry):
     """Retention removes the files after a promotion verified them and before it sets the alias."""
 
-    def _require(self, kind: Kind, version: int) -> ModelVersion:
-        model = super()._require(kind, version)
+    def _require_version(self, kind: Kind, version: int) -> ModelVersion:
+        model = super()._require_version(kind, version)
         assert remove_files(self, model, self.tracking.artifacts, REMOVED_AT)
         return model
 
@@ -684,5 +686,5 @@ def test_registering_the_same_files_again_brings_them_back(
 ) -> None:
     remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert register(registry, model_folder(tmp_path)) == removable
-    assert registry.folder(removable, tmp_path / "cache").is_dir()
-    assert registry.removed("policy") == {}
+    assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
+    assert registry.removal_times("policy") == {}

@@ -13,7 +13,7 @@ from assets.partitions import DAYS
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.store import Store
-from sensors.replay import Replay, Waiting
+from sensors.replay import Replay, ReplayWait
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 
@@ -72,9 +72,9 @@ def test_learning_is_awaited_although_its_champion_is_there(imported_day: Replay
     imported_day.record("learning", Status.STARTED)
     imported_day.promote()
     step = imported_day.replay.advance()
-    assert isinstance(step, Waiting)
+    assert isinstance(step, ReplayWait)
     assert "learning goes on in run" in step.reason
-    assert imported_day.store.replays.pending() == [imported_day.day]
+    assert imported_day.store.replays.pending_days() == [imported_day.day]
 
 
 def test_learning_that_failed_after_promoting_is_asked_for_again(imported_day: ReplayedDay) -> None:
@@ -91,4 +91,4 @@ def test_a_day_is_done_once_its_learning_succeeded(imported_day: ReplayedDay) ->
     imported_day.record("learning", Status.SUCCESS)
     imported_day.promote()
     assert imported_day.replay.advance() is None
-    assert imported_day.store.replays.finished() == [imported_day.day]
+    assert imported_day.store.replays.finished_days() == [imported_day.day]

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf_pipeline.registry import web_interface
-from rlhf_pipeline.supervisor import Plan, Server
+from rlhf_pipeline.registry import web_server_command
+from rlhf_pipeline.supervisor import ServerCommand, SupervisorPlan
 
 ROOT = Path(__file__).parents[2]
 SLEEPER = [sys.executable, "-c", "import os, time; open(f'{os.getpid()}.pid', 'w'); time.sleep(60)"]
@@ -40,8 +40,8 @@ def start(tmp_path: Path) -> Iterator[Started]:
     (tmp_path / "scratch").mkdir()
     processes = []
 
-    def start(*servers: Server) -> subprocess.Popen[str]:
-        plan = Plan(
+    def start(*servers: ServerCommand) -> subprocess.Popen[str]:
+        plan = SupervisorPlan(
             servers=list(servers),
             folder=str(tmp_path),
             urls=[],
@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Started]:
 
 
 def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
-    process = start(Server(SLEEPER), Server(SLEEPER))
+    process = start(ServerCommand(SLEEPER), ServerCommand(SLEEPER))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
     children = psutil.Process(process.pid).children()
@@ -80,7 +80,7 @@ def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
 def test_second_signal_leaves_no_server_behind(
     start: Started, tmp_path: Path, first: signal.Signals, second: signal.Signals
 ) -> None:
-    process = start(Server(SLOW_TO_END))
+    process = start(ServerCommand(SLOW_TO_END))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
     wait_for(tmp_path / "ready")
@@ -104,7 +104,9 @@ def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> Non
     ends_after_the_other_started = (
         "import glob, time\nwhile not glob.glob('*.pid'): time.sleep(0.01)"
     )
-    process = start(Server(SLEEPER), Server([sys.executable, "-c", ends_after_the_other_started]))
+    process = start(
+        ServerCommand(SLEEPER), ServerCommand([sys.executable, "-c", ends_after_the_other_started])
+    )
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "A server ended" in errors
@@ -114,7 +116,7 @@ def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> Non
 
 def test_mlflow_address_with_a_password_stays_out_of_the_command_line(tmp_path: Path) -> None:
     url = "postgresql+psycopg2://ann:hush@db/mlflow"
-    command, environ = web_interface(url, tmp_path, host="127.0.0.1", port=5000)
+    command, environ = web_server_command(url, tmp_path, host="127.0.0.1", port=5000)
     assert url in environ.values()
     assert "hush" not in " ".join(command)
 
@@ -126,7 +128,7 @@ def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path
         "-c",
         f"import socket, time; socket.socket(socket.AF_UNIX).connect({here!r}); time.sleep(60)",
     ]
-    process = start(Server(LISTENER), Server(connects, after=here))
+    process = start(ServerCommand(LISTENER), ServerCommand(connects, after=here))
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
 

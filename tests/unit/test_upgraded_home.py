@@ -19,8 +19,8 @@ from tests.upgraded_home import UpgradedHome
 
 
 def test_upgraded_store_has_the_newest_tables(upgraded_home: UpgradedHome) -> None:
-    assert migrations.current(upgraded_home.store.database) == migrations.HEAD
-    with upgraded_home.store.database.reading() as connection:
+    assert migrations.current_revision(upgraded_home.store.database) == migrations.HEAD
+    with upgraded_home.store.database.read_transaction() as connection:
         assert (
             compare_metadata(
                 MigrationContext.configure(connection, opts={"compare_type": True}), metadata

@@ -15,7 +15,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Role, User, utc_now
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import CacheTimes, Server, create_app
+from rlhf_pipeline.web import CacheTimes, WebServer, create_app
 
 DAY = "2026-01-02"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -204,7 +204,7 @@ def web(
     cache_times: CacheTimes,
 ) -> Iterator[Web]:
     store = open_store("demo")
-    with Server(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
+    with WebServer(create_app(settings, store, has_pages=False, cache_times=cache_times)) as server:
         web = Web(store, settings, server.url, clock)
         yield web
         for client in web.clients:

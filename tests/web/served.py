@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.web_server import RLHF, environ_of, free_port, wait_until_it_answers
+from benchmarks.web_server import RLHF, find_free_port, server_environment, wait_for_server
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import Role, utc_now
 from rlhf_pipeline.store import Store
@@ -49,7 +49,7 @@ class Served:
 
     url: str
     home: Path
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=find_free_port)
     process: "subprocess.Popen[bytes] | None" = None
     # beside what every server here is started with
     environ: dict[str, str] = field(default_factory=dict)
@@ -71,12 +71,12 @@ class Served:
             self.process = subprocess.Popen(
                 [RLHF, "serve", "--port", str(self.port)],
                 cwd=self.home,
-                env=environ_of(self.url, self.home) | self.environ,
+                env=server_environment(self.url, self.home) | self.environ,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until_it_answers(self.process, self.port, self.log)
+        wait_for_server(self.process, self.port, self.log)
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:

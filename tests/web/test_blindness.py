@@ -183,7 +183,7 @@ def next_of(answer: tuple[int, list[tuple[str, str]], str]) -> str | None:
 
 async def first_event(app: FastAPI, secret: str) -> str:
     """Read from the generator behind the route: the stream itself never ends."""
-    events = progress.events_for(app.state.site, secret, from_cookie=False)
+    events = progress.stream_progress(app.state.site, secret, from_cookie=False)
     try:
         return await anext(events, "no event")
     finally:
@@ -252,7 +252,7 @@ def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, 
 def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, who: str):
     made = base(tmp_path / "home", migrated, *BLIND[who])
     worlds = [made.world(plan) for plan in plans(Random(f"changes, {who}"), made.user_id, extra=0)]
-    hidden = [set(store.votes.cast_on(UNJUDGED)["vote_id"]) for _, store in worlds]
+    hidden = [set(store.votes.as_cast_for_comparisons(UNJUDGED)["vote_id"]) for _, store in worlds]
     asked = changes(sorted(hidden[0] ^ hidden[1])[:10])
     one, other = (
         asyncio.run(
@@ -327,7 +327,7 @@ def test_hidden_votes_cause_no_event(tmp_path: Path, migrated: Path):
 
     async def told() -> list[str]:
         site = create_app(settings, store, cache_times=UNCACHED).state.site
-        events = progress.events_for(
+        events = progress.stream_progress(
             site, made.secret, from_cookie=False, look_s=0.001, still_here_s=0.01
         )
         first = await anext(events)

@@ -116,5 +116,5 @@ def test_nothing_is_done_for_another_login(web: Web):
             == "urn:rlhf:problem:other_login"
         )
     assert bo.post("/votes:batch", json={"votes": []}, headers=for_ann).status_code == 403
-    assert web.store.assignments.work_left().n_leased == 0
+    assert web.store.assignments.remaining_work().n_leased == 0
     assert ann.post("/assignments:lease", json={"n": 1}, headers=for_ann).status_code == 200

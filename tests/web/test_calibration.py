@@ -27,9 +27,9 @@ from rlhf_pipeline.records import (
     Promotion,
     ReliabilityBin,
 )
-from rlhf_pipeline.web import Server, create_app, probing
-from rlhf_pipeline.web.paging import cursor_of
-from rlhf_pipeline.web.probing import Asked, Probing
+from rlhf_pipeline.web import WebServer, create_app, probe_counter
+from rlhf_pipeline.web.pagination import make_cursor
+from rlhf_pipeline.web.probe_counter import ProbeCounter, ProbeQuery
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
 from tests.web.test_schemathesis import ODD
@@ -182,7 +182,7 @@ def listed(client: httpx.Client, **params: object) -> list[dict]:
 
 @contextmanager
 def pages(web: Web) -> Iterator[Web]:
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 
@@ -300,7 +300,7 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
     vote(web, publish(web, [0.91, 0.81, 0.71, 0.61]), "abab")
-    monkeypatch.setattr(probing, "NEWEST", 2)
+    monkeypatch.setattr(probe_counter, "NEWEST", 2)
     engineer = web.client("engineer")
     probe = told(engineer, "/calibrations/probe")
     assert (probe["n_votes"], probe["newest_only"]) == (2, True)
@@ -310,24 +310,24 @@ def test_of_many_votes_the_newest_are_counted_and_it_is_said(
 def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch):
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    gate, counting = Event(), Probing(web.store, replace(UNCACHED, probe_wait_s=0.1))
-    counted = counting._probed
+    gate, counting = Event(), ProbeCounter(web.store, replace(UNCACHED, probe_wait_s=0.1))
+    counted = counting._compute_probe
 
-    def slowly(asked: Asked) -> probing.Probed:
+    def slowly(asked: ProbeQuery) -> probe_counter.ProbeResult:
         assert gate.wait(30)
         return counted(asked)
 
-    monkeypatch.setattr(counting, "_probed", slowly)
-    assert counting.found(Asked(), wait_s=0.05) is None
+    monkeypatch.setattr(counting, "_compute_probe", slowly)
+    assert counting.get_probe(ProbeQuery(), wait_s=0.05) is None
     gate.set()
-    first = counting.found(Asked(), wait_s=30)
+    first = counting.get_probe(ProbeQuery(), wait_s=30)
     assert first is not None
     assert first.is_current
     assert first.probe is not None
     gate.clear()
     vote(web, ids[1:], "a")
     began = time.monotonic()
-    before = counting.found(Asked(), wait_s=30)
+    before = counting.get_probe(ProbeQuery(), wait_s=30)
     assert time.monotonic() - began < 5, (
         "who can be given the count before does not wait for the next"
     )
@@ -335,7 +335,7 @@ def test_nobody_waits_for_a_long_count(web: Web, monkeypatch: pytest.MonkeyPatch
     assert (before.is_current, before.probe.n_votes) == (False, 1)
     gate.set()
     for _ in range(200):
-        now = counting.found(Asked(), wait_s=1)
+        now = counting.get_probe(ProbeQuery(), wait_s=1)
         if now is not None and now.is_current:
             break
         time.sleep(0.02)
@@ -348,38 +348,38 @@ def test_a_count_that_began_before_a_vote_is_not_said_to_hold_it(
     """Whoever asks while somebody else's count is under way is given that count."""
     ids = publish(web, [0.9, 0.8])
     vote(web, ids[:1], "a")
-    read, gate, counting = Event(), Event(), Probing(web.store, UNCACHED)
-    counted = counting._probed
+    read, gate, counting = Event(), Event(), ProbeCounter(web.store, UNCACHED)
+    counted = counting._compute_probe
 
-    def counted_and_slowly_told(asked: Asked) -> probing.Probed:
+    def counted_and_slowly_told(asked: ProbeQuery) -> probe_counter.ProbeResult:
         found = counted(asked)
         read.set()
         assert gate.wait(30)
         return found
 
-    monkeypatch.setattr(counting, "_probed", counted_and_slowly_told)
-    assert counting.found(Asked(), wait_s=0) is None
+    monkeypatch.setattr(counting, "_compute_probe", counted_and_slowly_told)
+    assert counting.get_probe(ProbeQuery(), wait_s=0) is None
     assert read.wait(60), "one vote is counted, and nobody told yet"
     vote(web, ids[1:], "a")
     running = dict(counting._running)
 
     class EndsWhenFound(dict):
-        def get(self, asked: Asked) -> object:
+        def get(self, asked: ProbeQuery) -> object:
             gate.set()
             return running[asked]
 
     monkeypatch.setattr(counting, "_running", EndsWhenFound(running))
-    before = counting.found(Asked(), wait_s=30)
+    before = counting.get_probe(ProbeQuery(), wait_s=30)
     monkeypatch.setattr(counting, "_running", {})
     assert (before.is_current, before.probe.n_votes) == (False, 1)
-    now = counting.found(Asked(), wait_s=30)
+    now = counting.get_probe(ProbeQuery(), wait_s=30)
     assert (now.is_current, now.probe.n_votes) == (True, 2)
 
 
 def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
-    ids, counting = publish(web, [0.9, 0.8]), Probing(web.store, UNCACHED)
+    ids, counting = publish(web, [0.9, 0.8]), ProbeCounter(web.store, UNCACHED)
     submit = counting._thread.submit
 
     def submitted_and_done(*asked: object) -> Future:
@@ -388,9 +388,9 @@ def test_a_count_that_ends_while_it_is_being_begun_is_not_told_for_good(
         return running
 
     monkeypatch.setattr(counting._thread, "submit", submitted_and_done)
-    assert counting.found(Asked(), wait_s=30).probe is None
+    assert counting.get_probe(ProbeQuery(), wait_s=30).probe is None
     vote(web, ids, "aa")
-    now = counting.found(Asked(), wait_s=30)
+    now = counting.get_probe(ProbeQuery(), wait_s=30)
     assert now.is_current
     assert now.probe is not None
     assert now.probe.n_votes == 2
@@ -468,7 +468,7 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
     calibrations.add(
         report(3, model="demo.reward_model@2", noise_ceiling=None), {"temperature": 1.0}
     )
-    calibrations.bring_in([report(4, calibrator_version=7)], actor="test")
+    calibrations.import_reports([report(4, calibrator_version=7)], actor="test")
     web.store.promotions.record(
         Promotion(
             model_name="demo.reward_model",
@@ -509,17 +509,17 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
 
 def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
     calibrations = web.store.calibrations
-    calibrations.bring_in([report(9, calibrator_version=3)], actor="ann")
-    assert calibrations.latest(MODEL) is None
+    calibrations.import_reports([report(9, calibrator_version=3)], actor="ann")
+    assert calibrations.latest_serving(MODEL) is None
     assert calibrations.add(report(0), {"temperature": 1.5}) == 2
-    latest, _ = calibrations.latest(MODEL)
+    latest, _ = calibrations.latest_serving(MODEL)
     assert latest.fitted_at == NOON
     assert [one.fitted_at for one in calibrations.log()] == [NOON], (
         "what was made here, as all who compute with it read it"
     )
     whole = calibration_log(calibrations.whole_log())
     assert [entry["calibrator_version"] for entry in whole] == [2, 3]
-    again = calibrations.bring_in(
+    again = calibrations.import_reports(
         [CalibrationReport.model_validate(entry) for entry in json.loads(json.dumps(whole))],
         actor="ann",
     )
@@ -547,7 +547,9 @@ def test_the_page_is_honest_while_there_is_nothing(web: Web):
 def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_votes(web: Web):
     web.store.calibrations.add(report(0), {"temperature": 1.5})
     web.store.calibrations.add(report(1, ece=0.02), {"temperature": 1.1})
-    web.store.calibrations.bring_in([report(2, calibrator_version=5, method="platt")], actor="test")
+    web.store.calibrations.import_reports(
+        [report(2, calibrator_version=5, method="platt")], actor="test"
+    )
     ids = publish(web, [0.9] * 25)
     vote(web, ids, "a" * 20 + "b" * 5)
     with pages(web) as seen:
@@ -591,7 +593,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
 
 
 def test_hostile_texts_stay_texts(web: Web):
-    web.store.calibrations.bring_in(
+    web.store.calibrations.import_reports(
         [report(0, model=HOSTILE, method=HOSTILE, calibrator_version=1)], actor="test"
     )
     vote(
@@ -629,7 +631,7 @@ def test_filters_and_cursors_take_anything(web: Web):
     engineer = web.client("engineer")
     told(engineer, "/calibrations/probe")
     places = [
-        cursor_of(*place)
+        make_cursor(*place)
         for place in (
             ("2026-01-01T00:00:00+00:00", "m", 2**40),
             ("0001-01-01T00:00:00+14:00", "m", 1),

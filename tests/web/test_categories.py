@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web import WebServer, create_app
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -45,7 +45,7 @@ def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str
 @pytest.fixture
 def paged(web: Web) -> Iterator[Web]:
     """The same project with its pages."""
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 

@@ -157,7 +157,7 @@ def test_what_is_refused_raises_what_fits_and_says_where(
 def test_lists_go_on_over_their_pages(admin: Client) -> None:
     ids = [comparison.comparison_id for comparison in admin.comparisons()]
     assert len(ids) == len(set(ids)) >= 60
-    paged = [comparison.comparison_id for comparison in admin.each(calls.comparisons(limit=7))]
+    paged = [comparison.comparison_id for comparison in admin.iterate(calls.comparisons(limit=7))]
     assert paged == ids
 
 
@@ -202,7 +202,7 @@ def test_an_admin_works_by_it(server: Served, admin: Client) -> None:
     )
     listed = list(admin.users())
     assert {u.email for u in listed} >= {"ann@client.test", "new@client.test"}
-    assert list(admin.each(calls.users(limit=1))) == listed
+    assert list(admin.iterate(calls.users(limit=1))) == listed
     assert [token.scopes for token in admin.tokens()] == [None]
     assert {row.state for row in admin.consensus()} <= {"open", "agreed", "disputed"}
     assert admin.progress().work.n_slots > 0
@@ -280,7 +280,7 @@ def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: 
             (2, "replaced"),
             (1, "replaced"),
         ]
-        assert list(api.each(calls.calibrations(limit=1))) == log
+        assert list(api.iterate(calls.calibrations(limit=1))) == log
         detail = api.calibration(MODEL, 2)
         assert detail.model_dump(exclude={"raw_bins", "calibrated_bins"}) == log[1].model_dump()
         assert (detail.raw_bins, detail.calibrated_bins) == (
@@ -295,7 +295,7 @@ def test_both_clients_read_calibrations_their_probe_and_the_pairs_of_a_bin(web: 
         assert [(one.comparison_id, one.wrong, one.choice) for one in pairs[:1]] == [
             (ids[2], True, Choice.B)
         ]
-        assert list(api.each(calls.calibration_pairs(0.72, limit=1))) == pairs
+        assert list(api.iterate(calls.calibration_pairs(0.72, limit=1))) == pairs
         with pytest.raises(MissingResource) as empty:
             list(api.calibration_pairs(0.55))
         assert empty.value.kind == "empty_bin"

@@ -16,8 +16,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.completing import AT_MOST
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.completer import AT_MOST
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.test_pages import MORE_PAGES, pages_of
 
@@ -42,7 +42,9 @@ def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
     )
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
-        with Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server:
+        with WebServer(
+            create_app(settings, store, has_pages=False, cache_times=UNCACHED)
+        ) as server:
             yield Web(store, settings, server.url, ShiftedClock())
 
 
@@ -74,7 +76,7 @@ def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_
         )
         joined = "".join(data["text"] for _, data, _ in pieces)
         assert (name, whole["text"]) == ("completion", joined)
-        [run] = web.store.generation.runs()
+        [run] = web.store.generation.list_runs()
         assert (run.asset, run.spent.n_calls) == ("web", 1)
         assert json.loads(next(iter(_kept(web).values())))["text"] == joined
         again = list(events(client, ASKED))
@@ -85,9 +87,9 @@ def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_
 
 def _kept(web: Web) -> dict[str, str]:
     store = web.store
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     return store.completions_cache.get_many(
-        [call["cache_key"] for call in store.generation.calls(run.run_id)]
+        [call["cache_key"] for call in store.generation.read_calls(run.run_id)]
     )
 
 
@@ -143,7 +145,7 @@ def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(
         [(name, data, _)] = events(client, ASKED)
     assert (name, "***" in data["error"]) == ("failed", True), "the STUB did repeat it"
     [comparison_id] = web.publish(1, completion_a=f"It says {data['error']}")
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser = paged.browser(paged.add(Role.ADMIN, Role.ENGINEER, Role.CURATOR, Role.ANNOTATOR))
         paths = [*pages_of(web.settings, web.store), *MORE_PAGES, f"/comparisons/{comparison_id}"]
@@ -170,7 +172,7 @@ def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(
         for one in open_:
             one.__exit__(None, None, None)  # who leaves does not end what is paid for
         deadline = time.monotonic() + 20
-        while (states := [run.states for run in web.store.generation.runs()]) != [
+        while (states := [run.states for run in web.store.generation.list_runs()]) != [
             {"succeeded": 1}
         ] * AT_MOST:
             assert time.monotonic() < deadline, states
@@ -191,7 +193,7 @@ def test_without_a_provider_the_setting_is_named(tmp_path: Path) -> None:
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+            WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             refused = client.post("/completions:stream", json=ASKED)
@@ -221,7 +223,7 @@ def test_a_provider_that_cannot_be_asked_is_a_problem_with_its_cause_and_no_bug(
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+            WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             answer = client.post("/completions:stream", json=ASKED)
@@ -246,7 +248,7 @@ def test_what_is_watched_keeps_to_the_days_budget_of_the_settings(
     with Store.open(settings.store_url, organization="default", project="demo") as store:
         store.migrate()
         with (
-            Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+            WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
             Web(store, settings, server.url, ShiftedClock()).client(Role.ENGINEER) as client,
         ):
             [(name, said, _)] = events(client, ASKED)

@@ -15,7 +15,7 @@ from rlhf_pipeline.records import AnnotatorKind, NewVote, Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import create_app
 from rlhf_pipeline.web.api import progress
-from rlhf_pipeline.web.counting import Progress
+from rlhf_pipeline.web.vote_counter import VoteCounter
 from tests.web.conftest import NOON, UNCACHED, comparisons
 from tests.web.databases import on_sqlite
 
@@ -43,7 +43,7 @@ def vote(store: Store, i: int, **more: object) -> str:
     ).vote_id
 
 
-@pytest.mark.parametrize("fails", ["tallies", "replaced", "paces"])
+@pytest.mark.parametrize("fails", ["tallies", "superseded_tallies", "paces"])
 def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, fails: str
 ):
@@ -51,19 +51,19 @@ def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     store.comparisons.publish(comparisons(6), published_at=NOON)
     ids = [vote(store, i) for i in range(5)]
     vote(store, 0, choice="b", supersedes=ids[0], idempotency_key="again")
-    progress = Progress(store)
+    progress = VoteCounter(store)
     with monkeypatch.context() as broken:
         broken.setattr(
             store.votes, fails, lambda *_, **__: (_ for _ in ()).throw(StoreError("gone"))
         )
         for _ in range(3):
             with pytest.raises(StoreError):
-                progress.counted()
-    counted = progress.counted()
+                progress.counts()
+    counted = progress.counts()
     assert (counted.seq, counted.n_votes, sum(counted.by_day.values())) == (6, 5, 5)
     assert list(counted.paces["ann"]) == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
     vote(store, 5)
-    assert progress.counted().n_votes == 6
+    assert progress.counts().n_votes == 6
 
 
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):
@@ -74,7 +74,7 @@ def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[...
     vote(store, 0, origin="import", voted_at=last_year)
     vote(store, 1, origin="import", voted_at=None)
     vote(store, 2, origin="import", voted_at=None, annotator_id="undated")
-    counted = Progress(store).counted()
+    counted = VoteCounter(store).counts()
     assert (counted.n_votes, counted.by_day) == (3, {last_year.date(): 1})
     assert counted.last_at == {"ann": last_year}
     assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == {last_year.date(): 1, None: 1}
@@ -94,15 +94,15 @@ def test_votes_of_a_blind_reader_are_read_again_only_after_another_vote(
         "tallies",
         lambda *given, **more: reads.append(more["seen_by"]) or read(*given, **more),
     )
-    counting = Progress(store, UNCACHED)
-    assert [counting.counted(seen_by=who).n_votes for who in ("ann", "bob", "cyd") * 2] == [
+    counting = VoteCounter(store, UNCACHED)
+    assert [counting.counts(seen_by=who).n_votes for who in ("ann", "bob", "cyd") * 2] == [
         4,
         2,
         0,
     ] * 2
     assert reads == ["ann", "bob", "cyd"]
     vote(store, 3)
-    assert [counting.counted(seen_by=who).n_votes for who in ("ann", "bob", "cyd")] == [5, 2, 0]
+    assert [counting.counts(seen_by=who).n_votes for who in ("ann", "bob", "cyd")] == [5, 2, 0]
 
 
 def test_stream_reports_votes_that_were_counted_late(
@@ -120,7 +120,7 @@ def test_stream_reports_votes_that_were_counted_late(
     ).state.site
 
     async def told() -> list[int]:
-        events = progress.events_for(site, secret, from_cookie=False, look_s=0.001)
+        events = progress.stream_progress(site, secret, from_cookie=False, look_s=0.001)
         first = await anext(events)
         vote(store, 0, annotator_id=ann)
         second = await anext(events)

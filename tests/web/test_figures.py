@@ -9,14 +9,14 @@ import pytest
 
 from rlhf_pipeline.records import Choice, NewVote
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.judgements import Judged, Judgements, Known
-from rlhf_pipeline.web.figures import Figures, told
+from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements, StandingSnapshot
+from rlhf_pipeline.web.annotator_statistics import AnnotatorStatistics, build_statistics
 from tests.web.conftest import comparisons
 
 TODAY = date(2026, 3, 10)
 
 
-def judged(*days_ago: int, today: int = 0, **more: object) -> Judged:
+def judged(*days_ago: int, today: int = 0, **more: object) -> StandingSnapshot:
     """A judgement on each of these days, and some of today."""
     by_day = {TODAY - timedelta(days=ago): days_ago.count(ago) for ago in days_ago}
     values = {
@@ -27,11 +27,11 @@ def judged(*days_ago: int, today: int = 0, **more: object) -> Judged:
         "today": {str(i): None for i in range(today)},
         "skips": frozenset(),
     }
-    return Judged(seq=0, by_day=by_day, **{**values, **more})
+    return StandingSnapshot(seq=0, by_day=by_day, **{**values, **more})
 
 
 def test_nothing_judged_is_nothing_told():
-    said = told(judged(), TODAY)
+    said = build_statistics(judged(), TODAY)
     assert (
         said.votes_total,
         said.median_seconds,
@@ -50,21 +50,24 @@ def test_nothing_judged_is_nothing_told():
 
 
 def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
-    said = told(judged(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
+    said = build_statistics(judged(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
     assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (
         0,
         4,
         8.0,
         2,
     )
-    said = told(judged(1, today=1), TODAY)
+    said = build_statistics(judged(1, today=1), TODAY)
     assert (said.votes_today, said.days_in_a_row) == (1, 2)
     newest = {str(i): float(i) for i in range(150)}
     paces = [1000.0] * 200
     # of 149 to 0, and of 50 earlier ones
-    assert told(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds == 99.5
     assert (
-        told(
+        build_statistics(replace(judged(1, paces=paces), today=newest), TODAY).median_seconds
+        == 99.5
+    )
+    assert (
+        build_statistics(
             replace(
                 judged(1, paces=paces), today={**newest, **{f"x{i}": None for i in range(200)}}
             ),
@@ -75,15 +78,20 @@ def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_emp
 
 
 def test_shares_come_with_the_interval_in_which_they_lie():
-    said = told(judged(1, n_again=4, n_same=3), TODAY)
+    said = build_statistics(judged(1, n_again=4, n_same=3), TODAY)
     assert (said.repeats.agree, said.repeats.n) == (3, 4)
     assert said.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
     assert said.repeats.high == pytest.approx(0.9544, abs=1e-4)
 
 
 def test_known_answers_are_told_by_confidence():
-    known = [Known(0.92, True, 1), Known(0.9, False, 1), Known(0.5, True, 1), Known(None, True, 2)]
-    said = told(judged(1, known=known), TODAY)
+    known = [
+        GoldCount(0.92, True, 1),
+        GoldCount(0.9, False, 1),
+        GoldCount(0.5, True, 1),
+        GoldCount(None, True, 2),
+    ]
+    said = build_statistics(judged(1, known=known), TODAY)
     assert (said.gold.right, said.gold.n) == (4, 5)
     assert [(one.stated, one.right, one.n) for one in said.confidence] == [(0.5, 1, 1), (0.9, 1, 2)]
 
@@ -135,12 +143,12 @@ def vote(
 
 
 def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
-    figures = Figures(store)
+    figures = AnnotatorStatistics(store)
     vote(store, "d0000", stated_confidence=1.0)
     clock.moment += timedelta(days=1)
     vote(store, "c0000", "b", stated_confidence=1.0)
     vote(store, "d0000")
-    said = figures.of("ann")
+    said = figures.for_annotator("ann")
     assert (said.votes_today, said.votes_total, said.gold.n, said.repeats.n, said.confidence) == (
         2,
         3,
@@ -149,7 +157,7 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
         [],
     )
     clock.moment += timedelta(days=1)
-    said = figures.of("ann")
+    said = figures.for_annotator("ann")
     assert (
         said.votes_today,
         said.votes_total,
@@ -165,19 +173,19 @@ def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock
     """Else an annotator who dates votes back, or changes yesterday's, sees which card the figures
     follow.
     """
-    figures = Figures(store)
+    figures = AnnotatorStatistics(store)
     mine = [
         (one, vote(store, one, stated_confidence=1.0))
         for one in ("c0000", "d0000", "d0000", "c0001")
     ]
     clock.moment += timedelta(days=1)
-    before = figures.of("ann")
+    before = figures.for_annotator("ann")
     assert (before.gold.n, before.repeats.n) == (2, 1)
     for one in ("c0002", "d0000", "d0001", "d0001"):
         vote(store, one, "b", voted_at=clock.moment - timedelta(days=1), stated_confidence=1.0)
     for one, vote_id in mine:
         vote(store, one, "b", supersedes=vote_id)
-    for after in (figures.of("ann"), Figures(store).of("ann")):
+    for after in (figures.for_annotator("ann"), AnnotatorStatistics(store).for_annotator("ann")):
         assert (after.gold, after.repeats, after.confidence) == (
             before.gold,
             before.repeats,
@@ -188,7 +196,7 @@ def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock
 
 def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: Clock):
     """Votes, skips, votes taken back, changed, sent late, over some days: asked after each."""
-    figures, rng, mine = Figures(store), random.Random(7), []
+    figures, rng, mine = AnnotatorStatistics(store), random.Random(7), []
     for _ in range(250):
         clock.moment += timedelta(minutes=rng.choice((1, 1, 1, 1, 400)))
         one = f"{rng.choice('cd')}{rng.randrange(40):04}"
@@ -204,12 +212,12 @@ def test_what_is_kept_at_hand_says_what_counting_anew_says(store: Store, clock: 
         mine.append((one, vote(store, one, choice, **more)))
         if rng.random() < 0.2:
             vote(store, f"c{rng.randrange(40):04}", annotator_id="bob")
-        assert figures.of("ann") == Figures(store).of("ann")
-    assert figures.of("ann").repeats.n > 0
-    assert figures.of("ann").gold.n > 0
+        assert figures.for_annotator("ann") == AnnotatorStatistics(store).for_annotator("ann")
+    assert figures.for_annotator("ann").repeats.n > 0
+    assert figures.for_annotator("ann").gold.n > 0
     every = store.votes.page(annotator_id="ann", limit=1000)
     assert (
-        figures.of("ann").votes_total
+        figures.for_annotator("ann").votes_total
         == (~every["is_superseded"] & (every["choice"] != "skip")).sum()
     )
 
@@ -221,17 +229,21 @@ def test_the_past_is_counted_once_and_of_today_the_new_votes_are_read(
         vote(store, f"c{i:04}")
     clock.moment += timedelta(days=1)
     counted, read = [], []
-    before, since = Judgements.before, Judgements.since
-    monkeypatch.setattr(Judgements, "before", lambda *a, **k: counted.append(a) or before(*a, **k))
-    monkeypatch.setattr(Judgements, "since", lambda *a: read.append(since(*a)) or read[-1])
-    figures = Figures(store)
+    before, since = StandingJudgements.snapshot_before, StandingJudgements.votes_since
+    monkeypatch.setattr(
+        StandingJudgements, "snapshot_before", lambda *a, **k: counted.append(a) or before(*a, **k)
+    )
+    monkeypatch.setattr(
+        StandingJudgements, "votes_since", lambda *a: read.append(since(*a)) or read[-1]
+    )
+    figures = AnnotatorStatistics(store)
     for i in range(20):
         vote(store, f"d{i:04}", Choice.SKIP if i == 3 else "a")
-        assert figures.of("ann").votes_total == 30 + i + (i < 3)
+        assert figures.for_annotator("ann").votes_total == 30 + i + (i < 3)
     last = vote(store, "d0030")
     undone = vote(store, "d0030", "skip", supersedes=last)
-    figures.of("ann")
+    figures.for_annotator("ann")
     vote(store, "d0030", "b", supersedes=undone)  # taken back, looked at, judged anew
-    assert figures.of("ann").votes_total == 50
+    assert figures.for_annotator("ann").votes_total == 50
     assert len(counted) == 1
     assert [len(votes) for votes in read] == [1] * 19 + [2, 1]

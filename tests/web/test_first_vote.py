@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.web_server import RLHF, environ_of
+from benchmarks.web_server import RLHF, server_environment
 from tests.web.served import Served, served
 
 MOST_STEPS = 6
@@ -40,7 +40,7 @@ def test_the_first_vote_is_stored_within_five_minutes_and_six_steps(
         subprocess.run(
             [RLHF, *map(str, arguments)],
             cwd=tmp_path,
-            env=environ_of(server.url, server.home),
+            env=server_environment(server.url, server.home),
             check=True,
             capture_output=True,
             text=True,

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web import WebServer, create_app
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_calibration import MODEL, report
@@ -133,7 +133,7 @@ def theirs(request: pytest.FixtureRequest, web: Web, settings, open_store) -> It
             "home": settings.home / "elsewhere",
         }
     )
-    with Server(create_app(elsewhere, store, has_pages=False, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(elsewhere, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, elsewhere, server.url, web.clock)
 
 

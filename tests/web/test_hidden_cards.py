@@ -86,7 +86,9 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
     )
     told = [lease["remaining"] for lease, _ in judge(ann, 30)]
     assert told == [60] * 10 + [50] * 10 + [40] * 10
-    kinds = {card.kind for card in web.store.assignments.of_annotator(ann.user.user_id, limit=50)}
+    kinds = {
+        card.kind for card in web.store.assignments.list_for_annotator(ann.user.user_id, limit=50)
+    }
     assert len(kinds) == 3
 
 
@@ -245,7 +247,8 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
         for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]
     ]
     assert own == [
-        vote.assignment_id for vote, _ in web.store.votes.said_by(ann.user.user_id, limit=200)
+        vote.assignment_id
+        for vote, _ in web.store.votes.list_votes_with_status(ann.user.user_id, limit=200)
     ]
 
 

@@ -22,7 +22,7 @@ CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "corr
 
 def column(web: Web, name: str) -> list:
     """Of all requests that are kept."""
-    with web.store.database.reading() as connection:
+    with web.store.database.read_transaction() as connection:
         return list(connection.exec_driver_sql(f"SELECT {name} FROM requests").scalars())
 
 
@@ -142,7 +142,7 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
     """The server's process commits `n` transactions more and nothing ever after: neither answers
     nor tidying up.
     """
-    database, writing, left = web.store.database, web.store.database.writing, [n]
+    database, writing, left = web.store.database, web.store.database.write_transaction, [n]
 
     @contextmanager
     def mortal(*, urgent: bool = False) -> Iterator[object]:
@@ -154,11 +154,11 @@ def killed_after(web: Web, n: int) -> Iterator[None]:
         if left[0] == 0:
             raise Killed
 
-    database.writing = mortal
+    database.write_transaction = mortal
     try:
         yield
     finally:
-        del database.writing
+        del database.write_transaction
 
 
 def links_of(web: Web, user_id: str) -> int:

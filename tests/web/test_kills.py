@@ -141,7 +141,7 @@ def _await_answers(voters: list[Voter], n_more: int) -> None:
 
 def check(store: Store, answered: dict[str, str]) -> None:
     """Every answer stands for one whole row: vote, key, link."""
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         stored = set(connection.execute(select(votes.c.vote_id)).scalars())
         keys = {
             row.idempotency_key.rpartition("/")[2]: row.vote_id

@@ -5,7 +5,7 @@ import base64
 import httpx
 
 from rlhf_pipeline.records import User
-from rlhf_pipeline.web.paging import cursor_of
+from rlhf_pipeline.web.pagination import make_cursor
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -32,7 +32,7 @@ def test_users_and_tokens_are_listed_page_by_page(web: Web):
                 break
         assert (found, n_pages) == (whole["items"], 3)
         assert len({one[key] for one in found}) == len(found) >= 7
-        for wrong in ("nonsense", cursor_of("nobody"), cursor_of(7)):
+        for wrong in ("nonsense", make_cursor("nobody"), make_cursor(7)):
             answer = browser.get(path, params={"cursor": wrong})
             assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "query.cursor")
         assert browser.get(path, params={"limit": 0}).status_code == 422

@@ -15,7 +15,7 @@ from argon2 import PasswordHasher, extract_parameters
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
-from rlhf_pipeline.web import CacheTimes, Server, create_app, first_admin
+from rlhf_pipeline.web import CacheTimes, WebServer, create_app, create_first_admin
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -61,7 +61,7 @@ def test_a_person_logs_in_and_out(web: Web):
 
 
 def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings, open_store):
-    from rlhf_pipeline.web import Server, create_app
+    from rlhf_pipeline.web import WebServer, create_app
 
     store = open_store("demo")
     secure = settings.model_copy(update={"web_url": "https://vote.example.org"})
@@ -69,7 +69,7 @@ def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings,
     secret, _ = store.tokens.issue(
         user.user_id, kind="login", lifetime=timedelta(hours=1), actor="test"
     )
-    with Server(create_app(secure, store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(secure, store, cache_times=UNCACHED)) as server:
         answer = httpx.post(
             f"{server.url}/api/v1/auth/redeem",
             json={"token": secret},
@@ -181,8 +181,8 @@ def test_a_login_link_ends_after_a_day(web: Web):
 
 
 def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web, settings):
-    link = first_admin(web.store, settings)
-    assert first_admin(web.store, settings) is None
+    link = create_first_admin(web.store, settings)
+    assert create_first_admin(web.store, settings) is None
     browser = web.anonymous()
     assert (
         browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
@@ -193,12 +193,14 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
 def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(web: Web, settings):
     web.add("annotator")
     web.add("admin", email="admin@localhost")
-    assert first_admin(web.store, settings) is None
-    with web.store.database.writing() as connection:  # which no command does: the last admin stays
+    assert create_first_admin(web.store, settings) is None
+    with (
+        web.store.database.write_transaction() as connection
+    ):  # which no command does: the last admin stays
         connection.exec_driver_sql(
             "UPDATE users SET disabled_at = created_at WHERE email = 'admin@localhost'"
         )
-    link = first_admin(web.store, settings)
+    link = create_first_admin(web.store, settings)
     browser = web.anonymous()
     assert (
         browser.post("/auth/redeem", json={"token": link.partition("token=")[2]}).status_code == 204
@@ -207,7 +209,7 @@ def test_a_start_makes_an_admin_where_none_may_log_in_although_there_are_users(w
         ["admin"],
         "admin2@localhost",
     )
-    assert first_admin(web.store, settings) is None
+    assert create_first_admin(web.store, settings) is None
 
 
 def test_the_last_admin_stays(web: Web):
@@ -443,7 +445,7 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
     """Have `act` done right after the server's n-th transaction from now on, or at once; which it
     was, once it was done.
     """
-    database, writing, done = web.store.database, web.store.database.writing, []
+    database, writing, done = web.store.database, web.store.database.write_transaction, []
     left = n
     if n == 0:
         act()
@@ -459,11 +461,11 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
             act()
             done.append(n)
 
-    database.writing = interrupted
+    database.write_transaction = interrupted
     try:
         yield done
     finally:
-        del database.writing
+        del database.write_transaction
 
 
 @pytest.mark.parametrize(
@@ -473,7 +475,9 @@ def test_nobody_gets_into_the_organisation_by_what_a_project_let_them_in_with(we
     """An admin of one project who knows a password, holds a link or a session there, while the
     account is made the organisation's: at whatever moment that is done, nothing that came of it
     holds afterwards. A server remembers a session for half a second."""
-    with Server(create_app(web.settings, web.store, cache_times=CacheTimes(token_s=60))) as server:
+    with WebServer(
+        create_app(web.settings, web.store, cache_times=CacheTimes(token_s=60))
+    ) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         moments, n = [], -1
         while len(moments) == n + 1:
@@ -532,7 +536,7 @@ def test_tries_at_an_account_of_the_organisation_count_in_all_its_projects(
     web.store.users.set_password(boss.user_id, web.auth_hash(PASSWORD), actor="test")
     own = with_password(web, "annotator")
     elsewhere = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
-    with Server(
+    with WebServer(
         create_app(elsewhere, open_store("other"), has_pages=False, cache_times=UNCACHED)
     ) as server:
         other = Web(open_store("other"), elsewhere, server.url, web.clock)

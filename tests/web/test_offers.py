@@ -46,7 +46,7 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
             ).status_code
             == 201
         )
-    assert web.store.assignments.slots_of(named) == dict.fromkeys(named, (1, 1))
+    assert web.store.assignments.count_slots(named) == dict.fromkeys(named, (1, 1))
     acts = (
         web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
     )
@@ -81,7 +81,7 @@ def test_nobody_is_asked_who_is_dealt_no_cards(web: Web, who: str):
     }[who]
     answer = web.client("curator").post("/comparisons:offer", json={"ids": ids, **asked})
     assert answer.status_code == (404 if who == "nobody" else 422)
-    assert web.store.assignments.work_left().n_slots == 0
+    assert web.store.assignments.remaining_work().n_slots == 0
 
 
 def test_offering_a_correction_by_name_does_not_tell_who_wrote_it(web: Web):
@@ -127,4 +127,4 @@ def test_voters_are_not_told_what_others_judged_or_were_offered(web: Web):
     assert curator.post("/comparisons:withdraw", json={"ids": [offered, gold]}).json() == {
         "n_slots": None
     }
-    assert web.store.assignments.work_left().n_slots == 0
+    assert web.store.assignments.remaining_work().n_slots == 0

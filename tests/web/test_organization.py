@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.records import Role, User
-from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web import WebServer, create_app
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -18,7 +18,7 @@ def other(web: Web, settings, open_store):
     """Another project of the same organisation, served from a home of its own."""
     store = open_store("other")
     theirs = settings.model_copy(update={"project": "other", "home": settings.home / "other"})
-    with Server(create_app(theirs, store, has_pages=False, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(theirs, store, has_pages=False, cache_times=UNCACHED)) as server:
         yield Web(store, theirs, server.url, web.clock)
 
 

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import Server, create_app
+from rlhf_pipeline.web import WebServer, create_app
 from rlhf_pipeline.web.api.routing import PREFIX
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
@@ -67,7 +67,7 @@ def paged(
 ) -> Iterator[Web]:
     """The app with its pages."""
     store = open_store("demo")
-    with Server(create_app(settings, store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 
 
@@ -231,4 +231,4 @@ def test_who_is_not_to_be_asked_is_said_above_the_form(paged: Web, who: str):
     assert answer.status_code == (422 if who == "an auditor" else 404)
     assert '<p class="problem" role="alert">' in answer.text
     assert 'action="/comparisons/offer"' in answer.text
-    assert paged.store.assignments.work_left().n_slots == 0
+    assert paged.store.assignments.remaining_work().n_slots == 0

@@ -13,9 +13,16 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store.users import VOTERS
-from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.blindness import NeedsAllVotes
-from rlhf_pipeline.web.dependencies import Needs, Public, guard_of, needs, public, refuse_undeclared
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.blindness import RequiredAllVotes
+from rlhf_pipeline.web.dependencies import (
+    PublicRoute,
+    RequiredPermission,
+    guard_of,
+    needs,
+    public,
+    refuse_undeclared,
+)
 from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
@@ -106,7 +113,7 @@ def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
         if isinstance(route, APIRoute) and not route.path.startswith("/api/")
     ]
     assert len(routes) > 15
-    with Server(app) as server:
+    with WebServer(app) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browsers = {role.value: pages.browser(pages.add(role)) for role in Role} | {
             "anonymous": pages.anonymous()
@@ -114,7 +121,7 @@ def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
         for route in routes:
             guard = guard_of(route)
             path = re.sub(r"\{\w+(:\w+)?\}", "999", route.path)
-            if isinstance(guard, Public) or path in ("/logout", "/me/password"):
+            if isinstance(guard, PublicRoute) or path in ("/logout", "/me/password"):
                 continue
             for name, browser in browsers.items():
                 for method in sorted(route.methods - {"HEAD"}):
@@ -124,7 +131,7 @@ def test_every_page_lets_in_exactly_those_who_have_its_permission(web: Web):
                     told = (name, method, path, status, place)
                     if name == "anonymous":
                         assert status == 401 or (status == 303 and place.startswith("/login")), told
-                    elif isinstance(guard, NeedsAllVotes) and name in BLIND:
+                    elif isinstance(guard, RequiredAllVotes) and name in BLIND:
                         assert status == 403, told
                     elif (
                         guard.permission is None or guard.permission in ROLE_PERMISSIONS[Role(name)]
@@ -159,7 +166,7 @@ def test_pages_and_api_declare_every_route(settings, open_store):
     app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) > 30
-    assert all(isinstance(guard_of(route), Needs | Public) for route in routes)
+    assert all(isinstance(guard_of(route), RequiredPermission | PublicRoute) for route in routes)
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -196,7 +203,7 @@ def test_what_belongs_to_another_project_is_not_found(
             "home": settings.home / f"{organization}-{project}",
         }
     )
-    with Server(
+    with WebServer(
         create_app(theirs_settings, theirs_store, has_pages=False, cache_times=UNCACHED)
     ) as server:
         theirs = Web(theirs_store, theirs_settings, server.url, web.clock)

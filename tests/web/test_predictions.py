@@ -20,8 +20,8 @@ from rlhf_pipeline.client.answers import PairToPredict
 from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.predicting import AT_MOST, Predictor
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.predictor import AT_MOST, Predictor
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
@@ -46,7 +46,7 @@ def served(home: LearntHome) -> Iterator[Web]:
     )
     with (
         store,
-        Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+        WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
     ):
         yield Web(store, settings, server.url, ShiftedClock())
 
@@ -227,7 +227,7 @@ def test_many_predictions_leave_every_other_route_its_threads(
     the others come again, /me answers.
     """
     ask(engineer, PAIRS[0])
-    real = Predictor._judge
+    real = Predictor._load_judge
     thinking: list[Thinking] = []
     one = threading.Lock()
 
@@ -237,7 +237,7 @@ def test_many_predictions_leave_every_other_route_its_threads(
                 thinking.append(Thinking(real(self)))
         return thinking[0]
 
-    monkeypatch.setattr(Predictor, "_judge", judge)
+    monkeypatch.setattr(Predictor, "_load_judge", judge)
     answers: list[httpx.Response] = []
 
     def post() -> None:
@@ -335,7 +335,7 @@ def test_a_champion_whose_files_are_gone_is_said_to_be(home: LearntHome, tmp_pat
         Store.open(
             settings.store_url, organization=settings.organization, project=settings.project
         ) as store,
-        Server(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
+        WebServer(create_app(settings, store, has_pages=False, cache_times=UNCACHED)) as server,
     ):
         web = Web(store, settings, server.url, ShiftedClock())
         with web.client(Role.ENGINEER) as client:

@@ -7,8 +7,8 @@ import uuid
 import httpx
 
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.looking import Looking
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.quality_counters import QualityCounters
 from tests.web.conftest import NOON, UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -165,15 +165,15 @@ def test_many_votes_are_read_in_parts_and_the_answer_says_how_far(web: Web):
     web.publish(9, completion_a=LONG, completion_b=LONG)
     ann = web.client("annotator")
     judge(web, ann, 9)
-    counted = Looking(web.store, at_once=4, pause_s=0.0)
-    first = counted.found()
+    counted = QualityCounters(web.store, at_once=4, pause_s=0.0)
+    first = counted.counts()
     assert first.up_to_seq in (4, 8, 9)
     counted.catch_up()
-    whole = counted.found()
+    whole = counted.counts()
     assert whole.up_to_seq == 9
     assert whole.by_annotator[ann.user.user_id].n_votes == 9
-    assert len(counted.marked("same_as_before", None, before_seq=None, limit=50)) == 8
-    assert counted.marked("same_as_before", None, before_seq=5, limit=2) == [4, 3]
+    assert len(counted.find_marked("same_as_before", None, before_seq=None, limit=50)) == 8
+    assert counted.find_marked("same_as_before", None, before_seq=5, limit=2) == [4, 3]
 
 
 @on_sqlite
@@ -181,7 +181,7 @@ def test_the_page_shows_what_the_api_tells(web: Web):
     web.publish(6, completion_a=LONG, completion_b=LONG)
     ann = web.client("annotator")
     judge(web, ann, 6, seconds=1.0)
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         auditor, curator = (pages.browser(web.add(role)) for role in ("auditor", "curator"))
         page = auditor.get(f"{server.url}/quality").text

@@ -4,7 +4,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from rlhf_pipeline.web.recent import OLD_S, CacheTimes, Current, ReaderCounts, Recent
+from rlhf_pipeline.web.memory_cache import (
+    OLD_S,
+    CachedValue,
+    CacheTimes,
+    ExpiringCache,
+    ReaderCounts,
+)
 
 
 class Hand:
@@ -17,7 +23,7 @@ class Hand:
 
 
 def test_the_one_that_was_not_used_for_longest_goes_first():
-    kept = Recent[str, int](2)
+    kept = ExpiringCache[str, int](2)
     for i, name in enumerate("abc"):
         kept.put(name, i)
         kept.get("a")
@@ -30,7 +36,7 @@ def test_the_one_that_was_not_used_for_longest_goes_first():
 
 def test_an_entry_lasts_its_time_from_when_it_was_put():
     clock = Hand()
-    kept = Recent[str, int](10, seconds=5, monotonic=clock)
+    kept = ExpiringCache[str, int](10, seconds=5, monotonic=clock)
     kept.put("a", 1)
     clock.at = 4
     assert kept.get("a") == 1
@@ -40,7 +46,7 @@ def test_an_entry_lasts_its_time_from_when_it_was_put():
 
 def test_a_value_that_is_read_quickly_is_never_old():
     clock, reads = Hand(), []
-    current = Current(lambda: reads.append(clock.at) or clock.at, 1.0, clock)
+    current = CachedValue(lambda: reads.append(clock.at) or clock.at, 1.0, clock)
     assert current() == 0
     clock.at = 0.9
     assert current() == 0
@@ -64,7 +70,7 @@ def test_a_value_that_takes_long_is_read_behind_the_back_of_whoever_asks_but_non
         n += 1
         return n
 
-    current = Current(slowly, 1.0, clock, may_lag=True)
+    current = CachedValue(slowly, 1.0, clock, may_lag=True)
     assert current() == 1
     gate.clear()
     clock.at += 5
@@ -91,7 +97,7 @@ def test_many_who_ask_at_once_read_once():
         n += 1
         return n
 
-    current = Current(slowly, 60.0, may_lag=True)
+    current = CachedValue(slowly, 60.0, may_lag=True)
     threads = [threading.Thread(target=current) for _ in range(8)]
     for thread in threads:
         thread.start()

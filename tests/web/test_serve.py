@@ -14,9 +14,9 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.web_server import RLHF, environ_of, wait_until_it_answers
+from benchmarks.web_server import RLHF, server_environment, wait_for_server
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.cli.listening import FOLDER
+from rlhf_pipeline.cli.web_servers import FOLDER
 from rlhf_pipeline.store import anchors
 from tests.web.served import ORGANIZATION, PROJECT, Served, served
 
@@ -94,7 +94,7 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
         command = [RLHF, "serve", "--port", str(port)]
         done = subprocess.run(
             command,
-            env=environ_of(server.url, server.home),
+            env=server_environment(server.url, server.home),
             capture_output=True,
             text=True,
             check=False,
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: S
 
 def rlhf(server: Served, *arguments: str, **environ: str) -> str:
     """What a command prints on the server's home."""
-    environ = environ_of(server.url, server.home) | environ
+    environ = server_environment(server.url, server.home) | environ
     return CliRunner().invoke(app, arguments, env=environ, catch_exceptions=False).output
 
 
@@ -161,7 +161,7 @@ def test_port_0_is_any_that_is_free(server: Served) -> None:
     with server.log.open("ab") as log:
         server.process = subprocess.Popen(
             [RLHF, "serve", "--port", "0"],
-            env=environ_of(server.url, server.home),
+            env=server_environment(server.url, server.home),
             cwd=server.home,
             stdout=log,
             stderr=log,
@@ -174,5 +174,5 @@ def test_port_0_is_any_that_is_free(server: Served) -> None:
         time.sleep(0.05)
     server.port = int(said.group(1))
     assert server.port > 0
-    wait_until_it_answers(server.process, server.port, server.log)
+    wait_for_server(server.process, server.port, server.log)
     assert linked(server) == server.address

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rlhf_pipeline.web import Server
+from rlhf_pipeline.web import WebServer
 
 TIMEOUT_S = 0.1
 TICKS = 5  # of the stream of events, a timeout apart
@@ -41,7 +41,7 @@ async def _ticks() -> AsyncIterator[str]:
 @pytest.fixture
 def connection() -> Iterator[socket.socket]:
     with (
-        Server(app, head_timeout_s=TIMEOUT_S, body_timeout_s=TIMEOUT_S) as server,
+        WebServer(app, head_timeout_s=TIMEOUT_S, body_timeout_s=TIMEOUT_S) as server,
         socket.create_connection(("127.0.0.1", server.port)) as connected,
     ):
         yield connected

@@ -9,8 +9,8 @@ import uuid
 import httpx
 import pytest
 
-from rlhf_pipeline.web import Server, create_app
-from rlhf_pipeline.web.paging import place_of
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.pagination import parse_cursor
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 
@@ -147,7 +147,7 @@ def test_pages_and_files_show_no_more_than_the_api(web: Web):
     ann, curator = web.add("annotator"), web.add("curator")
     judge(web.client(user=ann), 3)
     cast(web.client(user=curator), ids[0])
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
         listed = browser.get(f"{server.url}/votes").text
@@ -242,7 +242,7 @@ def test_nothing_of_a_comparison_tells_that_it_is_a_correction_before_it_is_judg
     first = curator.get("/comparisons", params={"limit": 1}).json()
     # A correction's place is drawn: it may be that of another comparison, where no two others share
     # one.
-    assert place_of(first["next"], str) == (first["items"][0]["comparison_id"],)
+    assert parse_cursor(first["next"], str) == (first["items"][0]["comparison_id"],)
     for comparison_id in (made, other):
         cast(curator, comparison_id)
     for reader in (curator, web.client("engineer"), web.client("admin")):
@@ -255,7 +255,7 @@ def test_a_correction_is_offered_by_its_id_alone(web: Web):
     robot, engineer = web.client(user=web.add("engineer", kind="service")), web.client("engineer")
     made = robot.post("/feedback", json=CORRECTION).json()["comparison_id"]
     day = web.store.comparisons.with_ids([made])["day"].iloc[0]
-    assert made not in web.store.comparisons.offerable()
+    assert made not in web.store.comparisons.find_offerable_ids()
     assert (
         engineer.post("/comparisons:offer", json={"all_unvoted": True}).json()["n_comparisons"] == 2
     )
@@ -272,7 +272,7 @@ def test_the_page_and_file_of_feedback_show_no_more_than_the_api(web: Web):
     judged, unjudged = (
         author.post("/feedback", json={**CORRECTION, "prompt": f"{n}+2?"}).json() for n in (2, 3)
     )
-    with Server(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser, admin = pages.browser(curator), pages.browser(pages.add("admin"))
         assert "No feedback yet" not in browser.get(f"{server.url}/feedback").text

@@ -17,14 +17,14 @@ from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Choice, NewVote, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import joint_model
-from rlhf_pipeline.votes.verdicts import KEPT_AS
-from rlhf_pipeline.web import Server, consensus, create_app, verdicts
+from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
+from rlhf_pipeline.web import WebServer, annotator_fits, consensus, create_app
 from rlhf_pipeline.web.pages import consensus as consensus_page
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 
 KEYS = itertools.count()
-STAGE, PART = KEPT_AS
+STAGE, PART = LABELS_FRAME
 
 
 def judge(
@@ -65,7 +65,7 @@ def fit(web: Web, up_to_seq: int, **p_a: tuple[float, float, float]) -> None:
     frame = (
         check_frame(pd.DataFrame(rows).assign(max_seq=up_to_seq), SOFT_LABELS)
         if rows
-        else SOFT_LABELS.empty()
+        else SOFT_LABELS.empty_frame()
     )
     Artefacts(web.settings.frames).write_frame(STAGE, frame, PART)
 
@@ -219,7 +219,9 @@ def test_of_mirrored_votes_every_dispute_is_listed_once(web: Web, limit: int):
             ("x", "y", "z"), ("aab", "bba", "aba", "bab")[i % 4], strict=True
         ):
             seq = judge(web, c, choice, annotator_id)
-    labels = joint_model(web.store.votes.on(made), web.store.comparisons.with_ids(made)).labels
+    labels = joint_model(
+        web.store.votes.for_comparisons(made), web.store.comparisons.with_ids(made)
+    ).labels
     fit(
         web,
         seq,
@@ -270,7 +272,7 @@ def pages(
     settings: Settings, open_store: Callable[[str], Store], clock: ShiftedClock
 ) -> Iterator[Web]:
     store = open_store("demo")
-    with Server(create_app(settings, store, cache_times=UNCACHED)) as server:
+    with WebServer(create_app(settings, store, cache_times=UNCACHED)) as server:
         yield Web(store, settings, server.url, clock)
 
 
@@ -329,10 +331,10 @@ def test_a_page_of_another_fit_says_so_and_lists_nothing(
 class Turning:
     """Another fit each time somebody asks."""
 
-    def __init__(self, fits: list[verdicts.Fitted]):
+    def __init__(self, fits: list[annotator_fits.AnnotatorFit]):
         self.fits = itertools.cycle(fits)
 
-    def newest(self) -> verdicts.Fitted:
+    def get_newest(self) -> annotator_fits.AnnotatorFit:
         return next(self.fits)
 
 
@@ -345,7 +347,7 @@ def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
 ):
     monkeypatch.setattr(consensus_page, "AT_ONCE", 1)
     app = create_app(settings, open_store("demo"), cache_times=UNCACHED)
-    with Server(app) as server:
+    with WebServer(app) as server:
         pages = Web(app.state.site.store, settings, server.url, clock)
         made = pages.publish(3, overlap=2)
         for c in made:
@@ -353,8 +355,10 @@ def test_a_download_is_of_one_fit_from_its_first_line_to_its_last(
         fits = []
         for p in (0.52, 0.6):
             fit(pages, seq, **{c: (p + i / 100, 0.2, 0.8) for i, c in enumerate(made)})
-            fits.append(verdicts.Fits(settings, app.state.site.store, UNCACHED).newest())
-        app.state.site.fits = Turning([one for one in fits if one is not None])
+            fits.append(
+                annotator_fits.AnnotatorFits(settings, app.state.site.store, UNCACHED).get_newest()
+            )
+        app.state.site.annotator_fits = Turning([one for one in fits if one is not None])
         rows = list(
             csv.DictReader(
                 reader_of(pages)

@@ -223,7 +223,7 @@ def test_a_vote_after_the_lease_is_kept(web: Web):
     web.clock.shift = timedelta(minutes=30)
     answer = vote(ann, card["assignment_id"])
     assert (answer.status_code, answer.json()["extra"]) == (201, False)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
 
 
 def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: Web):
@@ -236,7 +236,7 @@ def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: We
     assert (answer.status_code, answer.json()["extra"]) == (201, True)
     in_time = vote(other, again["assignment_id"])
     assert (in_time.status_code, in_time.json()["extra"]) == (201, False)
-    left = web.store.assignments.work_left()
+    left = web.store.assignments.remaining_work()
     assert (left.n_slots, left.n_done, web.store.votes.count()) == (1, 1, 2)
 
 
@@ -247,7 +247,7 @@ def test_a_vote_is_taken_back_and_cast_anew(web: Web):
     first = vote(ann, card["assignment_id"], "a", strength=4).json()
     undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"])
     assert undone.status_code == 201
-    assert web.store.assignments.work_left().n_done == 0
+    assert web.store.assignments.remaining_work().n_done == 0
     assert [c["assignment_id"] for c in lease(ann)] == [card["assignment_id"]]  # still on the table
     anew = vote(ann, card["assignment_id"], "b", strength=1, supersedes=undone.json()["vote_id"])
     assert anew.status_code == 201
@@ -257,7 +257,7 @@ def test_a_vote_is_taken_back_and_cast_anew(web: Web):
     kept = web.store.votes.get(anew.json()["vote_id"])
     assert list(counting["vote_id"]) == [kept.vote_id]
     assert kept.choice == (Choice.A if kept.is_swapped else Choice.B)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
 
 
 def test_a_vote_stands_after_the_time_to_undo(web: Web):
@@ -358,12 +358,12 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
     )
     assert vote(ann, card["assignment_id"], key="k").text == again.text
     assert vote(ann, card["assignment_id"]).status_code == 409
-    (judged,) = web.store.votes.judgements_of(ann.user.user_id)
+    (judged,) = web.store.votes.list_judgements(ann.user.user_id)
     assert judged.pass_no == 1
     web.clock.shift = timedelta(days=2)
     told = ann.get("/me/statistics").json()
     assert (told["gold"]["n"], told["repeats"]["n"]) == (1, 0)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
 
 
 def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
@@ -377,7 +377,7 @@ def test_a_skip_that_is_taken_back_and_judged_is_no_judgement_more(web: Web):
     assert lease(bob) == []
     again = vote(ann, card["assignment_id"], supersedes=undone["vote_id"])
     assert (again.status_code, again.json()["extra"]) == (201, False)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
 
 
 def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(web: Web):
@@ -393,7 +393,7 @@ def test_a_skip_that_is_taken_back_when_somebody_else_has_the_card_is_one_more(w
     assert (again.status_code, again.json()["extra"]) == (201, True)
     in_time = vote(bob, theirs["assignment_id"])
     assert (in_time.status_code, in_time.json()["extra"]) == (201, False)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
 
 
 @pytest.mark.parametrize("then", ["given back", "ran out"])
@@ -409,7 +409,7 @@ def test_a_late_vote_on_a_card_that_is_free_again_is_none_more(web: Web, then: s
         web.clock.shift = timedelta(minutes=60)
     answer = vote(late, card["assignment_id"])
     assert (answer.status_code, answer.json()["extra"]) == (201, False)
-    assert web.store.assignments.work_left().n_done == 1
+    assert web.store.assignments.remaining_work().n_done == 1
     assert lease(web.client("admin")) == []
     answer = vote(other, again["assignment_id"])
     assert (answer.status_code, answer.json()["extra"]) == (201, True)
@@ -622,12 +622,12 @@ def test_what_a_service_judged_is_asked_of_people_all_the_same(web: Web):
     for card in lease(robot, 4):
         assert vote(robot, card["assignment_id"]).status_code == 201
     assert lease(robot, 4) == []
-    assert web.store.assignments.work_left().n_done == 0
+    assert web.store.assignments.remaining_work().n_done == 0
     cards = lease(ann, 4)
     assert len(cards) == 4
     for card in cards:
         assert vote(ann, card["assignment_id"]).status_code == 201
-    assert web.store.assignments.work_left().n_done == 4
+    assert web.store.assignments.remaining_work().n_done == 4
 
 
 def test_a_batch_is_answered_for_vote_by_vote(web: Web):

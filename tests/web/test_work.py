@@ -18,7 +18,7 @@ from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, Role
-from rlhf_pipeline.store.anchors import FILE, drop_anchor
+from rlhf_pipeline.store.anchors import FILE, add_daily_anchor
 from rlhf_pipeline.store.assignments import Assignments
 from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
 from tests.web.conftest import DAY, Web
@@ -289,14 +289,14 @@ def test_an_edit_that_arrives_while_another_is_made_is_not_lost(
 ):
     admin, user = web.client("admin"), web.add("annotator", email="ann@example.org")
     etag = admin.get(f"/users/{user.user_id}").headers["ETag"]
-    writing = web.store.database.writing
+    writing = web.store.database.write_transaction
 
     def after_another(**how: bool) -> AbstractContextManager[object]:
         monkeypatch.undo()
         web.store.users.set_roles(user.user_id, [Role.AUDITOR], actor="somebody faster")
         return writing(**how)
 
-    monkeypatch.setattr(web.store.database, "writing", after_another)
+    monkeypatch.setattr(web.store.database, "write_transaction", after_another)
     answer = admin.patch(
         f"/users/{user.user_id}", json={"roles": ["curator"]}, headers={"If-Match": etag}
     )
@@ -473,7 +473,7 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     assert made["author"].startswith("ann_")
     assert (
         made["author"]
-        == Pseudonyms.of(web.settings.home)("vera@chat")
+        == Pseudonyms.load(web.settings.home)("vera@chat")
         == again["author"]
         != anothers["author"]
     )
@@ -522,7 +522,7 @@ def test_a_cut_tail_is_told_by_the_anchor(web: Web):
     web.publish(5)
     judge_all(web.client("annotator"))
     auditor = web.client("auditor")
-    drop_anchor(web.settings.home / FILE, web.store.audit, "org", "demo", web.clock.now())
+    add_daily_anchor(web.settings.home / FILE, web.store.audit, "org", "demo", web.clock.now())
     assert auditor.post("/audit:verify").json()["n_anchors"] == 1
     # as somebody with the file would: triggers dropped, the head moved back
     with web.store.database.engine.begin() as connection:

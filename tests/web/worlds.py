@@ -14,7 +14,7 @@ import pandas as pd
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import AnnotationRules, Choice, NewFeedback, NewVote, Role, VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.dealing import is_unfinished
+from rlhf_pipeline.store.card_queue import is_unfinished
 from rlhf_pipeline.store.schema import assignments, feedback, slots
 from rlhf_pipeline.web.auth import SECRET_FILE
 from tests.web.conftest import NOON, comparisons
@@ -264,7 +264,7 @@ def _correct(store: Store, plan: Plan) -> None:
                 "vote_id": None,
             }
         )
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         store.database.insert(connection, feedback, rows)
 
 
@@ -284,7 +284,7 @@ def _hold(store: Store, user_id: str, comparison_id: str, n: int, kind: str) -> 
         "leased_until": until,
         "settled_at": None,
     }
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         store.database.insert(connection, assignments, [card])
         if kind == "normal":
             of = slots.c.comparison_id == comparison_id, slots.c.slot_no == 1
@@ -296,7 +296,7 @@ def _hold(store: Store, user_id: str, comparison_id: str, n: int, kind: str) -> 
 
 
 def _take_slot(store: Store, comparison_id: str) -> None:
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         of = slots.c.comparison_id == comparison_id, is_unfinished(), slots.c.state == "open"
         free = connection.execute(slots.select().where(*of).order_by(slots.c.slot_no)).first()
         if free is not None:

@@ -23,7 +23,7 @@ def open_store(settings: Settings) -> Store:
     store = Store.open_read_only(
         settings.store_url, organization=settings.organization, project=settings.project
     )
-    version = migrations.current(store.database)
+    version = migrations.current_revision(store.database)
     if version is None:
         raise StoreError(
             f"The store {store.database.where} holds no tables, although this home was set up. "
@@ -42,20 +42,20 @@ def open_store(settings: Settings) -> Store:
     return store
 
 
-def store_findings(settings: Settings, store: Store) -> Iterator[Finding]:
+def check_store(settings: Settings, store: Store) -> Iterator[Finding]:
     yield Finding("store", f"{store.database.where}, version {migrations.HEAD}")
-    damaged = attempt(PAGES, lambda: "; ".join(integrity.damage(store.database)))
+    damaged = attempt(PAGES, lambda: "; ".join(integrity.find_damage(store.database)))
     if damaged.found:
         yield Finding(damaged.what, f"{damaged.found} {RESTORE}", is_sound=False)
         return
     yield Finding(damaged.what, "as written")
-    yield attempt("audit chain", lambda: _audit_chain(settings, store))
-    lost = integrity.orphans(store.database)
+    yield attempt("audit chain", lambda: _check_audit_chain(settings, store))
+    lost = integrity.find_orphans(store.database)
     yield summarise("foreign keys", "every reference leads to a row", [f"{one}." for one in lost])
     yield summarise(
         "calibrators",
         "each as the audit chain has it",
-        [f"{one} {RESTORE}" for one in integrity.changed_calibrators(store.database)],
+        [f"{one} {RESTORE}" for one in integrity.find_changed_calibrators(store.database)],
     )
     yield summarise(
         "taste changes",
@@ -71,13 +71,13 @@ def store_findings(settings: Settings, store: Store) -> Iterator[Finding]:
         "'C'",
         is_by_code_point,
     )
-    counts = integrity.counts(store.database)
+    counts = integrity.count_rows(store.database)
     yield Finding(
         "rows", ", ".join(f"{n:,} {table}" for table, n in counts.items() if n) or "none yet"
     )
 
 
-def _audit_chain(settings: Settings, store: Store) -> str:
+def _check_audit_chain(settings: Settings, store: Store) -> str:
     anchors = read_anchors(settings.home / FILE, settings.organization, settings.project)
     n_links = verify_with_anchors(store.audit, anchors)
     return f"{n_links:,} links, each in its place" + (

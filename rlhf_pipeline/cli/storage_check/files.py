@@ -14,7 +14,7 @@ from rlhf_pipeline.cli.storage_check.finding import Finding, summarise
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.object_stores import get, is_local, names, written_at
+from rlhf_pipeline.object_stores import get, is_local, list_names, modified_at
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.store import Store
 
@@ -27,26 +27,26 @@ KEEP = (
 )
 
 
-def file_findings(
+def check_files(
     settings: Settings, store: Store, made: Mapping[str, list[str]], progress: Progress
 ) -> Iterator[Finding]:
     files = Artefacts(settings.frames, store.file_hashes)
-    yield _days(files, made)
+    yield _check_days(files, made)
     frames: list[tuple[str, str | None]] = [
         (stage, day) for stage in SCHEMAS for day in files.days(stage)
     ]
-    whole = set(names(files.base))
+    whole = set(list_names(files.base))
     frames += [(stage, None) for stage in SCHEMAS if f"{stage}.parquet" in whole]
     records = [stage for stage in RECORDS if f"{stage}.json" in whole]
-    yield _frames(frames, files, store, progress)
-    yield _records(records, files)
+    yield _check_frames(frames, files, store, progress)
+    yield _check_records(records, files)
     read = {files.name(files.path(stage, day)) for stage, day in frames} | {
         files.name(files.path(stage)) for stage in records
     }
-    yield _recorded(settings, files, store, read, progress)
+    yield _check_recorded_hashes(settings, files, store, read, progress)
 
 
-def _days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
+def _check_days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
     """Whether each day that Dagster made has its file; assets such as the inbox of votes leave
     none.
     """
@@ -63,7 +63,7 @@ def _days(files: Artefacts, made: Mapping[str, list[str]]) -> Finding:
     )
 
 
-def _frames(
+def _check_frames(
     frames: Sequence[tuple[str, str | None]], files: Artefacts, store: Store, progress: Progress
 ) -> Finding:
     """Reads every frame fully: hashes, page checksums, schema, and votes and comparisons beside the
@@ -73,7 +73,7 @@ def _frames(
     for done, (stage, day) in enumerate(frames):
         progress(done, len(frames), f"{stage} {day or ''}")
         try:
-            faults += _disagreement(
+            faults += _find_disagreement(
                 files.path(stage, day), stage, day, files.read_frame(stage, day), store
             )
         except PipelineError as error:
@@ -83,25 +83,27 @@ def _frames(
     )
 
 
-def _disagreement(
+def _find_disagreement(
     path: UPath, stage: str, day: str | None, frame: pd.DataFrame, store: Store
 ) -> list[str]:
     if day is not None and stage == "votes" and not frame.empty:
-        return _votes_disagreement(path, day, frame, store)
+        return _find_votes_disagreement(path, day, frame, store)
     if day is None or stage != "comparisons":
         return []
-    here, there = (_rows(comparisons) for comparisons in (frame, store.comparisons.for_days([day])))
+    here, there = (
+        _to_row_set(comparisons) for comparisons in (frame, store.comparisons.for_days([day]))
+    )
     return [] if here == there else [_describe_difference(path, here, there, "comparisons")]
 
 
-def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
+def _find_votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store) -> list[str]:
     """A snapshot was taken at some seq from its last vote on: votes that were displaced since then
     may be in it or not.
     """
     last = int(frame["seq"].max())
     then, now = (store.votes.snapshot([day], up_to_seq=seq) for seq in (last, None))
     here, at_least, at_most = (
-        _rows(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then)
+        _to_row_set(votes[IDENTITY]) for votes in (frame, now[now["seq"] <= last], then)
     )
     if at_least <= here <= at_most:
         return []
@@ -110,7 +112,7 @@ def _votes_disagreement(path: UPath, day: str, frame: pd.DataFrame, store: Store
     ]
 
 
-def _rows(frame: pd.DataFrame) -> set[tuple[str, ...]]:
+def _to_row_set(frame: pd.DataFrame) -> set[tuple[str, ...]]:
     """As text, because a missing value equals no other."""
     return set(frame.astype(str).itertuples(index=False, name=None))
 
@@ -125,7 +127,7 @@ def _describe_difference(
     )
 
 
-def _records(stages: Sequence[str], files: Artefacts) -> Finding:
+def _check_records(stages: Sequence[str], files: Artefacts) -> Finding:
     faults = []
     for stage in stages:
         try:
@@ -135,7 +137,7 @@ def _records(stages: Sequence[str], files: Artefacts) -> Finding:
     return summarise("records", f"{len(stages)}, each as its stage left it", faults)
 
 
-def _recorded(
+def _check_recorded_hashes(
     settings: Settings, files: Artefacts, store: Store, read: Set[str], progress: Progress
 ) -> Finding:
     """Place of every recorded file, and SHA-256 of those not `read` yet.
@@ -149,8 +151,8 @@ def _recorded(
     for done, name in enumerate(known):
         progress(done, len(known), name)
         root, path = _place_of(name, files, settings)
-        outside = _outside(root, path)
-        faults += outside if outside or name in read else _difference(name, path, store)
+        outside = _find_outside(root, path)
+        faults += outside if outside or name in read else _find_difference(name, path, store)
     n_pending = len({one.path for one in recorded if one.state == "pending"})
     unknown = sorted(read - set(known))
     if recorded:
@@ -178,18 +180,18 @@ def _written_unrecorded(paths: Sequence[UPath], began_at: datetime) -> list[str]
     return [
         f"{path} has no recorded hash, although it was written on {at:%Y-%m-%d}, after others were "
         f"recorded: it cannot be verified. {AGAIN}"
-        for path, at in ((path, written_at(path)) for path in paths)
+        for path, at in ((path, modified_at(path)) for path in paths)
         if at is not None and at > began_at
     ]
 
 
-def _outside(root: UPath, path: UPath) -> list[str]:
+def _find_outside(root: UPath, path: UPath) -> list[str]:
     if not is_local(path) or Path(path.path).resolve().is_relative_to(Path(root.path).resolve()):
         return []
     return [f"{path} leads outside {root}. Put the file itself there."]
 
 
-def _difference(name: str, path: UPath, store: Store) -> list[str]:
+def _find_difference(name: str, path: UPath, store: Store) -> list[str]:
     for _ in range(ATTEMPTS):
         try:
             content = get(path)
@@ -197,6 +199,6 @@ def _difference(name: str, path: UPath, store: Store) -> list[str]:
             return [str(error)]
         if content is None:
             return [f"{path} is missing. {AGAIN}"]
-        if not store.file_hashes.changed({name: content}):
+        if not store.file_hashes.find_changed({name: content}):
             return []
     return [f"{path} was changed since it was written. {AGAIN}"]

@@ -13,22 +13,22 @@ from rlhf_pipeline.errors import ModelNotFound, PipelineError, StoreError
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import CANDIDATE, CHAMPION, KINDS, PREVIOUS, Kind, Registry
-from rlhf_pipeline.store import Store, copying, dumping
+from rlhf_pipeline.store import Store, database_copy, database_dump
 
 RESTORE = "Restore the last backup with `rlhf storage restore FOLDER --replace`"
 
 
-def model_findings(settings: Settings, store: Store, progress: Progress) -> Iterator[Finding]:
+def check_models(settings: Settings, store: Store, progress: Progress) -> Iterator[Finding]:
     artifacts = settings.home / "mlflow" / "artifacts"
     try:
-        with _copied_registry(settings) as registry:
+        with _open_registry_copy(settings) as registry:
             if registry is None:
-                yield _without_database(settings, artifacts, store)
+                yield _explain_missing_database(settings, artifacts, store)
                 return
             yield Finding("MLflow", f"{len(registry.list_models())} model versions")
             for kind in KINDS:
-                yield _champion(registry, kind, store)
-                yield _versions(registry, kind, settings, store, progress)
+                yield _check_champion(registry, kind, store)
+                yield _check_versions(registry, kind, settings, store, progress)
     except PipelineError as error:
         yield Finding("MLflow", str(error), is_sound=False)
     except Exception as cause:  # noqa: BLE001 a damaged database raises whatever MLflow trips over
@@ -37,37 +37,39 @@ def model_findings(settings: Settings, store: Store, progress: Progress) -> Iter
 
 
 @contextmanager
-def _copied_registry(settings: Settings) -> Iterator[Registry | None]:
+def _open_registry_copy(settings: Settings) -> Iterator[Registry | None]:
     """The registry of a copy, because MLflow migrates and completes the database that it opens;
     None where there is no file.
     """
     artifacts = settings.home / "mlflow" / "artifacts"
-    if settings.tracking_uri.startswith("http") or not dumping.is_sqlite(settings.tracking_uri):
+    if settings.tracking_uri.startswith("http") or not database_dump.is_sqlite(
+        settings.tracking_uri
+    ):
         yield Registry(settings.tracking_uri, artifacts, settings.project)
         return
-    file = dumping.sqlite_file(settings.tracking_uri)
+    file = database_dump.sqlite_file(settings.tracking_uri)
     if not file.is_file():
         yield None
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "mlflow.db"
-        if not dumping.copy_sound_sqlite(file, copy):
+        if not database_dump.copy_verified_sqlite(file, copy):
             raise StoreError(f"MLflow's database {file} holds no tables. {RESTORE}.")
         registry = Registry(f"sqlite:///{copy}", artifacts, settings.project)
         # paths of a copied or moved home follow with its next command
         if file.parent.resolve() == artifacts.parent.resolve():
             old, new = registry.find_moved_artifacts()
             if old != new:
-                copying.relocate(f"sqlite:///{copy}", old, new)
+                database_copy.relocate(f"sqlite:///{copy}", old, new)
         yield registry
 
 
-def _without_database(settings: Settings, artifacts: Path, store: Store) -> Finding:
+def _explain_missing_database(settings: Settings, artifacts: Path, store: Store) -> Finding:
     """A home that only imports has no models; one that promoted a model has lost them."""
     promoted = [kind for kind in KINDS if store.promotions.history(f"{settings.project}.{kind}")]
     if not promoted and not artifacts.exists():
         return Finding("MLflow", "no model was registered yet")
-    file = dumping.sqlite_file(settings.tracking_uri)
+    file = database_dump.sqlite_file(settings.tracking_uri)
     lost = (
         f"MLflow's database {file} is missing, although models were registered. {RESTORE}; the "
         "next run would begin with a new policy."
@@ -75,9 +77,9 @@ def _without_database(settings: Settings, artifacts: Path, store: Store) -> Find
     return Finding("MLflow", lost, is_sound=False)
 
 
-def _champion(registry: Registry, kind: Kind, store: Store) -> Finding:
+def _check_champion(registry: Registry, kind: Kind, store: Store) -> Finding:
     """The registry's champion beside the last promotion that the store recorded."""
-    name, champion = registry.name(kind), registry.get(kind, CHAMPION)
+    name, champion = registry.model_name(kind), registry.get(kind, CHAMPION)
     promotion = store.promotions.champion(name)
     if promotion is None and champion is None:
         return Finding(f"champion {kind}", "none yet")
@@ -94,17 +96,17 @@ def _champion(registry: Registry, kind: Kind, store: Store) -> Finding:
     return Finding(f"champion {kind}", f"{registered}, as promoted")
 
 
-def _versions(
+def _check_versions(
     registry: Registry, kind: Kind, settings: Settings, store: Store, progress: Progress
 ) -> Finding:
     """Runs, files and votes behind all versions. Files of a version that nobody refers to may have
     been removed.
     """
-    versions = registry.history(kind)
-    referenced = _referenced(registry, kind, store)
+    versions = registry.list_versions(kind)
+    referenced = _find_referenced(registry, kind, store)
     known = {version.version for version in versions}
     faults = [
-        f"{registry.name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}."
+        f"{registry.model_name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}."
         for number in sorted(referenced - known)
     ]
     faults += [
@@ -118,7 +120,7 @@ def _versions(
         for done, version in enumerate(versions):
             progress(done, len(versions), version.label)
             try:
-                faults += _files_of(registry, version, settings.home, Path(downloads))
+                faults += _find_misplaced_files(registry, version, settings.home, Path(downloads))
             except ModelNotFound as gone:
                 n_removed += version.version not in referenced
                 faults += [str(gone)] if version.version in referenced else []
@@ -137,15 +139,19 @@ def _versions(
     )
 
 
-def _referenced(registry: Registry, kind: Kind, store: Store) -> set[int]:
+def _find_referenced(registry: Registry, kind: Kind, store: Store) -> set[int]:
     aliases = [registry.get(kind, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)]
-    promoted = {promotion.version for promotion in store.promotions.history(registry.name(kind))}
+    promoted = {
+        promotion.version for promotion in store.promotions.history(registry.model_name(kind))
+    }
     return promoted | {version.version for version in aliases if version is not None}
 
 
-def _files_of(registry: Registry, version: ModelVersion, home: Path, downloads: Path) -> list[str]:
+def _find_misplaced_files(
+    registry: Registry, version: ModelVersion, home: Path, downloads: Path
+) -> list[str]:
     """Raises ModelError where the files are not those that were registered."""
-    folder = registry.folder(version, downloads)
+    folder = registry.fetch_folder(version, downloads)
     if folder.is_relative_to(downloads) or folder.resolve().is_relative_to(home.resolve()):
         return []
     return [

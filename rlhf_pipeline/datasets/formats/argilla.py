@@ -59,7 +59,7 @@ class Argilla:
             )
         rows = [_row(record, schema, n) for n, record in enumerate(records, start=1)]
         if not rows:
-            return schema.empty()
+            return schema.empty_frame()
         # As objects: a column of whole numbers with a gap would become fractions on the way.
         return check_frame(
             pd.DataFrame(

@@ -72,10 +72,10 @@ class Csv:
             text.detach()
 
 
-def protected(text: str | None) -> str:
+def protect_cell(text: str | None) -> str:
     """The cell of a text, or of a missing one; see the module's words.
 
-    >>> protected(None), protected(""), protected("=1+1"), protected("'tis"), protected("plain")
+    >>> protect_cell(None), protect_cell(""), protect_cell("=1+1"), protect_cell("'tis"), protect_cell("plain")
     ('', "'", "'=1+1", "''tis", 'plain')
     """
     if text is None:
@@ -83,10 +83,10 @@ def protected(text: str | None) -> str:
     return MARK + text if not text or text.startswith(MARK) or FORMULA.match(text) else text
 
 
-def plain(cell: str) -> str | None:
-    """What `protected` made a cell of.
+def unprotect_cell(cell: str) -> str | None:
+    """What `protect_cell` made a cell of.
 
-    >>> plain(""), plain("'"), plain("'=1+1"), plain("''tis"), plain("plain")
+    >>> unprotect_cell(""), unprotect_cell("'"), unprotect_cell("'=1+1"), unprotect_cell("''tis"), unprotect_cell("plain")
     (None, '', '=1+1', "'tis", 'plain')
     """
     return cell.removeprefix(MARK) if cell else None
@@ -94,7 +94,7 @@ def plain(cell: str) -> str | None:
 
 def _cells(values: list[Any], column: Column) -> list[str]:
     if column.kind in ("text", "json"):
-        return [protected(value) for value in values]
+        return [protect_cell(value) for value in values]
     if column.kind == "bool":
         return ["" if value is None else str(value).lower() for value in values]
     # of a float: the shortest text that is that float
@@ -140,7 +140,7 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _value(cell: str, name: str, schema: FrameSchema, number: int) -> Any:
-    value = plain(cell)
+    value = unprotect_cell(cell)
     kind = schema.columns[name].kind
     try:
         return None if value is None else READERS[kind](value)

@@ -38,7 +38,7 @@ class Jsonl:
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         rows = [_row(line, number) for number, line in enumerate(file, start=1) if line.strip()]
         if not rows:
-            return schema.empty()
+            return schema.empty_frame()
         names = list(dict.fromkeys(name for row in rows for name in row))
         # As objects: a column of whole numbers with a gap would become fractions on the way.
         return check_frame(

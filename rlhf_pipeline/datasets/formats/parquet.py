@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
-from rlhf_pipeline.parquet import READING, WRITING
+from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
 
 # Arrow's own way to pandas makes fractions of whole numbers as soon as one is missing.
 WHOLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
@@ -24,14 +24,16 @@ class Parquet:
     suffix: ClassVar[str] = ".parquet"
 
     def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
-        arrow = schema.arrow().with_metadata({"schema": schema.name})
+        arrow = schema.arrow_schema().with_metadata({"schema": schema.name})
         n = 0
-        with pq.ParquetWriter(file, arrow, **WRITING) as writer:
+        with pq.ParquetWriter(file, arrow, **WRITE_OPTIONS) as writer:
             for batch in batches:
                 if not batch.empty:
                     writer.write_table(
                         pa.Table.from_pandas(
-                            check_frame(batch, schema), schema=schema.arrow(), preserve_index=False
+                            check_frame(batch, schema),
+                            schema=schema.arrow_schema(),
+                            preserve_index=False,
                         )
                     )
                 n += len(batch)
@@ -39,7 +41,7 @@ class Parquet:
 
     def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
         try:
-            rows = pq.read_table(file, **READING).to_pandas(types_mapper=WHOLE.get)
+            rows = pq.read_table(file, **READ_OPTIONS).to_pandas(types_mapper=WHOLE.get)
         except Exception as cause:  # a damaged file raises whatever the decoder trips over
             raise FrameError(
                 f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or "

@@ -8,11 +8,11 @@ import pandas as pd
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.parameters import (
     StrategyParams,
+    parse_strategy_params,
     read_strategy_params,
-    strategy_params,
 )
 from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
@@ -26,8 +26,8 @@ __all__ = [
     "Strategy",
     "StrategyParams",
     "TrainingReport",
+    "parse_strategy_params",
     "read_strategy_params",
-    "strategy_params",
     "train_candidate",
 ]
 
@@ -39,7 +39,7 @@ def train_candidate(
     out: Path,
     params: StrategyParams,
     *,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> TrainingReport:
     """Train a candidate by the strategy of that name; see `Strategy.train`. Raises
     ConfigurationError for an unknown name.

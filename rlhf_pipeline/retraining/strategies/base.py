@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pandas as pd
 
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.candidates import TrainingReport
 from rlhf_pipeline.retraining.parameters import StrategyParams
 
@@ -34,5 +34,5 @@ class Strategy(Protocol):
         out: Path,
         params: StrategyParams,
         *,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> TrainingReport: ...

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.policy.loading import Policy, load_policy
-from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.retraining.candidates import Recipe, train_reported
-from rlhf_pipeline.retraining.rows import as_messages, sample_by_weight, trainable_pairs
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
+from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight, to_messages
 from rlhf_pipeline.retraining.strategies.base import StrategyParams, TrainingReport
-from rlhf_pipeline.retraining.training import FinishedTraining, trl_arguments
+from rlhf_pipeline.retraining.training import FinishedTraining, build_trl_arguments
 
 CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 # nats per completion; the pull of beta 0.1 at that distance is one unit of reward
@@ -37,12 +37,12 @@ class DPO:
         out: Path,
         params: StrategyParams,
         *,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> TrainingReport:
-        checked = trainable_pairs(pairs, params.min_pairs)
+        checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(checked, seed=params.seed)
-        recipe = Recipe(self.name, _build, CURVES, _health)
-        return train_reported(
+        recipe = Recipe(self.name, _build_trainer, CURVES, _check_health)
+        return train_and_report(
             recipe,
             policy_folder,
             pairs=checked,
@@ -53,20 +53,24 @@ class DPO:
         )
 
 
-def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path) -> Any:
+def _build_trainer(
+    policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path
+) -> Any:
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
     return DPOTrainer(
         model=policy.model,
         ref_model=load_policy(Path(policy.name)).model,
-        args=DPOConfig(beta=params.beta, **trl_arguments(policy, len(rows), params, checkpoints)),
-        train_dataset=Dataset.from_list(_examples(policy, rows)),
+        args=DPOConfig(
+            beta=params.beta, **build_trl_arguments(policy, len(rows), params, checkpoints)
+        ),
+        train_dataset=Dataset.from_list(_build_examples(policy, rows)),
         processing_class=policy.tokenizer,
     )
 
 
-def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     """TRL's preference type: messages where the tokenizer has a chat template, as `Policy` reads
     prompts, else plain text.
     """
@@ -75,10 +79,10 @@ def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     if policy.tokenizer.chat_template is None:
         return [dict(row) for row in texts]
     roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
-    return [{name: as_messages(roles[name], row[name]) for name in columns} for row in texts]
+    return [{name: to_messages(roles[name], row[name]) for name in columns} for row in texts]
 
 
-def _health(
+def _check_health(
     done: FinishedTraining, params: StrategyParams
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Numbers that tell a healthy DPO run from a broken one, and what to worry about in words.
@@ -87,11 +91,11 @@ def _health(
     the change of the completions' summed log probability since the start.
     """
     metrics = {
-        "loss": done.at_the_end("loss"),
-        "reward_margin": done.at_the_end("rewards/margins"),
-        "reward_accuracy": done.at_the_end("rewards/accuracies"),
-        "chosen_log_p_change": done.at_the_end("rewards/chosen") / params.beta,
-        "rejected_log_p_change": done.at_the_end("rewards/rejected") / params.beta,
+        "loss": done.mean_at_end("loss"),
+        "reward_margin": done.mean_at_end("rewards/margins"),
+        "reward_accuracy": done.mean_at_end("rewards/accuracies"),
+        "chosen_log_p_change": done.mean_at_end("rewards/chosen") / params.beta,
+        "rejected_log_p_change": done.mean_at_end("rewards/rejected") / params.beta,
     }
     worries = []
     if metrics["reward_margin"] <= 0:

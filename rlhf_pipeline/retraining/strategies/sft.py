@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.policy.loading import Policy
-from rlhf_pipeline.protocols import Progress, silent
-from rlhf_pipeline.retraining.candidates import Recipe, train_reported
-from rlhf_pipeline.retraining.rows import as_messages, sample_by_weight, trainable_pairs
+from rlhf_pipeline.policy.causal_lm import Policy
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
+from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight, to_messages
 from rlhf_pipeline.retraining.strategies.base import StrategyParams, TrainingReport
-from rlhf_pipeline.retraining.training import FinishedTraining, trl_arguments
+from rlhf_pipeline.retraining.training import FinishedTraining, build_trl_arguments
 
 CURVES = {"token accuracy": "mean_token_accuracy"}
 
@@ -34,14 +34,16 @@ class SFT:
         out: Path,
         params: StrategyParams,
         *,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> TrainingReport:
-        checked = trainable_pairs(pairs, params.min_pairs)
+        checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(
-            best_completions(checked, keep=params.best_of_n), seed=params.seed, key="example_id"
+            select_best_completions(checked, keep=params.best_of_n),
+            seed=params.seed,
+            key="example_id",
         )
-        recipe = Recipe(self.name, _build, CURVES, _health)
-        return train_reported(
+        recipe = Recipe(self.name, _build_trainer, CURVES, _check_health)
+        return train_and_report(
             recipe,
             policy_folder,
             pairs=checked,
@@ -52,7 +54,7 @@ class SFT:
         )
 
 
-def best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
+def select_best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
     """The `keep` best completions per prompt: example_id, prompt_id, prompt, chosen, weight.
 
     A completion's standing is the sum over its pairs of weight * margin, counted up where it was
@@ -79,7 +81,9 @@ def best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
     return best[["example_id", "prompt_id", "prompt", "chosen", "weight"]]
 
 
-def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path) -> Any:
+def _build_trainer(
+    policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path
+) -> Any:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -88,14 +92,14 @@ def _build(policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoin
         args=SFTConfig(
             completion_only_loss=True,
             packing=False,
-            **trl_arguments(policy, len(rows), params, checkpoints),
+            **build_trl_arguments(policy, len(rows), params, checkpoints),
         ),
-        train_dataset=Dataset.from_list(_examples(policy, rows)),
+        train_dataset=Dataset.from_list(_build_examples(policy, rows)),
         processing_class=policy.tokenizer,
     )
 
 
-def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
+def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     """TRL's prompt-completion type: messages where the tokenizer has a chat template, as `Policy`
     reads prompts, else text.
     """
@@ -103,17 +107,17 @@ def _examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
     if policy.tokenizer.chat_template is None:
         return [{"prompt": prompt, "completion": chosen} for prompt, chosen in texts]
     return [
-        {"prompt": as_messages("user", prompt), "completion": as_messages("assistant", chosen)}
+        {"prompt": to_messages("user", prompt), "completion": to_messages("assistant", chosen)}
         for prompt, chosen in texts
     ]
 
 
-def _health(
+def _check_health(
     done: FinishedTraining, params: StrategyParams
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     metrics = {
-        "loss": done.at_the_end("loss"),
-        "token_accuracy": done.at_the_end("mean_token_accuracy"),
+        "loss": done.mean_at_end("loss"),
+        "token_accuracy": done.mean_at_end("mean_token_accuracy"),
     }
     first = done.curve("loss")[0][1]
     if metrics["loss"] < first:

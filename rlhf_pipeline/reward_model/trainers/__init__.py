@@ -4,9 +4,9 @@ knows no texts and no frames.
 
 from rlhf_pipeline.reward_model.trainers.base import (
     OptimisationParams,
-    Surroundings,
     Trainer,
     TrainerParams,
+    TrainingContext,
     TrainingData,
     TrainingRecord,
 )
@@ -18,9 +18,9 @@ TRAINERS: dict[str, Trainer] = {"shared_text": train_on_shared_texts, "trl": tra
 __all__ = [
     "TRAINERS",
     "OptimisationParams",
-    "Surroundings",
     "Trainer",
     "TrainerParams",
+    "TrainingContext",
     "TrainingData",
     "TrainingRecord",
     "train_on_shared_texts",

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.protocols import Progress, silent
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.reward_model.labels import LabelParams
 from rlhf_pipeline.reward_model.losses import Targets
@@ -154,13 +154,13 @@ class TrainingRecord(Record):
     log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
 
 
-def never(step: int, network: Any) -> bool:
+def never_stop(step: int, network: Any) -> bool:
     """The null watch: stops nothing."""
     return False
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TrainingContext:
     """What a training is given beside data and parameters.
 
     `checkpoints` is the folder of its checkpoints (None: none are written); `watch` is told of
@@ -170,15 +170,15 @@ class Surroundings:
     """
 
     checkpoints: Path | None = None
-    progress: Progress = silent
-    watch: Callable[[int, Any], bool] = never
+    progress: Progress = ignore_progress
+    watch: Callable[[int, Any], bool] = never_stop
     tokenizer: Any = None
     rank: int = 0
     world: int = 1
 
 
 @dataclass
-class Tally:
+class TrainingCounts:
     """Counts of a training while it runs."""
 
     losses: list[float] = field(default_factory=list)
@@ -200,5 +200,5 @@ class Trainer(Protocol):
     """
 
     def __call__(
-        self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+        self, network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
     ) -> TrainingRecord: ...

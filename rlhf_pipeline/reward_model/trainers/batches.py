@@ -20,7 +20,7 @@ TOKENS_PER_PASS = {"cpu": 64, "cuda": 8192}
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     """`texts` (k,) to encode, and every labelled pair among them: rows of the data, and where in
     `texts` its two sides stand.
     """
@@ -31,7 +31,7 @@ class Batch:
     second: Ints
 
 
-class Plan:
+class BatchPlan:
     """Batches of every step, by seed alone: a training that goes on after a kill finds its place by
     the number of the step.
 
@@ -69,13 +69,13 @@ class Plan:
                 "which nothing is learnt. Collect votes on completions that differ within "
                 "max_tokens."
             )
-        self._epochs: list[list[Batch]] = []
+        self._epochs: list[list[TextBatch]] = []
         self._starts = [0]
         while (len(self._epochs) < epochs) if steps is None else (self._starts[-1] < steps):
             self._append_epoch()
         self.n_steps = self._starts[-1] if steps is None else steps
 
-    def step(self, number: int) -> Sequence[Batch]:
+    def batches_of_step(self, number: int) -> Sequence[TextBatch]:
         """The batches of step `number`, counted from 0."""
         epoch = int(np.searchsorted(self._starts, number, side="right")) - 1
         begin = (number - self._starts[epoch]) * self._per_step
@@ -83,19 +83,19 @@ class Plan:
 
     def _append_epoch(self) -> None:
         rng = np.random.default_rng([self._seed, len(self._epochs)])
-        clusters = self._clusters(rng)
+        clusters = self._build_clusters(rng)
         packed: list[list[list[int]]] = []
         for cluster in clusters:
             if packed and sum(map(len, packed[-1])) + len(cluster) <= self._texts_per_batch:
                 packed[-1].append(cluster)
             else:
                 packed.append([cluster])
-        batches = [self._batch(parts) for parts in packed]
+        batches = [self._build_batch(parts) for parts in packed]
         batches = [batches[i] for i in rng.permutation(len(batches))]
         self._epochs.append(batches)
         self._starts.append(self._starts[-1] + -(-len(batches) // self._per_step))
 
-    def _clusters(self, rng: np.random.Generator) -> list[list[int]]:
+    def _build_clusters(self, rng: np.random.Generator) -> list[list[int]]:
         """Sets of texts, each of one prompt, that hold every pair at least once."""
         # with whom a text was not together yet
         fresh = {a: set(others) for a, others in self._neighbours.items()}
@@ -103,22 +103,22 @@ class Plan:
         for row in rng.permutation(len(self._data.first)).tolist():
             a, b = int(self._data.first[row]), int(self._data.second[row])
             if a != b and b in fresh[a]:
-                made.append(self._grow(a, b, fresh, rng))
+                made.append(self._grow_cluster(a, b, fresh, rng))
         return made
 
-    def _grow(
+    def _grow_cluster(
         self, a: int, b: int, fresh: dict[int, set[int]], rng: np.random.Generator
     ) -> list[int]:
         cluster, inside = [a, b], {a, b}
         gain: dict[int, int] = defaultdict(int)
 
-        def joined(new: int) -> None:
+        def add_gains(new: int) -> None:
             for other in fresh[new]:
                 if other not in inside:
                     gain[other] += 1
 
-        joined(a)
-        joined(b)
+        add_gains(a)
+        add_gains(b)
         while len(cluster) < self._texts_per_cluster and gain:
             most = max(gain.values())
             best = sorted(text for text, n in gain.items() if n == most)
@@ -126,12 +126,12 @@ class Plan:
             del gain[new]
             cluster.append(new)
             inside.add(new)
-            joined(new)
+            add_gains(new)
         for text in cluster:
             fresh[text] -= inside
         return cluster
 
-    def _batch(self, clusters: list[list[int]]) -> Batch:
+    def _build_batch(self, clusters: list[list[int]]) -> TextBatch:
         texts = [text for cluster in clusters for text in cluster]
         place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         rows = sorted(
@@ -144,7 +144,7 @@ class Plan:
             }
         )
         pairs = np.array(rows, dtype=np.int64)
-        return Batch(
+        return TextBatch(
             np.array(list(place), dtype=np.int64),
             pairs,
             np.array([place[int(self._data.first[row])] for row in rows], dtype=np.int64),
@@ -152,7 +152,7 @@ class Plan:
         )
 
 
-def passes(lengths: Ints, overhead: int) -> list[Ints]:
+def group_by_length(lengths: Ints, overhead: int) -> list[Ints]:
     """Positions of `lengths` in groups that are padded together, so that padding and number of
     passes cost least in all.
 

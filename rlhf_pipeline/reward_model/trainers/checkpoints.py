@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_pipeline.files import refusals_named, write_whole
-from rlhf_pipeline.reward_model.folders import refuse_foreign
+from rlhf_pipeline.files import translate_write_errors, write_atomically
+from rlhf_pipeline.reward_model.folders import refuse_foreign_files
 
 NAME = re.compile(r"^step-(\d{9})-([0-9a-f]{16})\.safetensors$")
 FINGERPRINT_FILE = "fingerprint.txt"
-OWN = re.compile(rf"{NAME.pattern}|^{re.escape(FINGERPRINT_FILE)}$|^\..+\.tmp$")
-KEPT = 2  # the newest, and one before it in case that is damaged
+OWN_FILES = re.compile(rf"{NAME.pattern}|^{re.escape(FINGERPRINT_FILE)}$|^\..+\.tmp$")
+N_KEPT = 2  # the newest, and one before it in case that is damaged
 MODEL, MOMENTS, RANDOM = "model:", "optimizer:", "torch_random_state"
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumedState:
     """What a checkpoint held beside the weights, which are back in the network; `counted` as it was
     handed in.
     """
@@ -43,11 +43,11 @@ def open_checkpoints(folder: Path, fingerprint: str) -> None:
 
     Raises ConfigurationError where it holds anything else than checkpoints: that is somebody's.
     """
-    refuse_foreign(folder, OWN, "the checkpoints of a training")
+    refuse_foreign_files(folder, OWN_FILES, "the checkpoints of a training")
     label = folder / FINGERPRINT_FILE
     if folder.exists() and (not label.exists() or label.read_text(encoding="utf-8") != fingerprint):
         shutil.rmtree(folder)
-    write_whole(label, fingerprint.encode())
+    write_atomically(label, fingerprint.encode())
 
 
 def save_checkpoint(
@@ -70,7 +70,7 @@ def save_checkpoint(
         }
     tensors[RANDOM] = torch.get_rng_state()
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
-    with refusals_named(folder):
+    with translate_write_errors(folder):
         # another process that did the same training has cleaned up
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -84,11 +84,11 @@ def save_checkpoint(
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        for old in _newest_first(folder)[KEPT:]:
+        for old in _newest_first(folder)[N_KEPT:]:
             old.unlink()
 
 
-def resume(folder: Path, network: Any, optimizer: Any) -> Resumed | None:
+def resume(folder: Path, network: Any, optimizer: Any) -> ResumedState | None:
     """Put the newest whole checkpoint into network, optimiser and torch's random state; None where
     there is none.
     """
@@ -115,7 +115,7 @@ def resume(folder: Path, network: Any, optimizer: Any) -> Resumed | None:
             {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
         )
         torch.set_rng_state(tensors[RANDOM])
-        return Resumed(int(header["step"]), json.loads(header["counted"]))
+        return ResumedState(int(header["step"]), json.loads(header["counted"]))
     return None
 
 

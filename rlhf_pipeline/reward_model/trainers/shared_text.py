@@ -18,21 +18,26 @@ import numpy as np
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.losses import FIRST_LOG_TIE_WIDTH, pair_losses
-from rlhf_pipeline.reward_model.network import autocast, has_bfloat16, padded
+from rlhf_pipeline.reward_model.network import autocast, has_bfloat16, pad
 from rlhf_pipeline.reward_model.trainers.base import (
-    Surroundings,
-    Tally,
     TrainerParams,
+    TrainingContext,
+    TrainingCounts,
     TrainingData,
     TrainingRecord,
 )
-from rlhf_pipeline.reward_model.trainers.batches import TOKENS_PER_PASS, Batch, Plan, passes
+from rlhf_pipeline.reward_model.trainers.batches import (
+    TOKENS_PER_PASS,
+    BatchPlan,
+    TextBatch,
+    group_by_length,
+)
 from rlhf_pipeline.reward_model.trainers.checkpoints import (
     open_checkpoints,
     resume,
     save_checkpoint,
 )
-from rlhf_pipeline.reward_model.weights import tensors_hash
+from rlhf_pipeline.reward_model.weights import hash_tensors
 
 # Widths of padded texts are multiples of it. oneDNN keeps a kernel for each shape it met: with
 # every width, 20 steps took 1.49 GB instead of 1.24, and each step the same time.
@@ -45,24 +50,24 @@ TIE_WIDTH_RATE = 0.02  # its learning rate: one number, learnt beside millions o
 
 
 class Meter:
-    """Wall and CPU seconds of this process since it was made, less those spent in `paused`."""
+    """Wall and CPU seconds of this process since it was made, less those spent in `pause`."""
 
     def __init__(self, wall_s: float = 0.0, cpu_s: float = 0.0) -> None:
         self._wall, self._cpu = time.perf_counter() - wall_s, time.process_time() - cpu_s
 
     @property
-    def spent(self) -> tuple[float, float]:
+    def elapsed(self) -> tuple[float, float]:
         return time.perf_counter() - self._wall, time.process_time() - self._cpu
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        wall, cpu = self.spent
+    def pause(self) -> Iterator[None]:
+        wall, cpu = self.elapsed
         yield
         self._wall, self._cpu = time.perf_counter() - wall, time.process_time() - cpu
 
 
 def train_on_shared_texts(
-    network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+    network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
 ) -> TrainingRecord:
     """Train in place; see `Trainer`. A killed training goes on from its last checkpoint to the same
     weights.
@@ -81,7 +86,7 @@ def train_on_shared_texts(
 
 class _Training:
     def __init__(
-        self, network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+        self, network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
     ) -> None:
         import torch
 
@@ -91,7 +96,7 @@ class _Training:
             params,
             around,
         )
-        self.plan = Plan(
+        self.plan = BatchPlan(
             data,
             texts_per_batch=params.texts_per_batch,
             texts_per_prompt=params.texts_per_prompt,
@@ -127,20 +132,20 @@ class _Training:
             groups, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
         )
         self.trained = [part for group in self.optimizer.param_groups for part in group["params"]]
-        self.tally, self.meter = Tally(), Meter()
+        self.tally, self.meter = TrainingCounts(), Meter()
 
     def run(self) -> TrainingRecord:
-        begin = self._begin()
+        begin = self._resume_step()
         self.network.train()  # dropout is 0 everywhere; gradient checkpointing asks for this mode
         if self.params.gradient_checkpointing:
             self.network.activation_checkpointing_enable()
         was_stopped, step = False, begin
         for step in range(begin, self.plan.n_steps):
-            loss = self._step(step)
+            loss = self._train_step(step)
             self.around.progress(step + 1, self.plan.n_steps, f"loss {loss:.3f}")
-            self._keep(step + 1)
-            with self.meter.paused():
-                was_stopped = self._has_seen_enough(step + 1)
+            self._save_if_due(step + 1)
+            with self.meter.pause():
+                was_stopped = self._should_stop(step + 1)
             if was_stopped:
                 break
         if self.params.gradient_checkpointing:
@@ -150,7 +155,7 @@ class _Training:
         if self.params.loss == "davidson":
             log_tie_width = float(self.network.log_tie_width.detach())
             del self.network.log_tie_width
-        wall_s, cpu_s = self.meter.spent
+        wall_s, cpu_s = self.meter.elapsed
         return TrainingRecord(
             trainer="shared_text",
             n_steps=len(self.tally.losses),
@@ -161,34 +166,34 @@ class _Training:
             loss_curve=tuple(self.tally.losses),
             wall_s=wall_s,
             cpu_s=cpu_s,
-            precision=precision_used(self.params),
+            precision=effective_precision(self.params),
             resumed_from=begin or None,
             was_stopped=was_stopped,
             log_tie_width=log_tie_width,
         )
 
-    def _begin(self) -> int:
+    def _resume_step(self) -> int:
         """The step to start with: after the last checkpoint, if there is one of this training."""
         if self.around.checkpoints is None:
             return 0
         if self.around.rank == 0:
             open_checkpoints(self.around.checkpoints, self._fingerprint())
-        self._wait()
+        self._wait_for_processes()
         found = resume(self.around.checkpoints, self.network, self.optimizer)
         if found is None:
             return 0
         counted = dict(found.counted)
         self.meter = Meter(counted.pop("wall_s"), counted.pop("cpu_s"))
-        self.tally = Tally(**counted)
+        self.tally = TrainingCounts(**counted)
         return found.step
 
-    def _step(self, step: int) -> float:
+    def _train_step(self, step: int) -> float:
         import torch
 
-        share = self._rate_share(step)
+        share = self._learning_rate_share(step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest"] * share
-        batches = self.plan.step(step)
+        batches = self.plan.batches_of_step(step)
         # Of all processes: dividing by it here makes the sum of their gradients that of one
         # process.
         weight = float(sum(self.data.weights[batch.pairs].sum() for batch in batches))
@@ -196,7 +201,7 @@ class _Training:
         for number, batch in enumerate(batches):
             self.tally.add(len(batch.pairs), self.lengths[batch.texts], 0)
             if number % self.around.world == self.around.rank:
-                with self._attention():
+                with self._attention_context():
                     total += self._learn_from(batch, weight)
         total = self._sum_over_processes(total)
         if not np.isfinite(total):
@@ -211,19 +216,19 @@ class _Training:
         self.tally.losses.append(total)
         return total
 
-    def _learn_from(self, batch: Batch, total_weight: float) -> float:
+    def _learn_from(self, batch: TextBatch, total_weight: float) -> float:
         """Add the gradient of the batch's share of the step's loss; that share."""
         import torch
 
         device_type = self.params.device.split(":", maxsplit=1)[0]
-        groups = passes(self.widths[batch.texts], TOKENS_PER_PASS[device_type])
+        groups = group_by_length(self.widths[batch.texts], TOKENS_PER_PASS[device_type])
         scores = torch.empty(len(batch.texts), device=self.params.device)
         parts = []
         with autocast(device_type, self.params.precision):
             for group in groups:
                 texts = batch.texts[group]
                 together = [self.data.token_ids[text] for text in texts]
-                ids, mask = padded(
+                ids, mask = pad(
                     together,
                     self.data.pad_id,
                     self.params.device,
@@ -234,7 +239,7 @@ class _Training:
         place = torch.from_numpy(np.concatenate(groups)).to(self.params.device)
         scores = torch.zeros_like(scores).index_copy(0, place, torch.cat(parts))
         margins = scores[torch.from_numpy(batch.first)] - scores[torch.from_numpy(batch.second)]
-        targets = self.data.targets.rows(batch.pairs).to_torch(device=self.params.device)
+        targets = self.data.targets.select(batch.pairs).to_torch(device=self.params.device)
         weights = torch.as_tensor(
             self.data.weights[batch.pairs], dtype=torch.float32, device=self.params.device
         )
@@ -248,7 +253,7 @@ class _Training:
         loss.backward()
         return float(loss.detach())
 
-    def _attention(self) -> Any:
+    def _attention_context(self) -> Any:
         """The faster attention for these texts here; gradient checkpointing has to meet the same
         forwards and backwards.
         """
@@ -257,7 +262,7 @@ class _Training:
         is_plain = self.params.device == "cpu" and self.widths.max() <= PLAIN_ATTENTION_WIDTH
         return sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext()
 
-    def _rate_share(self, step: int) -> float:
+    def _learning_rate_share(self, step: int) -> float:
         """Of the highest learning rate: linearly up, then linearly down to 0 after the last
         step.
         """
@@ -287,11 +292,11 @@ class _Training:
             at += part.numel()
         return float(flat[-1])
 
-    def _keep(self, n_done: int) -> None:
+    def _save_if_due(self, n_done: int) -> None:
         is_due = n_done % self.params.checkpoint_every == 0 or n_done == self.plan.n_steps
         if self.around.checkpoints is None or not is_due or self.around.rank:
             return
-        wall_s, cpu_s = self.meter.spent
+        wall_s, cpu_s = self.meter.elapsed
         save_checkpoint(
             self.around.checkpoints,
             n_done,
@@ -300,13 +305,13 @@ class _Training:
             {**asdict(self.tally), "wall_s": wall_s, "cpu_s": cpu_s},
         )
 
-    def _has_seen_enough(self, n_done: int) -> bool:
+    def _should_stop(self, n_done: int) -> bool:
         self.network.eval()
         enough = self.around.watch(n_done, self.network)
         self.network.train()
         return enough
 
-    def _wait(self) -> None:
+    def _wait_for_processes(self) -> None:
         if self.around.world > 1:
             import torch.distributed as dist
 
@@ -315,7 +320,7 @@ class _Training:
     def _fingerprint(self) -> str:
         import torch
 
-        start = tensors_hash(
+        start = hash_tensors(
             {
                 name: part
                 for name, part in self.network.state_dict().items()
@@ -331,7 +336,7 @@ class _Training:
         )
 
 
-def precision_used(params: TrainerParams) -> str:
+def effective_precision(params: TrainerParams) -> str:
     is_half = params.precision == "bfloat16" or (
         params.precision == "auto" and has_bfloat16(params.device.split(":")[0])
     )

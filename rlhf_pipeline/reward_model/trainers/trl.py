@@ -12,19 +12,19 @@ import numpy as np
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, TrainingFailed
 from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.reward_model.network import quiet_libraries
+from rlhf_pipeline.reward_model.network import silence_libraries
 from rlhf_pipeline.reward_model.trainers.base import (
-    Surroundings,
-    Tally,
     TrainerParams,
+    TrainingContext,
+    TrainingCounts,
     TrainingData,
     TrainingRecord,
 )
-from rlhf_pipeline.reward_model.trainers.shared_text import Meter, precision_used
+from rlhf_pipeline.reward_model.trainers.shared_text import Meter, effective_precision
 
 
 def train_with_trl(
-    network: Any, data: TrainingData, params: TrainerParams, around: Surroundings
+    network: Any, data: TrainingData, params: TrainerParams, around: TrainingContext
 ) -> TrainingRecord:
     """Train in place; see `Trainer`. It writes no checkpoints: a killed training starts again.
 
@@ -35,16 +35,16 @@ def train_with_trl(
     """
     from trl import RewardTrainer
 
-    _refuse_the_unknown(data, params, around)
-    meter, tally = Meter(), Tally()
-    with _quiet(), tempfile.TemporaryDirectory() as nowhere:
+    _refuse_unsupported(data, params, around)
+    meter, tally = Meter(), TrainingCounts()
+    with _silence_trl(), tempfile.TemporaryDirectory() as nowhere:
         trainer = RewardTrainer(
             model=network.to(params.device),
-            args=_arguments(params, nowhere),
-            train_dataset=_rows(data, params),
+            args=_build_arguments(params, nowhere),
+            train_dataset=_build_dataset(data, params),
             processing_class=around.tokenizer,
-            data_collator=_counting(data.pad_id, tally),
-            callbacks=[_watch(around, around.progress, meter)],
+            data_collator=_counting_collator(data.pad_id, tally),
+            callbacks=[_make_callback(around, around.progress, meter)],
         )
         _remove_printing(trainer)
         trainer.train()
@@ -59,7 +59,7 @@ def train_with_trl(
     network.eval()
     if params.gradient_checkpointing:
         network.activation_checkpointing_disable()
-    wall_s, cpu_s = meter.spent
+    wall_s, cpu_s = meter.elapsed
     n_steps = int(trainer.state.global_step)
     return TrainingRecord(
         trainer="trl",
@@ -71,12 +71,12 @@ def train_with_trl(
         loss_curve=tuple(losses),
         wall_s=wall_s,
         cpu_s=cpu_s,
-        precision=precision_used(params),
+        precision=effective_precision(params),
         was_stopped=n_steps < int(trainer.state.max_steps),
     )
 
 
-def _refuse_the_unknown(data: TrainingData, params: TrainerParams, around: Surroundings) -> None:
+def _refuse_unsupported(data: TrainingData, params: TrainerParams, around: TrainingContext) -> None:
     if params.loss not in ("bradley_terry", "margin"):
         raise ConfigurationError(
             f"TRL's trainer has no loss {params.loss}. Choose bradley_terry or margin, or the "
@@ -95,7 +95,7 @@ def _refuse_the_unknown(data: TrainingData, params: TrainerParams, around: Surro
         )
 
 
-def _rows(data: TrainingData, params: TrainerParams) -> Any:
+def _build_dataset(data: TrainingData, params: TrainerParams) -> Any:
     from datasets import Dataset
 
     p = np.asarray(data.targets.p)
@@ -118,7 +118,7 @@ def _rows(data: TrainingData, params: TrainerParams) -> Any:
     return Dataset.from_list(rows)
 
 
-def _arguments(params: TrainerParams, folder: str) -> Any:
+def _build_arguments(params: TrainerParams, folder: str) -> Any:
     from trl import RewardConfig
 
     return RewardConfig(
@@ -133,7 +133,7 @@ def _arguments(params: TrainerParams, folder: str) -> Any:
         per_device_train_batch_size=params.pairs_per_batch,
         gradient_accumulation_steps=params.batches_per_step,
         gradient_checkpointing=params.gradient_checkpointing,
-        bf16=precision_used(params) == "bfloat16",
+        bf16=effective_precision(params) == "bfloat16",
         max_length=None,  # it would drop longer texts; ours are cut already
         seed=params.seed,
         data_seed=params.seed,
@@ -147,34 +147,34 @@ def _arguments(params: TrainerParams, folder: str) -> Any:
     )
 
 
-def _counting(pad_id: int, tally: Tally) -> Any:
+def _counting_collator(pad_id: int, tally: TrainingCounts) -> Any:
     from trl.trainer.reward_trainer import DataCollatorForPreference
 
     collate = DataCollatorForPreference(pad_token_id=pad_id)
 
-    def counting(examples: list[dict[str, Any]]) -> Any:
+    def collate_and_count(examples: list[dict[str, Any]]) -> Any:
         batch = collate(examples)
         tally.add(len(examples), batch["attention_mask"].sum(1).numpy(), batch["input_ids"].numel())
         return batch
 
-    return counting
+    return collate_and_count
 
 
-def _watch(around: Surroundings, progress: Progress, meter: Meter) -> Any:
+def _make_callback(around: TrainingContext, progress: Progress, meter: Meter) -> Any:
     from transformers import TrainerCallback
 
-    class Watch(TrainerCallback):  # type: ignore[misc]
+    class ProgressCallback(TrainerCallback):  # type: ignore[misc]
         def on_step_end(
             self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any
         ) -> Any:
             progress(state.global_step, state.max_steps, "steps")
-            with meter.paused():
+            with meter.pause():
                 model.eval()
                 control.should_training_stop |= bool(around.watch(state.global_step, model))
                 model.train()
             return control
 
-    return Watch()
+    return ProgressCallback()
 
 
 def _remove_printing(trainer: Any) -> None:
@@ -184,13 +184,13 @@ def _remove_printing(trainer: Any) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_trl() -> Iterator[None]:
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        with quiet_libraries(), warnings.catch_warnings():
+        with silence_libraries(), warnings.catch_warnings():
             # trl 1.16 speaks of gradient_checkpointing, transformers 5.23 of
             # activation_checkpointing
             warnings.filterwarnings(

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect, text
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.faults import translated
+from rlhf_pipeline.store.faults import translate_errors
 
 HEAD = "0012"
 FOLDER = Path(__file__).parent
@@ -30,24 +30,24 @@ def upgrade(database: Database, revision: str = "head") -> None:
     if database.path is not None:
         # SQLite would make it readable by everybody, and gives its log the same mode
         database.path.touch(mode=0o600)
-    if revision == "head" and current(database) == HEAD:
+    if revision == "head" and current_revision(database) == HEAD:
         return
-    with _locked(database), translated(database.where):
+    with _lock_migrations(database), translate_errors(database.where):
         if database.is_sqlite:
-            _write_ahead(database)
+            _enable_write_ahead_log(database)
         _run(database, revision, "upgrade")
         database.engine.dispose()  # SQLite reads the planner's statistics when a connection opens
 
 
 def downgrade(database: Database, revision: str) -> None:
     """Take the tables back to `revision`; `base` removes them with all their rows."""
-    with _locked(database), translated(database.where):
+    with _lock_migrations(database), translate_errors(database.where):
         _run(database, revision, "downgrade")
 
 
-def current(database: Database) -> str | None:
+def current_revision(database: Database) -> str | None:
     """The version of the tables; None before the first migration."""
-    with database.reading() as connection:
+    with database.read_transaction() as connection:
         if not inspect(connection).has_table("alembic_version"):
             return None
         version: str | None = connection.execute(
@@ -68,7 +68,7 @@ def _run(database: Database, revision: str, direction: str) -> None:
     )
 
     with database.engine.execution_options(writes=True).begin() as connection:
-        _wait_turn(connection, database)
+        _wait_for_lock(connection, database)
         context = MigrationContext.configure(
             connection,
             opts={
@@ -88,7 +88,7 @@ def _run(database: Database, revision: str, direction: str) -> None:
             ) from cause
 
 
-def _write_ahead(database: Database) -> None:
+def _enable_write_ahead_log(database: Database) -> None:
     # Kept in the file from then on. Set outside any transaction, where SQLite allows it.
     connection = database.engine.raw_connection()
     try:
@@ -97,14 +97,14 @@ def _write_ahead(database: Database) -> None:
         connection.close()
 
 
-def _wait_turn(connection: Connection, database: Database) -> None:
+def _wait_for_lock(connection: Connection, database: Database) -> None:
     if not database.is_sqlite:
         # a million votes may take longer to rebuild than any query
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
 
 
-def _locked(database: Database) -> AbstractContextManager[None]:
+def _lock_migrations(database: Database) -> AbstractContextManager[None]:
     return (
         _file_lock(Path(f"{database.path}.migrating"), database.busy_timeout_s)
         if database.path

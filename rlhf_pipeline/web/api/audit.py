@@ -12,14 +12,14 @@ from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.paging import Cursor, Limit, cursor_of, place_of
+from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import AuditLinkOut, Page, Verification
 
 router = api_router("audit")
 CHAIN = "the audit chain"
 READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
-Words = Annotated[str | None, Query(max_length=200)]
+FilterText = Annotated[str | None, Query(max_length=200)]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -32,16 +32,16 @@ LINES: dict[int | str, dict[str, Any]] = {
 @router.get("/audit", dependencies=READER)
 def read(
     site: AnySite,
-    actor: Words = None,
+    actor: FilterText = None,
     action: Annotated[
         str | None, Query(max_length=200, description="`users.*` finds all that begin so")
     ] = None,
-    object_id: Words = None,
+    object_id: FilterText = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[AuditLinkOut]:
     """Acts, newest first. A page of a rare one may be empty and still have a next."""
-    place = place_of(cursor, int)
+    place = parse_cursor(cursor, int)
     links, following = site.store.audit.page(
         before_seq=place[0] if place else None,
         actor=actor,
@@ -51,14 +51,14 @@ def read(
     )
     return Page(
         items=[AuditLinkOut.model_validate(link.model_dump()) for link in links],
-        next=cursor_of(following) if following else None,
+        next=make_cursor(following) if following else None,
     )
 
 
 @router.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
 def export(site: AnySite) -> StreamingResponse:
     """The whole chain as JSON lines, to be verified elsewhere."""
-    return StreamingResponse(_lines(site.store), media_type="application/jsonl")
+    return StreamingResponse(_export_lines(site.store), media_type="application/jsonl")
 
 
 @router.post(
@@ -82,7 +82,7 @@ def verify(site: AnySite) -> Verification:
         return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=len(anchors))
 
 
-def _lines(store: Store) -> Iterator[str]:
+def _export_lines(store: Store) -> Iterator[str]:
     after = 0
     while links := store.audit.after(after, limit=EXPORTED_AT_ONCE):
         yield "".join(f"{link.model_dump_json()}\n" for link in links)

@@ -2,7 +2,7 @@
 
 from fastapi import Depends, Request, Response
 
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.idempotency import keeps_no_record
 from rlhf_pipeline.web.problems import Problem
@@ -12,7 +12,9 @@ router = api_router("auth")
 OPEN = [Depends(public("nobody is logged in before logging in"))]
 
 
-@router.post("/auth/login", status_code=204, dependencies=OPEN, responses=documented(401, 429))
+@router.post(
+    "/auth/login", status_code=204, dependencies=OPEN, responses=problem_responses(401, 429)
+)
 def log_in(site: AnySite, request: Request, body: Login) -> Response:
     """Start a session: the answer sets its cookie."""
     response = Response(status_code=204)
@@ -23,7 +25,7 @@ def log_in(site: AnySite, request: Request, body: Login) -> Response:
     return response
 
 
-@router.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=documented(401))
+@router.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=problem_responses(401))
 def redeem(site: AnySite, body: Redemption) -> Response:
     """Start a session by a one-time login link's token."""
     response = Response(status_code=204)

@@ -8,15 +8,15 @@ from fastapi import Depends, Path, Query
 
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import calibration
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import CALIBRATION, CalibrationDetail, ProbedPair, ProbeOut
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.probing import Asked
+from rlhf_pipeline.web.probe_counter import ProbeQuery
 from rlhf_pipeline.web.schemas import Page
 
 router = api_router("calibration")
@@ -57,13 +57,13 @@ def probe(
     """A reliability diagram of predictions that were made before their votes: stated confidence
     against the share that was right, with counts and Wilson intervals. Of a model with more than
     ten thousand votes, the newest ones."""
-    found = calibration.probe_of(site, Asked(reward_model, calibrator), wait_s=WAIT_S)
+    found = calibration.probe_of(site, ProbeQuery(reward_model, calibrator), wait_s=WAIT_S)
     if found is None:
-        raise calibration.being_counted()
+        raise calibration.counting_problem()
     return found
 
 
-@router.get("/calibrations/probe/pairs", responses=documented(404))
+@router.get("/calibrations/probe/pairs", responses=problem_responses(404))
 def pairs(
     site: AnySite,
     principal: Annotated[
@@ -76,7 +76,7 @@ def pairs(
     limit: Limit = 50,
 ) -> Page[ProbedPair]:
     """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first."""
-    asked = Asked(reward_model, calibrator)
+    asked = ProbeQuery(reward_model, calibrator)
     return calibration.pairs(
         site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S
     )[1]

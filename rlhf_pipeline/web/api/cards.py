@@ -25,14 +25,16 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
     """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that
     comes later is kept all the same.
     """
-    async with site.dealing:
-        return await run_in_threadpool(_leased, site, principal.user_id, (body or LeaseRequest()).n)
+    async with site.lease_slots:
+        return await run_in_threadpool(
+            _build_lease_response, site, principal.user_id, (body or LeaseRequest()).n
+        )
 
 
-def _leased(site: Site, annotator_id: str, n: int) -> Response:
+def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     terms = site.terms()
     cards = site.cards.deal(annotator_id, n, terms.rules)
-    left = site.store.assignments.left_for(annotator_id, terms.rules)
+    left = site.store.assignments.remaining_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(
@@ -44,7 +46,7 @@ def _leased(site: Site, annotator_id: str, n: int) -> Response:
             )
             for card in cards
         ],
-        rules=rules_shown(terms.rules),
+        rules=build_visible_rules(terms.rules),
         guideline_version=terms.guideline_version,
         remaining=-(-left.n // STEP) * STEP,
         reason_empty=None if cards else left.reason_empty,
@@ -67,7 +69,7 @@ def extend(site: AnySite, principal: Annotator) -> Extended:
     )
 
 
-def rules_shown(rules: AnnotationRules) -> RulesShown:
+def build_visible_rules(rules: AnnotationRules) -> RulesShown:
     return RulesShown(
         dimensions=list(rules.dimensions),
         **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},

@@ -6,10 +6,10 @@ from fastapi import Depends, Query
 
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import lists, offers
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Offered, Page, Withdrawal, Withdrawn
 
@@ -40,7 +40,7 @@ def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
     return lists.comparison(site, principal, comparison_id)
 
 
-@router.post("/comparisons:offer", responses=documented(404))
+@router.post("/comparisons:offer", responses=problem_responses(404))
 def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
     """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted
     on. With `annotator_id` one person is asked, once for each, beside what anybody is asked for;

@@ -1,5 +1,5 @@
 """One completion of a prompt by the provider, as it is made. Knows requests and events; asking is
-`web.completing`.
+`web.completer`.
 """
 
 from typing import Annotated, Any
@@ -8,12 +8,12 @@ from fastapi import Depends
 from pydantic import Field
 
 from rlhf_pipeline.completions import CompletionParams
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import keeps_own_key
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import Model, Words
+from rlhf_pipeline.web.schemas import LongText, Model
 from rlhf_pipeline.web.streams import EventStream
 
 router = api_router("completions")
@@ -31,8 +31,8 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 class ToComplete(Model):
     """A prompt and how to sample."""
 
-    prompt: Annotated[Words, Field(min_length=1, pattern=r"\S")]
-    system: Words | None = None
+    prompt: Annotated[LongText, Field(min_length=1, pattern=r"\S")]
+    system: LongText | None = None
     temperature: float = Field(default=0.7, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=256, ge=1, le=32768)
@@ -47,7 +47,7 @@ class ToComplete(Model):
 @router.post(
     "/completions:stream",
     status_code=200,
-    responses=EVENTS | documented(429),
+    responses=EVENTS | problem_responses(429),
     response_class=EventStream,
 )
 @keeps_own_key
@@ -64,5 +64,5 @@ def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
         system=body.system,
     )
     return EventStream(
-        site.streams, principal.token.token_id, lambda: site.completer.watched(body.prompt, params)
+        site.streams, principal.token.token_id, lambda: site.completer.stream(body.prompt, params)
     )

@@ -8,17 +8,17 @@ from fastapi import Depends, Query
 
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import ConsensusOut, Page
 
 router = api_router("consensus")
 
 
-@router.get("/consensus", responses=documented(409))
+@router.get("/consensus", responses=problem_responses(409))
 def read(
     site: AnySite,
     principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],

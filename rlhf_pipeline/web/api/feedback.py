@@ -13,8 +13,8 @@ from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.idempotency import done_once
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.idempotency import runs_once
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import LARGEST, Page
@@ -26,7 +26,7 @@ Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
 
 
 @router.post("/feedback", status_code=201)
-@done_once()
+@runs_once()
 def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
     """Record one. A correction becomes a comparison with its author's vote for the corrected text,
     which training takes as chosen: of a service account only where `author` says whose words it
@@ -40,7 +40,7 @@ def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
                 "you send is your own"
             )
             raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
-        body = body.model_copy(update={"author": Pseudonyms.of(site.settings.home)(body.author)})
+        body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
     kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
     return site.store.feedback.add(body, created_by=principal.user_id, annotator_kind=kind)
 
@@ -74,7 +74,7 @@ def read(
     site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
 ) -> Feedback:
     """One entry."""
-    return lists.one_feedback(site, principal, feedback_id)
+    return lists.feedback_entry(site, principal, feedback_id)
 
 
 def _check_time(site: Site, sent: NewFeedback) -> None:

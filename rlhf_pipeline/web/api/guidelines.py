@@ -8,12 +8,12 @@ from fastapi import Depends, Path, Response
 from pydantic import Field
 
 from rlhf_pipeline.records import AnnotationRules
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, edited_version, etag_of
-from rlhf_pipeline.web.idempotency import done_once
+from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
+from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
@@ -48,8 +48,8 @@ def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
     return GuidelineOut.model_validate(site.store.guidelines.get(version).model_dump())
 
 
-@router.post("/guidelines", status_code=201, responses=documented(412, 428))
-@done_once()
+@router.post("/guidelines", status_code=201, responses=problem_responses(412, 428))
+@runs_once()
 def add(
     site: AnySite,
     principal: Editor,
@@ -59,7 +59,7 @@ def add(
 ) -> GuidelineOut:
     """The next version; If-Match is the one it was made of ("0" for the first)."""
     guideline = site.store.guidelines.add(
-        body.text, after=edited_version(if_match), actor=principal.user_id
+        body.text, after=require_version(if_match), actor=principal.user_id
     )
     site.terms.forget()
     response.headers["ETag"] = etag_of(guideline.version)
@@ -73,10 +73,10 @@ def read_rules(site: AnySite, principal: RulesReader, response: Response) -> Rul
     """
     version, rules = site.store.rules.latest()
     response.headers["ETag"] = etag_of(version)
-    return _rules_out(principal, version, rules)
+    return _build_rules(principal, version, rules)
 
 
-@router.put("/rules", responses=documented(412, 428), tags=["rules"])
+@router.put("/rules", responses=problem_responses(412, 428), tags=["rules"])
 def put_rules(
     site: AnySite,
     principal: RulesEditor,
@@ -86,7 +86,7 @@ def put_rules(
 ) -> RulesOut:
     """All of them anew, for cards dealt from now on; what is left out is the default, but seed and
     agreement_votes stay. Only an admin sets another seed."""
-    if body.seed is not None and blind_reader(principal) is not None:
+    if body.seed is not None and blind_reader_id(principal) is not None:
         said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
         raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
     held = site.store.rules.latest()[1]
@@ -96,14 +96,14 @@ def put_rules(
         if getattr(body, name) is None
     }
     rules = AnnotationRules.model_validate(body.model_dump() | kept)
-    version = site.store.rules.put(rules, after=edited_version(if_match), actor=principal.user_id)
+    version = site.store.rules.put(rules, after=require_version(if_match), actor=principal.user_id)
     site.terms.forget()
     response.headers["ETag"] = etag_of(version)
-    return _rules_out(principal, version, rules)
+    return _build_rules(principal, version, rules)
 
 
-def _rules_out(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
-    shows_seed = blind_reader(principal) is None and principal.may(Permission.AUDIT_READ)
+def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
+    shows_seed = blind_reader_id(principal) is None and principal.may(Permission.AUDIT_READ)
     return RulesOut(
         version=version,
         rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})),

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import Depends, Response
 
 from rlhf_pipeline.web import lists
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
-from rlhf_pipeline.web.idempotency import done_once, keeps_no_record
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import (
@@ -46,7 +46,7 @@ def me(site: AnySite, principal: SignedIn) -> Me:
 @router.get("/me/statistics")
 def my_statistics(site: AnySite, principal: Voter) -> Statistics:
     """Your pace, and how you agree with yourself and with known answers."""
-    return site.progress.figures.of(principal.user_id)
+    return site.vote_counter.figures.for_annotator(principal.user_id)
 
 
 @router.get("/me/votes")
@@ -57,7 +57,7 @@ def my_votes(
     return lists.own_votes(site, principal.user_id, cursor=cursor, limit=limit)
 
 
-@router.post("/me/password", status_code=204, responses=documented(429))
+@router.post("/me/password", status_code=204, responses=problem_responses(429))
 @keeps_no_record
 def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
     """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no
@@ -70,7 +70,7 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
             kind="no_session",
         )
     site.auth.check_password(principal.user, body.old_password)
-    hashed = site.auth.hashed(body.new_password)
+    hashed = site.auth.hash_password(body.new_password)
     site.store.users.set_password(
         principal.user_id, hashed, actor=principal.user_id, asked_by=principal.token.token_id
     )
@@ -89,7 +89,7 @@ def my_tokens(
 
 
 @router.post("/me/tokens", status_code=201)
-@done_once()
+@runs_once()
 def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
     """A token with no more permissions than you have. Its secret is shown this once. Made by
     somebody who is logged in, not by a token.

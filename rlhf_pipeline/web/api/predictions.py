@@ -1,5 +1,5 @@
 """Which of two completions people would prefer, by the champion reward model. Knows requests and
-answers; the model is `web.predicting`.
+answers; the model is `web.predictor`.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import MOST_IN_BATCH, Model, Words
+from rlhf_pipeline.web.schemas import MOST_IN_BATCH, LongText, Model
 
 router = api_router("predictions")
 MODEL = "a prediction by a model that is fitted to all votes"
@@ -24,9 +24,9 @@ Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAK
 class PairToPredict(Model):
     """Two completions of a prompt; they need not be of this project."""
 
-    prompt: Words
-    completion_a: Words
-    completion_b: Words
+    prompt: LongText
+    completion_a: LongText
+    completion_b: LongText
 
 
 class PairsToPredict(Model):
@@ -67,15 +67,16 @@ def predict(
     of it but the answer to its key.
     """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
-    answers = site.predictor.answers([Question(**pair.model_dump()) for pair in asked])
+    answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
     return PredictionsOut(
-        **_shared(answers[0]), predictions=[PredictionOut(**_own(answer)) for answer in answers]
+        **_shared_fields(answers[0]),
+        predictions=[PredictionOut(**_pair_fields(answer)) for answer in answers],
     )
 
 
-def _shared(answer: PairPrediction) -> dict[str, object]:
+def _shared_fields(answer: PairPrediction) -> dict[str, object]:
     return answer.model_dump(include=set(PredictionsOut.model_fields))
 
 
-def _own(answer: PairPrediction) -> dict[str, object]:
+def _pair_fields(answer: PairPrediction) -> dict[str, object]:
     return answer.model_dump(include=set(PredictionOut.model_fields))

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.web import progress
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.permissions import Permission
@@ -34,13 +34,13 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 def read(site: AnySite, principal: Reader) -> ProgressOut:
     """Judgements that are offered, done and under way; votes by day and by annotator. Users who may
     vote get only votes on comparisons they have judged."""
-    return progress.of_project(site, principal)
+    return progress.project_progress(site, principal)
 
 
 @router.get(
     "/progress/events",
     status_code=200,
-    responses=EVENTS | documented(429),
+    responses=EVENTS | problem_responses(429),
     response_class=EventStream,
 )
 async def events(site: AnySite, principal: Reader, request: Request) -> EventStream:
@@ -51,7 +51,7 @@ async def events(site: AnySite, principal: Reader, request: Request) -> EventStr
     return EventStream(
         site.streams,
         principal.token.token_id,
-        lambda: events_for(site, secret, from_cookie=principal.is_session),
+        lambda: stream_progress(site, secret, from_cookie=principal.is_session),
     )
 
 
@@ -63,7 +63,7 @@ def metrics(
     return progress.metrics(site, principal)
 
 
-async def events_for(
+async def stream_progress(
     site: Site,
     secret: str,
     *,
@@ -76,12 +76,14 @@ async def events_for(
         newest = await run_in_threadpool(site.store.audit.head)
         if newest[0] != looked_at:
             # Somebody whose session ended reads no further.
-            principal = site.auth.remembered(secret) or await run_in_threadpool(
-                site.auth.principal, secret, from_cookie=from_cookie
+            principal = site.auth.cached_principal(secret) or await run_in_threadpool(
+                site.auth.find_principal, secret, from_cookie=from_cookie
             )
             if principal is None or not principal.may(Permission.PROGRESS_READ):
                 return
-            now = (await run_in_threadpool(progress.of_project, site, principal)).model_dump_json()
+            now = (
+                await run_in_threadpool(progress.project_progress, site, principal)
+            ).model_dump_json()
             if await run_in_threadpool(progress.is_current, site, principal):
                 looked_at = newest[0]
             # else the moment of an event would reveal votes that a blind reader does not see

@@ -21,4 +21,4 @@ def read(
     """Per annotator the votes that are too fast to have been read, the same as the one before, or
     of the same two completions again, with intervals, the most doubtful first; `GET votes` with
     `mark` lists them. A machine's votes are left out."""
-    return quality.of_project(site, principal)
+    return quality.project_quality(site, principal)

@@ -14,6 +14,6 @@ def api_router(noun: str, route: type[IdempotentRoute] = IdempotentRoute) -> API
     return APIRouter(prefix=PREFIX, tags=[noun], route_class=route)
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Problems that a route answers with, beside those that any may."""
     return {status: problem_response(status) for status in statuses}

@@ -6,13 +6,13 @@ from fastapi import Depends, Response
 
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web import lists
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, edited, etag_of_record
-from rlhf_pipeline.web.idempotency import done_once
+from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
+from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.lists import user_out
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
@@ -39,29 +39,29 @@ def read(site: AnySite, response: Response, user_id: str) -> UserOut:
     return found
 
 
-def _person(site: Site, told: dict[str, Any]) -> dict[str, Any]:
+def _personal_fields(site: Site, told: dict[str, Any]) -> dict[str, Any]:
     """E-mail and name stand in one table, and in no kept answer."""
     user = site.store.users.get(told["user_id"])
     return {"email": user.email, "name": user.name}
 
 
 @router.post("/users", status_code=201)
-@done_once(leaves_out=("email", "name"), fills_in=_person)
+@runs_once(leaves_out=("email", "name"), fills_in=_personal_fields)
 def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
     """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token
     asks there is no link, which would outlive the token: ask for one logged in."""
     if body.organization_roles:
-        _refuse_raising(principal)
+        _refuse_organization_role(principal)
     user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
     link = None
     if principal.is_session:
-        link, _ = site.auth.login_link(user.user_id, site.settings.web_url, principal)
+        link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
     known = user_out(user)
     response.headers["ETag"] = etag_of_record(known)
     return AddedUser(**known.model_dump(), login_link=link)
 
 
-@router.patch("/users/{user_id}", responses=documented(412, 428))
+@router.patch("/users/{user_id}", responses=problem_responses(412, 428))
 def change(
     site: AnySite,
     principal: Admin,
@@ -77,13 +77,13 @@ def change(
     projects: its password, sessions and tokens end, and a login link lets them in again. They are
     given by somebody who is logged in, not by a token; `roles` and everything else of this project
     are a token's to change, as its scope `users.write` says."""
-    changed = user_out(changed_user(site, principal, user_id, body, etag=edited(if_match)))
+    changed = user_out(change_user(site, principal, user_id, body, etag=require_etag(if_match)))
     response.headers["ETag"] = etag_of_record(changed)
     return changed
 
 
 @router.post("/users/{user_id}:login-link", status_code=201)
-@done_once()
+@runs_once()
 def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody
     who is logged in, not by a token.
@@ -96,14 +96,14 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
             "on the server: rlhf users login-link EMAIL.",
             kind="no_session",
         )
-    _refuse_others(principal, user)
+    _refuse_organization_account(principal, user)
     if user.disabled_at is not None:
         raise Problem(422, "This user is disabled. Enable them first.", kind="disabled")
-    link, token = site.auth.login_link(user_id, site.settings.web_url, principal)
+    link, token = site.auth.create_login_link(user_id, site.settings.web_url, principal)
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
-def changed_user(
+def change_user(
     site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None
 ) -> User:
     """The user after these changes, which hold from the next request on.
@@ -116,13 +116,13 @@ def changed_user(
         if asked.organization_roles is not None and set(asked.organization_roles) - set(
             user.organization_roles
         ):
-            _refuse_raising(principal)
+            _refuse_organization_role(principal)
         elif asked.organization_roles is not None and not principal.may_everywhere(
             Permission.USERS_WRITE
         ):
-            raise _not_of_organization()
+            raise _organization_problem()
         if asked.name is not None or asked.disabled is not None:
-            _refuse_others(principal, user)
+            _refuse_organization_account(principal, user)
         if etag is not None and etag != etag_of_record(user_out(user)):
             raise Problem(
                 412,
@@ -138,12 +138,12 @@ def changed_user(
         site.auth.forget()
 
 
-def _refuse_raising(principal: Principal) -> None:
+def _refuse_organization_role(principal: Principal) -> None:
     """Raises Problem 403 for whoever gives roles in every project and may not: of what a token
     gives there, its end would take nothing.
     """
     if not principal.may_everywhere(Permission.USERS_WRITE):
-        raise _not_of_organization()
+        raise _organization_problem()
     if not principal.is_session:
         raise Problem(
             403,
@@ -153,15 +153,15 @@ def _refuse_raising(principal: Principal) -> None:
         )
 
 
-def _refuse_others(principal: Principal, user: User) -> None:
+def _refuse_organization_account(principal: Principal, user: User) -> None:
     """Raises Problem 403 for an account of the organisation: an admin of one project would get into
     all others by it.
     """
     if user.in_every_project and not principal.may_everywhere(Permission.USERS_WRITE):
-        raise _not_of_organization()
+        raise _organization_problem()
 
 
-def _not_of_organization() -> Problem:
+def _organization_problem() -> Problem:
     return Problem(
         403,
         "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf "

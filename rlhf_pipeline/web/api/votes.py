@@ -9,16 +9,16 @@ from fastapi import Depends, Header, Query, Response
 
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import lists, votes
-from rlhf_pipeline.web.api.routing import api_router, documented
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.busy import BusyRoute, busy
 from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.fast_path import FastPathRoute, fast_path
 from rlhf_pipeline.web.idempotency import MOST, check_key, keeps_own_key
-from rlhf_pipeline.web.paging import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
 
-router = api_router("votes", BusyRoute)
+router = api_router("votes", FastPathRoute)
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Key = Annotated[
@@ -32,9 +32,11 @@ Key = Annotated[
 ]
 
 
-@router.post("/votes", status_code=201, response_model=VoteReceipt, responses=documented(404))
+@router.post(
+    "/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404)
+)
 @keeps_own_key
-@busy(VoteFields)
+@fast_path(VoteFields)
 def cast(site: AnySite, principal: Annotator, body: VoteFields, key: Key) -> Response:
     """Cast one vote. What is answered with 201 is on disk, with its link in the audit chain."""
     receipt = votes.cast(site, principal, body, check_key(key))

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import asked_before, asker_of
+from rlhf_pipeline.web.dependencies import cached_principal, find_principal
 from rlhf_pipeline.web.pages import (
     annotate,
     audit,
@@ -58,7 +58,7 @@ async def problem_page(request: Request, problem: Problem) -> Response:
     if problem.status == 401:
         return RedirectResponse(login_path(request), 303)
     site: Site = request.app.state.site
-    asker = await _asker_of(request, problem)
+    asker = await _find_principal(request, problem)
     back, words = (
         ("/", "To the start")
         if request.method == "GET"
@@ -80,13 +80,13 @@ async def problem_page(request: Request, problem: Problem) -> Response:
     return page
 
 
-async def _asker_of(request: Request, problem: Problem) -> Principal | None:
+async def _find_principal(request: Request, problem: Problem) -> Principal | None:
     """The user who asks; after a server error only one who is remembered, since the store could
     raise the same error again.
     """
     if problem.status >= 500:
-        return asked_before(request)
+        return cached_principal(request)
     try:
-        return await asker_of(request)
+        return await find_principal(request)
     except (Problem, PipelineError):
         return None

@@ -15,7 +15,7 @@ Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 
 
 @dataclass(frozen=True)
-class Words:
+class ScaleStep:
     """Of one step of the scale."""
 
     side: str
@@ -23,20 +23,20 @@ class Words:
     label: str
 
 
-def _step(side: str, degree: str) -> Words:
-    return Words(side, degree, f"{side} is {degree} better")
+def _scale_step(side: str, degree: str) -> ScaleStep:
+    return ScaleStep(side, degree, f"{side} is {degree} better")
 
 
 SCALE = (
-    ("1", "a", 4, _step("A", "by far")),
-    ("2", "a", 3, _step("A", "clearly")),
-    ("3", "a", 2, _step("A", "somewhat")),
-    ("4", "a", 1, _step("A", "slightly")),
-    ("5", "tie", None, Words("=", "equal", "Equally good")),
-    ("6", "b", 1, _step("B", "slightly")),
-    ("7", "b", 2, _step("B", "somewhat")),
-    ("8", "b", 3, _step("B", "clearly")),
-    ("9", "b", 4, _step("B", "by far")),
+    ("1", "a", 4, _scale_step("A", "by far")),
+    ("2", "a", 3, _scale_step("A", "clearly")),
+    ("3", "a", 2, _scale_step("A", "somewhat")),
+    ("4", "a", 1, _scale_step("A", "slightly")),
+    ("5", "tie", None, ScaleStep("=", "equal", "Equally good")),
+    ("6", "b", 1, _scale_step("B", "slightly")),
+    ("7", "b", 2, _scale_step("B", "somewhat")),
+    ("8", "b", 3, _scale_step("B", "clearly")),
+    ("9", "b", 4, _scale_step("B", "by far")),
 )
 
 KEY_MAP = (

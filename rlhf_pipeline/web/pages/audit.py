@@ -9,7 +9,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Verification
 from rlhf_pipeline.web.site import Site
@@ -20,7 +20,7 @@ Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY,
 SHOWN = 50
 
 
-class Filters:
+class AuditFilters:
     """What the address asks for; empty means all."""
 
     def __init__(
@@ -43,22 +43,22 @@ def read(
     site: AnySite,
     request: Request,
     principal: Reader,
-    filters: Annotated[Filters, Depends()],
+    filters: Annotated[AuditFilters, Depends()],
     cursor: Cursor = None,
 ) -> Response:
-    return _page(site, request, principal, filters, cursor=cursor)
+    return _render_page(site, request, principal, filters, cursor=cursor)
 
 
 @router.post("/audit/verify")
 def verify(site: AnySite, request: Request, principal: Verifier) -> Response:
-    return _page(site, request, principal, Filters(), verification=audit.verify(site))
+    return _render_page(site, request, principal, AuditFilters(), verification=audit.verify(site))
 
 
-def _page(
+def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
-    filters: Filters,
+    filters: AuditFilters,
     *,
     cursor: str | None = None,
     verification: Verification | None = None,

@@ -14,12 +14,12 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import CALIBRATION
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.drawings import diagram, steps
-from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.diagrams import build_diagram, build_steps
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.probing import Asked
+from rlhf_pipeline.web.probe_counter import ProbeQuery
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
@@ -44,8 +44,8 @@ def read(
     version: Version = None,
     cursor: Cursor = None,
 ) -> Response:
-    chosen = _chosen(site, model, version)
-    asked = _asked(model, chosen)
+    chosen = _find_calibration(site, model, version)
+    asked = _build_query(model, chosen)
     page = calibration.page(site, cursor=cursor, limit=SHOWN)
     drawn = (
         page.items
@@ -64,21 +64,21 @@ def read(
         principal,
         page=page,
         is_later=cursor is not None,
-        series=steps(drawn[::-1]),
+        series=build_steps(drawn[::-1]),
         chosen=None
         if chosen is None
         else calibration.entry(site, chosen.report.reward_model, chosen.version),
         before=None
         if chosen is None
-        else diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
+        else build_diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
         after=None
         if chosen is None
-        else diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
+        else build_diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
         probe=probe,
         served=None
         if probe is None or not probe.bins
-        else diagram(probe.bins, probe.noise_ceiling),
-        pairs_at=_pairs_at(asked, model, version)
+        else build_diagram(probe.bins, probe.noise_ceiling),
+        pairs_at=_pairs_url(asked, model, version)
         if principal.may(Permission.PREDICTIONS_MAKE)
         else None,
     )
@@ -86,7 +86,7 @@ def read(
 
 @router.get("/calibration.csv")
 def download(site: AnySite, principal: Reader) -> Response:
-    rows = every(lambda cursor: calibration.page(site, cursor=cursor, limit=AT_ONCE))
+    rows = read_all_pages(lambda cursor: calibration.page(site, cursor=cursor, limit=AT_ONCE))
     return csv_of("calibration", list(CalibrationOut.model_fields), rows)
 
 
@@ -100,7 +100,7 @@ def pairs(
     version: Version = None,
     cursor: Cursor = None,
 ) -> Response:
-    asked = _asked(model, _chosen(site, model, version))
+    asked = _build_query(model, _find_calibration(site, model, version))
     wanted, page = calibration.pairs(
         site, principal, asked, value, cursor=cursor, limit=SHOWN, wait_s=WAIT_S
     )
@@ -111,14 +111,16 @@ def pairs(
         site,
         principal,
         page=page,
-        bin=diagram([wanted], None).bins[0],
+        bin=build_diagram([wanted], None).bins[0],
         names=names_for(site, principal),
         query=query_of({**query, "bin": str(value)}),
         back=f"/calibration?{query_of(query)}#served",
     )
 
 
-def _chosen(site: Site, model: str | None, version: int | None) -> LoggedCalibration | None:
+def _find_calibration(
+    site: Site, model: str | None, version: int | None
+) -> LoggedCalibration | None:
     """Raises Problem 404 for a calibrator that is not in the log, 422 for a number without its
     model.
     """
@@ -137,11 +139,11 @@ def _chosen(site: Site, model: str | None, version: int | None) -> LoggedCalibra
     return found
 
 
-def _asked(model: str | None, chosen: LoggedCalibration | None) -> Asked:
-    return Asked(model, None if chosen is None else f"{chosen.report.method}@{chosen.version}")
+def _build_query(model: str | None, chosen: LoggedCalibration | None) -> ProbeQuery:
+    return ProbeQuery(model, None if chosen is None else f"{chosen.report.method}@{chosen.version}")
 
 
-def _pairs_at(asked: Asked, model: str | None, version: int | None) -> str:
+def _pairs_url(asked: ProbeQuery, model: str | None, version: int | None) -> str:
     """The address of the pairs of a bin, up to the bin."""
     said = {"model": model, "version": None if version is None else str(version)}
     return "/calibration/pairs?" + urlencode(

@@ -11,14 +11,14 @@ from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import Category
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader, unjudged
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.offers import may_be_asked, offer
 from rlhf_pipeline.web.offers import withdraw as withdraw_slots
-from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
-from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Withdrawal
@@ -39,13 +39,13 @@ def read_all(
     category: OfCategory = "",
     cursor: Cursor = None,
 ) -> Response:
-    return _list(site, request, principal, category=_word(category), cursor=cursor)
+    return _render_list(site, request, principal, category=_clean_text(category), cursor=cursor)
 
 
 @router.get("/comparisons.csv")
 def download(site: AnySite, principal: Reader, category: OfCategory = "") -> Response:
-    only = _word(category) or None
-    rows = every(
+    only = _clean_text(category) or None
+    rows = read_all_pages(
         lambda cursor: lists.comparisons(
             site, principal, category=only, cursor=cursor, limit=AT_ONCE
         )
@@ -58,7 +58,7 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
     one = lists.comparison(site, principal, comparison_id)
     votes, told = None, None
     if principal.may(Permission.VOTES_READ):
-        if unjudged(site, principal, [comparison_id]):
+        if filter_unjudged(site, principal, [comparison_id]):
             told = "Others' votes on it are shown once you have judged it yourself."
         else:
             only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
@@ -77,13 +77,13 @@ def read(site: AnySite, request: Request, principal: Reader, comparison_id: str)
 
 @router.post("/comparisons/offer")
 def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
-    done, problem = attempted(
-        lambda: offer(site, principal, _asked(form)), NotFound, UnknownComparison
+    done, problem = attempt(
+        lambda: offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
     if done is None:
-        return _list(site, request, principal, problem=problem)
+        return _render_list(site, request, principal, problem=problem)
     if done.n_slots is None:
-        return _list(
+        return _render_list(
             site,
             request,
             principal,
@@ -102,20 +102,20 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
             "Nothing new was asked for: these comparisons were offered before, or there are "
             "none such."
         )
-    return _list(site, request, principal, told=told)
+    return _render_list(site, request, principal, told=told)
 
 
 @router.post("/comparisons/withdraw")
 def withdraw(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
-    ids = checked(Withdrawal, {"ids": _ids(form)}).ids
+    ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = withdraw_slots(site, principal, ids).n_slots
     told = (
         "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
     )
-    return _list(site, request, principal, told=told)
+    return _render_list(site, request, principal, told=told)
 
 
-def _list(
+def _render_list(
     site: Site,
     request: Request,
     principal: Principal,
@@ -139,15 +139,17 @@ def _list(
         categories=list(Category),
         query=query_of({"category": category}),
         # Told to those who would else take the list for all of its kind.
-        is_partly_hidden=bool(category) and blind_reader(principal) is not None,
+        is_partly_hidden=bool(category) and blind_reader_id(principal) is not None,
         overlap=site.terms().rules.overlap,
-        people=_people(site, principal) if principal.may(Permission.COMPARISONS_OFFER) else [],
+        people=_assignable_people(site, principal)
+        if principal.may(Permission.COMPARISONS_OFFER)
+        else [],
         problem=problem.detail if problem else None,
         is_later=cursor is not None,
     )
 
 
-def _people(site: Site, principal: Principal) -> list[tuple[str, str]]:
+def _assignable_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
     """user_id and words of those who may be asked by name; the id alone for those who may not know
     who is who.
     """
@@ -161,11 +163,11 @@ def _people(site: Site, principal: Principal) -> list[tuple[str, str]]:
     return sorted(words, key=lambda one: one[1].casefold())
 
 
-def _word(said: str) -> str:
+def _clean_text(said: str) -> str:
     return said.strip().replace("\x00", "")
 
 
-def _asked(form: Fields) -> Offer:
+def _parse_offer(form: Fields) -> Offer:
     which = form.text("which")
     asked: dict[str, object] = {"priority": form.number("priority") or 0}
     # one person judges each once, whatever stands in the field of how many, which is sent with
@@ -177,11 +179,11 @@ def _asked(form: Fields) -> Offer:
     if which == "day":
         asked["day"] = form.text("day") or None
     elif which == "ids":
-        asked["ids"] = _ids(form)
+        asked["ids"] = _parse_ids(form)
     else:
         asked["all_unvoted"] = which == "all_unvoted"
-    return checked(Offer, asked)
+    return validate(Offer, asked)
 
 
-def _ids(form: Fields) -> list[str]:
+def _parse_ids(form: Fields) -> list[str]:
     return [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import ConsensusOut, Page
@@ -46,7 +46,7 @@ def read(
     method: Method = "majority",
     cursor: Cursor = None,
 ) -> Response:
-    is_blind = blind_reader(principal) is not None
+    is_blind = blind_reader_id(principal) is not None
     try:
         found = consensus.page(
             site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
@@ -54,7 +54,7 @@ def read(
         nothing = (
             NOT_JUDGED
             if is_blind
-            else _nothing(
+            else _empty_message(
                 found, state, consensus.params_of(site).min_votes, is_first=cursor is None
             )
         )
@@ -62,12 +62,12 @@ def read(
         if told.kind not in INSTEAD:
             raise
         found, nothing = (
-            consensus.Found(Page(items=[], next=None), 0),
+            consensus.ConsensusPage(Page(items=[], next=None), 0),
             (INSTEAD[told.kind], told.detail),
         )
     page = found.page
     n_since, of_next = (
-        (0, None) if found.up_to_seq is None else consensus.n_since(site, found.up_to_seq)
+        (0, None) if found.up_to_seq is None else consensus.count_since(site, found.up_to_seq)
     )
     texts = (
         site.store.comparisons.texts([one.comparison_id for one in page.items])
@@ -109,7 +109,7 @@ def download(
         consensus.refuse_model(principal)
         # one for all lines; a problem is told before the file begins
         fitted = consensus.newest_fit(site)
-    rows = every(
+    rows = read_all_pages(
         lambda cursor: (
             consensus.page(
                 site, principal, wanted, method, cursor=cursor, limit=AT_ONCE, fitted=fitted
@@ -119,8 +119,8 @@ def download(
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 
 
-def _nothing(
-    found: consensus.Found, state: str, min_votes: int, *, is_first: bool
+def _empty_message(
+    found: consensus.ConsensusPage, state: str, min_votes: int, *, is_first: bool
 ) -> tuple[str, str]:
     """Title and text of a page without a row: what was found, and no more than that."""
     if found.page.next is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
-from rlhf_pipeline.datasets.formats.csv import protected
+from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.web.schemas import Page
 
 AT_ONCE = 200
@@ -23,11 +23,11 @@ def csv_of(name: str, columns: Sequence[str], rows: Iterable[BaseModel]) -> Stre
     """A file of that name, written as it is read."""
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingResponse(
-        _lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
+        _csv_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
     )
 
 
-def every(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
+def read_all_pages(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
     """The items of all pages of a list."""
     cursor = None
     while True:
@@ -38,12 +38,12 @@ def every(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
         cursor = found.next
 
 
-def _lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
+def _csv_lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(getattr(row, name)) for name in columns])
+        writer.writerow([_format_cell(getattr(row, name)) for name in columns])
         if buffer.tell() > 65_536:
             yield buffer.getvalue()
             buffer.seek(0)
@@ -51,11 +51,11 @@ def _lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
     yield buffer.getvalue()
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Enum):
-        return protected(str(value.value))
+        return protect_cell(str(value.value))
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, bool):
@@ -63,11 +63,11 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str):
-        return protected(value)
-    return protected(_json(value))
+        return protect_cell(value)
+    return protect_cell(_encode_json(value))
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     import json
 
     return json.dumps(value, default=lambda one: one.model_dump(mode="json"), ensure_ascii=False)

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.records import Feedback
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
@@ -22,7 +22,7 @@ KINDS = ("thumbs", "rating", "correction", "detailed")
 SHOWN = 50
 
 
-class Filters:
+class FeedbackFilters:
     """What the address asks for; empty means all."""
 
     def __init__(
@@ -55,10 +55,10 @@ def read(
     site: AnySite,
     request: Request,
     principal: Reader,
-    filters: Annotated[Filters, Depends()],
+    filters: Annotated[FeedbackFilters, Depends()],
     cursor: Cursor = None,
 ) -> Response:
-    sees_all = blind_reader(principal) is None
+    sees_all = blind_reader_id(principal) is None
     return render(
         "feedback.html",
         request,
@@ -79,6 +79,8 @@ def read(
 
 
 @router.get("/feedback.csv")
-def download(site: AnySite, principal: Reader, filters: Annotated[Filters, Depends()]) -> Response:
-    rows = every(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
+def download(
+    site: AnySite, principal: Reader, filters: Annotated[FeedbackFilters, Depends()]
+) -> Response:
+    rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("feedback", list(Feedback.model_fields), rows)

@@ -64,7 +64,7 @@ async def _fields_of(request: Request) -> Fields:
 Form = Annotated[Fields, Depends(_fields_of)]
 
 
-def checked(model: type[M], values: dict[str, object]) -> M:
+def validate(model: type[M], values: dict[str, object]) -> M:
     """The request the API would have been sent. Raises Problem 422 in words about the fields."""
     try:
         return model.model_validate(values)
@@ -80,7 +80,7 @@ def checked(model: type[M], values: dict[str, object]) -> M:
         ) from cause
 
 
-def attempted(act: Callable[[], T], *expected: type[Exception]) -> tuple[T | None, Problem | None]:
+def attempt(act: Callable[[], T], *expected: type[Exception]) -> tuple[T | None, Problem | None]:
     """What came of an act, or the problem to show beside the form that asked for it."""
     try:
         return act(), None

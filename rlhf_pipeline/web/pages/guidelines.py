@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
-from rlhf_pipeline.web.pages.rendering import names_for, render, seen
+from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.pages.rendering import names_for, render, see_other
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import NewGuideline
@@ -28,28 +28,28 @@ def read(
     principal: Reader,
     version: Annotated[int | None, Query(ge=1, le=10**9)] = None,
 ) -> Response:
-    return _page(site, request, principal, version=version)
+    return _render_page(site, request, principal, version=version)
 
 
 @router.post("/guidelines")
 def add(site: AnySite, request: Request, principal: Writer, form: Form) -> Response:
-    done, problem = attempted(lambda: _added(site, principal, form), OutdatedEdit)
+    done, problem = attempt(lambda: _add_guideline(site, principal, form), OutdatedEdit)
     site.terms.forget()
     return (
-        seen("/guidelines")
+        see_other("/guidelines")
         if done
-        else _page(site, request, principal, problem=problem, draft=form.text("text"))
+        else _render_page(site, request, principal, problem=problem, draft=form.text("text"))
     )
 
 
-def _added(site: Site, principal: Principal, form: Fields) -> bool:
+def _add_guideline(site: Site, principal: Principal, form: Fields) -> bool:
     after = form.number("after") or 0
-    text = checked(NewGuideline, {"text": form.text("text").strip()}).text
+    text = validate(NewGuideline, {"text": form.text("text").strip()}).text
     site.store.guidelines.add(text, after=after, actor=principal.user_id)
     return True
 
 
-def _page(
+def _render_page(
     site: Site,
     request: Request,
     principal: Principal,

@@ -10,9 +10,9 @@ from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.me import Owner, change_password, make_token
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn
-from rlhf_pipeline.web.pages.forms import Form, attempted, checked
-from rlhf_pipeline.web.pages.rendering import render, seen
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pages.forms import Form, attempt, validate
+from rlhf_pipeline.web.pages.rendering import render, see_other
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Confidence, NewToken, PasswordChange
@@ -41,22 +41,22 @@ def read(
     cursor: Cursor = None,
     tokens: Cursor = None,
 ) -> Response:
-    return _page(site, request, principal, cursor=cursor, tokens=tokens)
+    return _render_page(site, request, principal, cursor=cursor, tokens=tokens)
 
 
 @router.post("/me/password")
 def set_password(site: AnySite, request: Request, principal: SignedIn, form: Form) -> Response:
-    asked = checked(
+    asked = validate(
         PasswordChange,
         {
             "old_password": form.text("old_password") or None,
             "new_password": form.text("new_password"),
         },
     )
-    done, problem = attempted(lambda: change_password(site, principal, asked))
+    done, problem = attempt(lambda: change_password(site, principal, asked))
     if done is None:
-        return _page(site, request, principal, problem=problem)
-    response = seen("/me")
+        return _render_page(site, request, principal, problem=problem)
+    response = see_other("/me")
     response.raw_headers.extend(
         (name, value) for name, value in done.raw_headers if name == b"set-cookie"
     )
@@ -69,29 +69,29 @@ def add_token(site: AnySite, request: Request, principal: Owner, form: Form) -> 
         "name": form.text("name").strip(),
         "scopes": form.all("scopes") or None,
     }
-    issued, problem = attempted(
+    issued, problem = attempt(
         lambda: make_token(
-            site, principal, checked(NewToken, asked | {"days": form.number("days") or 90})
+            site, principal, validate(NewToken, asked | {"days": form.number("days") or 90})
         )
     )
-    return _page(
+    return _render_page(
         site, request, principal, problem=problem, secret=issued.secret if issued else None
     )
 
 
 @router.post("/me/tokens/{token_id}/revoke")
 def revoke_token(site: AnySite, request: Request, principal: Owner, token_id: str) -> Response:
-    _, problem = attempted(
+    _, problem = attempt(
         lambda: site.store.tokens.revoke(
             token_id, actor=principal.user_id, user_id=principal.user_id
         ),
         NotFound,
     )
     site.auth.forget()
-    return _page(site, request, principal, problem=problem) if problem else seen("/me")
+    return _render_page(site, request, principal, problem=problem) if problem else see_other("/me")
 
 
-def _page(
+def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
@@ -102,7 +102,7 @@ def _page(
     secret: str | None = None,
 ) -> Response:
     votes = principal.may(Permission.VOTES_READ_OWN)
-    mine = site.progress.figures.of(principal.user_id) if votes else None
+    mine = site.vote_counter.figures.for_annotator(principal.user_id) if votes else None
     return render(
         "me.html",
         request,
@@ -110,7 +110,7 @@ def _page(
         principal,
         status=problem.status if problem else 200,
         figures=mine,
-        curve=[_point(one) for one in mine.confidence] if mine else [],
+        curve=[_build_point(one) for one in mine.confidence] if mine else [],
         own=lists.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN) if votes else None,
         tokens=lists.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN)
         if principal.may(Permission.TOKENS_OWN)
@@ -121,7 +121,7 @@ def _page(
     )
 
 
-def _point(one: Confidence) -> Point:
+def _build_point(one: Confidence) -> Point:
     share = one.right / one.n
     size = min(LARGEST_POINT, 3 + sqrt(one.n))
     return Point(

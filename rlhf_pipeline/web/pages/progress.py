@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
@@ -48,10 +48,10 @@ class Bars:
 
 @router.get("/progress")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    now = progress.of_project(site, principal)
+    now = progress.project_progress(site, principal)
     told = (
         None
-        if blind_reader(principal) is None
+        if blind_reader_id(principal) is None
         else "You may vote, so this counts only votes on comparisons that you have judged."
     )
     return render(
@@ -61,17 +61,17 @@ def read(site: AnySite, request: Request, principal: Reader) -> Response:
         principal,
         told=told,
         progress=now,
-        bars=bars_of(now.votes_by_day),
+        bars=build_bars(now.votes_by_day),
     )
 
 
 @router.get("/progress.csv")
 def download(site: AnySite, principal: Reader) -> Response:
-    now = progress.of_project(site, principal)
+    now = progress.project_progress(site, principal)
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
 
 
-def bars_of(counts: list[DayCount]) -> Bars:
+def build_bars(counts: list[DayCount]) -> Bars:
     if not counts:
         return Bars([], 0)
     last = counts[-1].day.toordinal()

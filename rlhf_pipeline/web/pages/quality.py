@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import quality
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
@@ -27,7 +27,7 @@ WORDS: dict[Mark, str] = {
 
 @router.get("/quality")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    sees_all = blind_reader(principal) is None
+    sees_all = blind_reader_id(principal) is None
     return render(
         "quality.html",
         request,
@@ -36,8 +36,10 @@ def read(site: AnySite, request: Request, principal: Reader) -> Response:
         told=None
         if sees_all
         else "You may vote, so this counts only votes on comparisons that you have judged.",
-        found=quality.of_project(site, principal),
-        marks={mark: words for mark, words in WORDS.items() if mark in quality.told(principal)},
+        found=quality.project_quality(site, principal),
+        marks={
+            mark: words for mark, words in WORDS.items() if mark in quality.visible_marks(principal)
+        },
     )
 
 
@@ -46,5 +48,5 @@ def download(site: AnySite, principal: Reader) -> Response:
     return csv_of(
         "quality",
         list(AnnotatorQuality.model_fields),
-        quality.of_project(site, principal).annotators,
+        quality.project_quality(site, principal).annotators,
     )

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.site import Site
 
@@ -29,7 +29,7 @@ CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
 
 
 @dataclass(frozen=True)
-class Place:
+class MenuEntry:
     """An entry of the menu, for those who may."""
 
     path: str
@@ -38,28 +38,28 @@ class Place:
     needs_all_votes: bool = False
 
 
-PLACES = (
-    Place("/annotate", "Annotate", Permission.VOTES_CAST),
-    Place("/progress", "Progress", Permission.PROGRESS_READ),
-    Place("/votes", "Votes", Permission.VOTES_READ),
-    Place("/quality", "Data quality", Permission.VOTES_READ),
-    Place("/comparisons", "Comparisons", Permission.COMPARISONS_READ),
-    Place("/consensus", "Consensus", Permission.CONSENSUS_READ),
-    Place("/calibration", "Calibration", Permission.METRICS_READ, needs_all_votes=True),
-    Place("/feedback", "Feedback", Permission.FEEDBACK_READ),
-    Place("/guidelines", "Guidelines", Permission.GUIDELINES_READ),
-    Place("/rules", "Rules", Permission.RULES_READ),
-    Place("/users", "Users", Permission.USERS_READ),
-    Place("/audit", "Audit", Permission.AUDIT_READ, needs_all_votes=True),
-    Place("/me", "Me", None),
+MENU = (
+    MenuEntry("/annotate", "Annotate", Permission.VOTES_CAST),
+    MenuEntry("/progress", "Progress", Permission.PROGRESS_READ),
+    MenuEntry("/votes", "Votes", Permission.VOTES_READ),
+    MenuEntry("/quality", "Data quality", Permission.VOTES_READ),
+    MenuEntry("/comparisons", "Comparisons", Permission.COMPARISONS_READ),
+    MenuEntry("/consensus", "Consensus", Permission.CONSENSUS_READ),
+    MenuEntry("/calibration", "Calibration", Permission.METRICS_READ, needs_all_votes=True),
+    MenuEntry("/feedback", "Feedback", Permission.FEEDBACK_READ),
+    MenuEntry("/guidelines", "Guidelines", Permission.GUIDELINES_READ),
+    MenuEntry("/rules", "Rules", Permission.RULES_READ),
+    MenuEntry("/users", "Users", Permission.USERS_READ),
+    MenuEntry("/audit", "Audit", Permission.AUDIT_READ, needs_all_votes=True),
+    MenuEntry("/me", "Me", None),
 )
 
 
-def places_of(asker: Principal) -> list[Place]:
-    allowed = [place for place in PLACES if place.needs is None or asker.may(place.needs)]
+def menu_entries(asker: Principal) -> list[MenuEntry]:
+    allowed = [place for place in MENU if place.needs is None or asker.may(place.needs)]
     return (
         allowed
-        if blind_reader(asker) is None
+        if blind_reader_id(asker) is None
         else [place for place in allowed if not place.needs_all_votes]
     )
 
@@ -82,7 +82,7 @@ def render(
         .render(
             asker=asker,
             project=site.settings.project,
-            nav=places_of(asker) if asker else [],
+            nav=menu_entries(asker) if asker else [],
             here="/" + request.url.path.strip("/").partition("/")[0],
             theme=theme if theme in THEMES else None,
             told=told,
@@ -111,7 +111,7 @@ def query_of(filters: Mapping[str, str]) -> str:
     return f"{urlencode(said)}&" if said else ""
 
 
-def seen(path: str) -> RedirectResponse:
+def see_other(path: str) -> RedirectResponse:
     """Go and look there: the answer to a form that was done."""
     return RedirectResponse(path, 303)
 
@@ -125,30 +125,30 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["static"] = static
+    environment.globals["static"] = static_url
     environment.filters |= {
-        "iso": _iso,
-        "short_time": _short_time,
+        "iso": _format_iso,
+        "short_time": _format_short_time,
         "choice_words": choice_words,
-        "percent": _percent,
-        "seconds": _seconds,
+        "percent": _format_percent,
+        "seconds": _format_seconds,
         "cut": _cut,
-        "spans": spans,
+        "spans": split_code_spans,
     }
     return environment
 
 
 @lru_cache
-def static(name: str) -> str:
+def static_url(name: str) -> str:
     """The address of a static file, another one for each content."""
     return f"/static/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
-def spans(text: str) -> list[str]:
+def split_code_spans(text: str) -> list[str]:
     """Every second one stood between backticks, as a command does in what is also said in a
     terminal.
 
-    >>> spans("Run `rlhf init` first.")
+    >>> split_code_spans("Run `rlhf init` first.")
     ['Run ', 'rlhf init', ' first.']
     """
     return re.split(r"`([^`\n]+)`", text)
@@ -166,19 +166,19 @@ def choice_words(choice: str, strength: int | None) -> str:
     )
 
 
-def _iso(moment: datetime) -> str:
+def _format_iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _short_time(moment: datetime) -> str:
+def _format_short_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def _seconds(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return (

@@ -11,7 +11,7 @@ from rlhf_pipeline.errors import OutdatedEdit
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
+from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import render
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
@@ -58,16 +58,16 @@ class Field:
 
 @router.get("/rules")
 def read(site: AnySite, request: Request, principal: Reader) -> Response:
-    return _page(site, request, principal)
+    return _render_page(site, request, principal)
 
 
 @router.post("/rules")
 def put(site: AnySite, request: Request, principal: Writer, form: Form) -> Response:
-    version, problem = attempted(lambda: _put(site, principal, form), OutdatedEdit)
+    version, problem = attempt(lambda: _store_rules(site, principal, form), OutdatedEdit)
     site.terms.forget()
     if problem is not None:
-        return _page(site, request, principal, problem=problem, form=form)
-    return _page(
+        return _render_page(site, request, principal, problem=problem, form=form)
+    return _render_page(
         site,
         request,
         principal,
@@ -75,13 +75,13 @@ def put(site: AnySite, request: Request, principal: Writer, form: Form) -> Respo
     )
 
 
-def _put(site: Site, principal: Principal, form: Fields) -> int:
+def _store_rules(site: Site, principal: Principal, form: Fields) -> int:
     version = form.number("version") or 0
     known = site.store.rules.latest()[1]
     values: dict[str, object] = {"seed": known.seed}
     for name, label in LABELS.items():
         said = form.text(name).strip()
-        if _kind(name) == "bool":
+        if _field_kind(name) == "bool":
             values[name] = form.has(name)
         elif name == "dimensions":
             values[name] = [one.strip() for one in said.split(",") if one.strip()]
@@ -97,11 +97,11 @@ def _put(site: Site, principal: Principal, form: Fields) -> int:
                 errors=[(name, "is empty; write a number")],
             )
     return site.store.rules.put(
-        checked(AnnotationRules, values), after=version, actor=principal.user_id
+        validate(AnnotationRules, values), after=version, actor=principal.user_id
     )
 
 
-def _page(
+def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
@@ -122,14 +122,16 @@ def _page(
         status=problem.status if problem else 200,
         told=told,
         version=version,
-        fields=[_field(name, rules, form, wrong.get(name)) for name in LABELS],
+        fields=[_build_field(name, rules, form, wrong.get(name)) for name in LABELS],
         may_write=principal.may(Permission.RULES_WRITE),
         problem=problem.detail if problem else None,
     )
 
 
-def _field(name: str, rules: AnnotationRules, form: Fields | None, error: str | None) -> Field:
-    kind = _kind(name)
+def _build_field(
+    name: str, rules: AnnotationRules, form: Fields | None, error: str | None
+) -> Field:
+    kind = _field_kind(name)
     value: Any = getattr(rules, name)
     if form is not None:
         value = form.has(name) if kind == "bool" else form.text(name)
@@ -149,5 +151,5 @@ def _field(name: str, rules: AnnotationRules, form: Fields | None, error: str | 
     )
 
 
-def _kind(name: str) -> str:
+def _field_kind(name: str) -> str:
     return "bool" if AnnotationRules.model_fields[name].annotation is bool else "text"

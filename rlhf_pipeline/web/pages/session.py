@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse
 
 from rlhf_pipeline.errors import LoginEnded
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
-from rlhf_pipeline.web.pages.forms import Form, attempted
-from rlhf_pipeline.web.pages.rendering import places_of, render, seen
+from rlhf_pipeline.web.pages.forms import Form, attempt
+from rlhf_pipeline.web.pages.rendering import menu_entries, render, see_other
 
 router = APIRouter()
 OPEN = [Depends(public("nobody is logged in before logging in"))]
@@ -21,7 +21,7 @@ Next = Annotated[str, Query(alias="next", max_length=500)]
 @router.get("/")
 def start(principal: SignedIn) -> Response:
     """To one's work: judging, or looking how far it is."""
-    return RedirectResponse(places_of(principal)[0].path, 302)
+    return RedirectResponse(menu_entries(principal)[0].path, 302)
 
 
 @router.get("/login", dependencies=OPEN)
@@ -35,14 +35,21 @@ def login(
     preview links do.
     """
     return render(
-        "login.html", request, site, None, token=token, next=_own(after), problem=None, email=""
+        "login.html",
+        request,
+        site,
+        None,
+        token=token,
+        next=_own_path(after),
+        problem=None,
+        email="",
     )
 
 
 @router.post("/login", dependencies=OPEN)
 def log_in(site: AnySite, request: Request, form: Form) -> Response:
-    token, email, after = form.text("token"), form.text("email"), _own(form.text("next"))
-    response = seen(after)
+    token, email, after = form.text("token"), form.text("email"), _own_path(form.text("next"))
+    response = see_other(after)
 
     def enter() -> bool:
         if token:
@@ -54,7 +61,7 @@ def log_in(site: AnySite, request: Request, form: Form) -> Response:
             )
         return True
 
-    is_in, problem = attempted(enter, LoginEnded)
+    is_in, problem = attempt(enter, LoginEnded)
     if is_in is None:
         status = problem.status if problem else 401
         detail = problem.detail if problem else ""
@@ -76,7 +83,7 @@ def log_in(site: AnySite, request: Request, form: Form) -> Response:
 
 @router.post("/logout")
 def log_out(site: AnySite, principal: SignedIn) -> Response:
-    response = seen("/login")
+    response = see_other("/login")
     if principal.is_session:
         site.auth.end_session(response, principal)
     return response
@@ -90,10 +97,10 @@ def login_path(request: Request) -> str:
     return f"/login?next={quote(path)}"
 
 
-def _own(path: str) -> str:
+def _own_path(path: str) -> str:
     """A path of this site, never an address of another.
 
-    >>> _own("/votes?q=1"), _own("//evil.example"), _own("https://evil.example"), _own("/\\\\evil.example"), _own("")
+    >>> _own_path("/votes?q=1"), _own_path("//evil.example"), _own_path("https://evil.example"), _own_path("/\\\\evil.example"), _own_path("")
     ('/votes?q=1', '/', '/', '/', '/')
     """
     is_own = (

@@ -8,14 +8,14 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.users import add as add_by_api
-from rlhf_pipeline.web.api.users import changed_user
+from rlhf_pipeline.web.api.users import change_user
 from rlhf_pipeline.web.api.users import login_link as link_by_api
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import etag_of_record
-from rlhf_pipeline.web.pages.forms import Fields, Form, attempted, checked
+from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import NewUser, UserChange
@@ -29,7 +29,7 @@ SHOWN = 50
 
 @router.get("/users")
 def read(site: AnySite, request: Request, principal: Reader, cursor: Cursor = None) -> Response:
-    return _page(site, request, principal, cursor=cursor)
+    return _render_page(site, request, principal, cursor=cursor)
 
 
 @router.post("/users")
@@ -39,27 +39,32 @@ def add(site: AnySite, request: Request, principal: Admin, form: Form) -> Respon
         "name": form.text("name").strip(),
     }
     draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
-    added, problem = attempted(
-        lambda: add_by_api(site, principal, Response(), checked(NewUser, draft)), ConfigurationError
+    added, problem = attempt(
+        lambda: add_by_api(site, principal, Response(), validate(NewUser, draft)),
+        ConfigurationError,
     )
     if added is None:
-        return _page(site, request, principal, problem=problem, draft=draft)
-    return _page(site, request, principal, link={"name": added.name, "address": added.login_link})
+        return _render_page(site, request, principal, problem=problem, draft=draft)
+    return _render_page(
+        site, request, principal, link={"name": added.name, "address": added.login_link}
+    )
 
 
 @router.post("/users/{user_id}")
 def change(site: AnySite, request: Request, principal: Admin, user_id: str, form: Form) -> Response:
-    user, problem = attempted(lambda: _changed(site, principal, user_id, form), ConfigurationError)
+    user, problem = attempt(
+        lambda: _change_from_form(site, principal, user_id, form), ConfigurationError
+    )
     told = f"{user.name} is saved." if user else None
-    return _page(site, request, principal, told=told, problem=problem)
+    return _render_page(site, request, principal, told=told, problem=problem)
 
 
 @router.post("/users/{user_id}/login-link")
 def login_link(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    made, problem = attempted(lambda: link_by_api(site, principal, user_id))
+    made, problem = attempt(lambda: link_by_api(site, principal, user_id))
     if made is None:
-        return _page(site, request, principal, problem=problem)
-    return _page(
+        return _render_page(site, request, principal, problem=problem)
+    return _render_page(
         site,
         request,
         principal,
@@ -69,19 +74,19 @@ def login_link(site: AnySite, request: Request, principal: Admin, user_id: str) 
 
 @router.post("/users/{user_id}/disable")
 def disable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    return _able(site, request, principal, user_id, disabled=True)
+    return _set_disabled(site, request, principal, user_id, disabled=True)
 
 
 @router.post("/users/{user_id}/enable")
 def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    return _able(site, request, principal, user_id, disabled=False)
+    return _set_disabled(site, request, principal, user_id, disabled=False)
 
 
-def _able(
+def _set_disabled(
     site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool
 ) -> Response:
-    user, problem = attempted(
-        lambda: changed_user(site, principal, user_id, UserChange(disabled=disabled)),
+    user, problem = attempt(
+        lambda: change_user(site, principal, user_id, UserChange(disabled=disabled)),
         ConfigurationError,
     )
     told = (
@@ -90,21 +95,21 @@ def _able(
         if user
         else None
     )
-    return _page(site, request, principal, told=told, problem=problem)
+    return _render_page(site, request, principal, told=told, problem=problem)
 
 
-def _changed(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
+def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
     said: dict[str, object] = {"roles": form.all("roles")}
     if form.has("name"):  # neither stands in the form for those who may not change it
         said["name"] = form.text("name").strip() or None
     if form.has("says_organization_roles"):
         said["organization_roles"] = form.all("organization_roles")
-    return changed_user(
-        site, principal, user_id, checked(UserChange, said), etag=form.text("if_match")
+    return change_user(
+        site, principal, user_id, validate(UserChange, said), etag=form.text("if_match")
     )
 
 
-def _page(
+def _render_page(
     site: Site,
     request: Request,
     principal: Principal,

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.votes.quality import MARKS, Mark
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader
+from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, every
-from rlhf_pipeline.web.pages.forms import attempted
+from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.pages.forms import attempt
 from rlhf_pipeline.web.pages.quality import WORDS
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
-from rlhf_pipeline.web.paging import Cursor
+from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.schemas import Page, VoteOut
@@ -27,7 +27,7 @@ Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 SHOWN = 50
 
 
-class Filters:
+class VoteFilters:
     """What the address asks for; empty means all."""
 
     def __init__(
@@ -51,12 +51,18 @@ class Filters:
     ) -> Page[VoteOut]:
         """Raises Problem 422 for what cannot be asked together, or is no day."""
         only = {
-            "day": _day(self.day),
+            "day": _parse_day(self.day),
             "annotator_id": self.annotator_id or None,
             "comparison_id": self.comparison_id or None,
         }
         return lists.votes(
-            site, principal, only, self.q or None, mark=_mark(self.mark), cursor=cursor, limit=limit
+            site,
+            principal,
+            only,
+            self.q or None,
+            mark=_parse_mark(self.mark),
+            cursor=cursor,
+            limit=limit,
         )
 
 
@@ -65,11 +71,11 @@ def read(
     site: AnySite,
     request: Request,
     principal: Reader,
-    filters: Annotated[Filters, Depends()],
+    filters: Annotated[VoteFilters, Depends()],
     cursor: Cursor = None,
 ) -> Response:
-    page, problem = attempted(lambda: filters.page(site, principal, cursor, SHOWN))
-    sees_all = blind_reader(principal) is None
+    page, problem = attempt(lambda: filters.page(site, principal, cursor, SHOWN))
+    sees_all = blind_reader_id(principal) is None
     return render(
         "votes.html",
         request,
@@ -92,13 +98,15 @@ def read(
 
 
 @router.get("/votes.csv")
-def download(site: AnySite, principal: Reader, filters: Annotated[Filters, Depends()]) -> Response:
+def download(
+    site: AnySite, principal: Reader, filters: Annotated[VoteFilters, Depends()]
+) -> Response:
     filters.page(site, principal, None, 1)  # what is wrong with it is said before the file begins
-    rows = every(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
+    rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
     return csv_of("votes", list(VoteOut.model_fields), rows)
 
 
-def _mark(said: str) -> Mark | None:
+def _parse_mark(said: str) -> Mark | None:
     if not said:
         return None
     for mark in MARKS:
@@ -112,7 +120,7 @@ def _mark(said: str) -> Mark | None:
     )
 
 
-def _day(said: str) -> str | None:
+def _parse_day(said: str) -> str | None:
     if not said:
         return None
     try:

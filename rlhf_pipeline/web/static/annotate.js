@@ -1,8 +1,8 @@
 // The annotate page: one key, one vote, the next comparison in the same frame. Knows what keys mean and when a vote is cast; cards come
-// from hand.js, votes go by outbox.js, what is said beside the choice is tools.js, what is seen view.js.
+// from card_queue.js, votes go by outbox.js, what is said beside the choice is tools.js, what is seen view.js.
 
 import { Draft } from "./draft.js";
-import { Hand } from "./hand.js";
+import { CardQueue } from "./card_queue.js";
 import { isLogin, newKey, Outbox } from "./outbox.js";
 import { render } from "./markdown.js";
 import { Tools } from "./tools.js";
@@ -18,7 +18,7 @@ const SETTLE_MS = 150; // after a card is painted, in which nobody can have judg
 const root = document.querySelector("#annotate");
 const view = new View(root);
 const outbox = new Outbox(root.dataset.user);
-const hand = new Hand(root.dataset.user, () => outbox.unsent.length);
+const queue = new CardQueue(root.dataset.user, () => outbox.unsent.length);
 
 let card = null;
 let draft = null;
@@ -45,7 +45,7 @@ const tools = new Tools(view, {
     return isRaw;
   },
   get dimensions() {
-    return hand.rules?.dimensions ?? [];
+    return queue.rules?.dimensions ?? [];
   },
 });
 
@@ -54,7 +54,7 @@ const waiting = new Waiting(view, outbox, told);
 // --- showing -----------------------------------------------------------------------------------------------------------------------
 
 function showNext() {
-  card = hand.next();
+  card = queue.next();
   draft = card && Draft.of(card);
   paint();
 }
@@ -69,7 +69,7 @@ function paint() {
     view.paintEmpty(outbox.unsent.length ? "sending" : null);
     return;
   }
-  view.paintCard(card, draft, { isRaw, showsLength: hand.rules.shows_length, dimensions: hand.rules.dimensions });
+  view.paintCard(card, draft, { isRaw, showsLength: queue.rules.shows_length, dimensions: queue.rules.dimensions });
   settle();
   if (document.visibilityState === "visible") draft.see();
 }
@@ -92,11 +92,11 @@ function isTooEarly(event) {
 
 function prepareNext() {
   const soon = globalThis.requestIdleCallback ?? ((work) => setTimeout(work, 0));
-  soon(() => hand.cards.slice(0, 3).forEach((one) => view.prepare(one, isRaw)));
+  soon(() => queue.cards.slice(0, 3).forEach((one) => view.prepare(one, isRaw)));
 }
 
 function paintFigures() {
-  view.paintCounts({ ...figures, remaining: hand.remaining });
+  view.paintCounts({ ...figures, remaining: queue.remaining });
 }
 
 // --- voting ------------------------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ function choose(choice, strength) {
   if (!card || isPaused) return;
   draft.choice = choice;
   draft.strength = strength;
-  const lacksReason = hand.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
+  const lacksReason = queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
   if (lacksReason) {
     view.paintDraft(draft);
     view.at("more").open = true;
@@ -131,12 +131,12 @@ function cast() {
     isUndo: false,
     card,
     draft: draft.copy(),
-    body: { ...draft.body(choice, strength, now()), guideline_version: hand.guidelineVersion },
+    body: { ...draft.body(choice, strength, now()), guideline_version: queue.guidelineVersion },
   };
   draft.forget();
   nEvents += 1;
   history = [...history, { entry, at: performance.now() }].slice(-UNDOABLE);
-  hand.judge(card);
+  queue.judge(card);
   showNext();
   if (choice !== "skip") {
     figures.today = (figures.today ?? 0) + 1;
@@ -149,7 +149,7 @@ function cast() {
   view.notice(null);
   view.say(`${told(choice, strength)}.${card ? " Next comparison." : ""}`);
   outbox.add(entry);
-  hand.refill();
+  queue.refill();
   prepareNext();
 }
 
@@ -165,18 +165,18 @@ function undo() {
   if (card) {
     draft.lookAway();
     draft.keep();
-    hand.putBack(card);
+    queue.putBack(card);
   }
   const { entry } = last;
   const key = newKey();
   const body = {
     assignment_id: entry.card.assignment_id, choice: "skip", flags: ["undone"], duration_s: 0, voted_at: now(),
-    guideline_version: hand.guidelineVersion,
+    guideline_version: queue.guidelineVersion,
   };
   card = entry.card;
   draft = new Draft(card, { ...entry.draft, after: key });
   draft.keep();
-  hand.takeBack(card);
+  queue.takeBack(card);
   paint();
   if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
   paintFigures();
@@ -187,7 +187,7 @@ function undo() {
 }
 
 function secondsLeft({ at }) {
-  return (hand.rules?.undo_seconds ?? 0) - (performance.now() - at) / 1000;
+  return (queue.rules?.undo_seconds ?? 0) - (performance.now() - at) / 1000;
 }
 
 function paintUndo() {
@@ -200,7 +200,7 @@ function told(choice, strength) {
 }
 
 function now() {
-  return new Date(Date.now() + hand.skew).toISOString();
+  return new Date(Date.now() + queue.skew).toISOString();
 }
 
 function median(numbers) {
@@ -220,7 +220,7 @@ outbox.addEventListener("state", () => {
 outbox.addEventListener("recorded", ({ detail }) => {
   nEvents += 1;
   if (detail.vote?.extra) view.notice("Somebody else has that card by now: your vote is kept as one more.");
-  if (!card && !isPaused) hand.refill();
+  if (!card && !isPaused) queue.refill();
 });
 
 outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, dependants, isTakenBack } }) => {
@@ -240,11 +240,11 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, d
     if (card) {
       draft.lookAway();
       draft.keep();
-      hand.putBack(card);
+      queue.putBack(card);
     }
     card = entry.card;
     draft = new Draft(card, entry.draft);
-    hand.takeBack(card);
+    queue.takeBack(card);
     paint();
     view.notice(`This vote was refused: ${why}`);
   } else {
@@ -264,7 +264,7 @@ outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dep
     view.notice(anew.length ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.` : what);
     standAgain(entry, dependants);
   } else if (!isDependant && !waiting.length) {
-    hand.unjudge(entry.card); // nothing is known of it any more: it may be judged
+    queue.unjudge(entry.card); // nothing is known of it any more: it may be judged
   }
   paintFigures();
   paintUndo();
@@ -275,28 +275,28 @@ outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dep
 function standAgain({ key, card: judged, undone }, dependants) {
   if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
   paintFigures();
-  hand.stand(judged);
+  queue.stand(judged);
   if ([key, ...dependants.map((one) => one.key)].includes(draft?.after)) {
     draft.forget();
     showNext();
   }
-  hand.refill();
+  queue.refill();
 }
 
-hand.addEventListener("dealt", () => {
+queue.addEventListener("dealt", () => {
   outbox.welcome();
   view.at("no-cards").hidden = true;
-  if (!card && !isPaused && hand.cards.length) showNext();
-  if (hand.guidelineVersion !== null) announceGuidelines();
+  if (!card && !isPaused && queue.cards.length) showNext();
+  if (queue.guidelineVersion !== null) announceGuidelines();
   paintFigures();
   prepareNext();
 });
 
-hand.addEventListener("empty", ({ detail }) => {
+queue.addEventListener("empty", ({ detail }) => {
   if (!isPaused) view.paintEmpty(detail.reason);
 });
 
-hand.addEventListener("trouble", ({ detail: { status, kind } }) => {
+queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
   if (isLogin(status, kind)) {
     outbox.refuseLogin(kind);
   } else if (status === 0 || status >= 500) {
@@ -308,12 +308,12 @@ hand.addEventListener("trouble", ({ detail: { status, kind } }) => {
   if (!card) view.at("no-cards").hidden = false;
 });
 
-hand.addEventListener("gone", () => {
+queue.addEventListener("gone", () => {
   if (isPaused) return;
   draft.forget();
   showNext();
   view.notice("You judged that comparison in another tab.");
-  hand.refill();
+  queue.refill();
 });
 
 async function readFigures() {
@@ -339,7 +339,7 @@ async function readFigures() {
 // --- guidelines, pause, settings -----------------------------------------------------------------------------------------------------
 
 function announceGuidelines() {
-  const version = String(hand.guidelineVersion);
+  const version = String(queue.guidelineVersion);
   const label = view.at("guideline-version");
   if (label.textContent === `v${version}`) return;
   const isNew = label.textContent !== "";
@@ -351,16 +351,16 @@ async function openGuidelines() {
   const dialog = view.at("guidelines");
   const body = view.at("guidelines-text");
   dialog.showModal();
-  if (!hand.guidelineVersion) {
+  if (!queue.guidelineVersion) {
     body.textContent = "Nobody has written guidelines for this project yet. Judge by what would help the person who wrote the prompt.";
     return;
   }
-  if (guidelinesShown === hand.guidelineVersion) return;
+  if (guidelinesShown === queue.guidelineVersion) return;
   try {
-    const response = await fetch(`/api/v1/guidelines/${hand.guidelineVersion}`);
+    const response = await fetch(`/api/v1/guidelines/${queue.guidelineVersion}`);
     if (!response.ok) throw new Error(String(response.status));
     body.replaceChildren(render((await response.json()).text));
-    guidelinesShown = hand.guidelineVersion;
+    guidelinesShown = queue.guidelineVersion;
   } catch {
     body.textContent = "The guidelines cannot be read without a connection. Try again in a moment.";
   }
@@ -372,7 +372,7 @@ function pause(isOn) {
   if (isOn) draft?.lookAway();
   paint();
   if (isOn) view.at("resume").focus();
-  else hand.refill();
+  else queue.refill();
   view.say(isOn ? "Paused. The clock stands still." : "Going on.");
 }
 
@@ -553,7 +553,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "visible") {
     if (!isPaused) draft?.see();
     outbox.hurry();
-    hand.refill();
+    queue.refill();
   } else if (draft) {
     draft.lookAway();
     draft.keep();
@@ -562,7 +562,7 @@ document.addEventListener("visibilitychange", () => {
 addEventListener("pagehide", () => {
   draft?.lookAway();
   draft?.keep();
-  hand.release();
+  queue.release();
 });
 addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload(); // what this page held was given back when it was left
@@ -573,11 +573,11 @@ addEventListener("beforeunload", (event) => {
 
 setInterval(paintUndo, 1000);
 setInterval(() => {
-  const lease = (hand.rules?.lease_minutes ?? 10) * 60_000;
+  const lease = (queue.rules?.lease_minutes ?? 10) * 60_000;
   const isHere = document.visibilityState === "visible" && !isPaused && performance.now() - lastInput < lease;
   if (!card || !isHere) return;
-  const left = Date.parse(card.leased_until) - (Date.now() + hand.skew);
-  if (left < (lease * 2) / 3) hand.extend();
+  const left = Date.parse(card.leased_until) - (Date.now() + queue.skew);
+  if (left < (lease * 2) / 3) queue.extend();
 }, 5_000);
 
 view.at("more").open = innerHeight >= 680 && innerWidth >= 900;
@@ -590,10 +590,10 @@ outbox.addEventListener(
   () => {
     // Votes that wait since an earlier visit: their cards are judged, those taken back are not.
     for (const entry of outbox.unsent) {
-      if (entry.isUndo) hand.judged.delete(entry.card.assignment_id);
-      else hand.judged.add(entry.card.assignment_id);
+      if (entry.isUndo) queue.judged.delete(entry.card.assignment_id);
+      else queue.judged.add(entry.card.assignment_id);
     }
-    hand.refill();
+    queue.refill();
     readFigures();
   },
   { once: true },

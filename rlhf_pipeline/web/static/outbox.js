@@ -49,7 +49,7 @@ export class Outbox extends EventTarget {
 
   async open() {
     try {
-      this.store = await Shelf.open();
+      this.store = await OutboxStore.open();
       await this.look();
     } catch {
       this.store = new Pocket();
@@ -186,7 +186,7 @@ export class Outbox extends EventTarget {
 
   /** What another tab sent meanwhile is done; what it added is ours to send too. */
   async refresh() {
-    const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew)); // written down after the shelf was read, some are new no more
+    const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew)); // written down after the store was read, some are new no more
     const all = await this.store.entries();
     const known = new Set(all.map((entry) => entry.key));
     const mine = all.filter((entry) => entry.user === this.user);
@@ -285,16 +285,16 @@ export class Outbox extends EventTarget {
 }
 
 /** On this device, in IndexedDB. */
-class Shelf {
+class OutboxStore {
   static async open() {
     const request = indexedDB.open(DATABASE, 1);
     request.onupgradeneeded = () => {
       request.result.createObjectStore("entries", { keyPath: "n", autoIncrement: true }).createIndex("key", "key", { unique: true });
       request.result.createObjectStore("answers", { keyPath: "key" });
     };
-    const shelf = new Shelf();
-    shelf.database = await done(request);
-    return shelf;
+    const stored = new OutboxStore();
+    stored.database = await done(request);
+    return stored;
   }
 
   entries() {

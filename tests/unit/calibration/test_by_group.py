@@ -9,14 +9,19 @@ from rlhf_pipeline.calibration import (
     calibration_metrics,
     ceilings_by_group,
     group_cells,
-    groups_of,
+    group_comparisons,
     reliability_by_group,
 )
-from rlhf_pipeline.calibration.by_group import MIN_PAIRS, OWN, UNKNOWN_CEILING, largest
+from rlhf_pipeline.calibration.group_calibration import (
+    MIN_PAIRS,
+    OWN_SOURCE,
+    UNKNOWN_CEILING,
+    largest_groups,
+)
 from rlhf_pipeline.calibration.plots import N_PANELS, draw_ceiling
 from rlhf_pipeline.errors import FrameError, InvalidScores
 from rlhf_pipeline.records import CalibrationReport, GroupCalibration, Interval
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from tests.unit.votes.simulated import simulate
 
 
@@ -120,13 +125,13 @@ def test_groups_are_sources_and_categories() -> None:
             "category": ["safety", "coding"],
         }
     )
-    assert groups_of(frame) == {
-        "source": {"c1": "convarg", "c2": OWN},
+    assert group_comparisons(frame) == {
+        "source": {"c1": "convarg", "c2": OWN_SOURCE},
         "category": {"c1": "safety", "c2": "coding"},
     }
-    assert groups_of(frame[["comparison_id"]]) == {}
+    assert group_comparisons(frame[["comparison_id"]]) == {}
     with pytest.raises(FrameError, match="comparison_id"):
-        groups_of(frame[["category"]])
+        group_comparisons(frame[["category"]])
 
 
 def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
@@ -134,7 +139,9 @@ def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
     ids = sorted(votes["comparison_id"].unique())
     half = dict.fromkeys(ids[:40], "first")
     found = ceilings_by_group(votes, {"source": half, "category": {ids[0]: "alone"}})
-    assert found["source"] == {"first": shown_ceiling(votes[votes["comparison_id"].isin(half)])}
+    assert found["source"] == {
+        "first": noise_ceiling_or_repeats(votes[votes["comparison_id"].isin(half)])
+    }
     single = votes.drop_duplicates("comparison_id")
     assert ceilings_by_group(single, {"source": half}) == {"source": {}}
 
@@ -202,7 +209,7 @@ def test_all_four_figures_are_told_of_all_votes_and_of_each_group() -> None:
     ]
     assert {"estimate", "at_least", "at_most", "from_repeats"} <= set(table.columns)
     whole, web, coding = (table.iloc[i] for i in range(3))
-    assert whole["estimate"] == coding["estimate"] == shown_ceiling(votes).value  # type: ignore[union-attr]
+    assert whole["estimate"] == coding["estimate"] == noise_ceiling_or_repeats(votes).value  # type: ignore[union-attr]
     assert web["n_votes"] < whole["n_votes"]
 
 
@@ -256,12 +263,12 @@ def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> 
     p, y, ids, sources = rows({"web": 200, "tiny": 3})
     names = {i: f"c{n % (N_PANELS + 3)}" for n, i in enumerate(dict.fromkeys(ids))}
     found = calibration_by_group(p, y, ids, {"category": names, **sources})
-    assert [(g.by, g.group) for g in largest(found, 3)] == [
+    assert [(g.by, g.group) for g in largest_groups(found, 3)] == [
         ("category", "c0"),
         ("category", "c1"),
         ("source", "web"),
     ]
-    assert largest(found, 100) == sorted(found, key=lambda g: (g.by, -g.n, g.group))
+    assert largest_groups(found, 100) == sorted(found, key=lambda g: (g.by, -g.n, g.group))
 
 
 def test_a_report_of_an_earlier_version_still_loads() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.calibration import CalibrationThresholds, evidently_calibration_report
-from rlhf_pipeline.calibration.by_group import calibration_by_group
+from rlhf_pipeline.calibration.group_calibration import calibration_by_group
 from rlhf_pipeline.calibration.metrics import brier, ece_equal_mass
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughData
 from rlhf_pipeline.records import GroupCalibration, Interval

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.calibration.metrics import (
-    Rows,
+    FoldedRows,
     brier,
     ece_debiased,
     ece_equal_mass,
@@ -207,7 +207,7 @@ def test_of_votes_that_all_agree_there_is_no_slope_and_one_end_of_it(right):
     with pytest.raises(NotEnoughData, match="with the model" if right else "against the model"):
         calibration_slope(p, y)
     assert calibration_metrics(p, y).slope is None
-    low, high = slope_bounds(Rows.of(p, y))
+    low, high = slope_bounds(FoldedRows.from_predictions(p, y))
     assert (low == -LARGEST) == (right == 0.0)
     assert (high == LARGEST) == (right == 1.0)
     finite = low if right else high
@@ -216,7 +216,7 @@ def test_of_votes_that_all_agree_there_is_no_slope_and_one_end_of_it(right):
     assert told.slope is None
     assert told.fires == (right == 0.0) == (told.p_value < 0.025)
     # Three votes of a comparison that say the same are not three.
-    alike = slope_bounds(Rows.of(p, y, groups=np.arange(40) // 4))
+    alike = slope_bounds(FoldedRows.from_predictions(p, y, groups=np.arange(40) // 4))
     assert alike[0] < low or alike[1] > high
 
 

@@ -15,13 +15,17 @@ from rlhf_pipeline.calibration import (
     calibration_over_time,
     over_time_frame,
 )
-from rlhf_pipeline.calibration.by_group import MIN_PAIRS
-from rlhf_pipeline.calibration.over_time import CALIBRATION_OVER_TIME, days_of_window, shown_days
+from rlhf_pipeline.calibration.calibration_windows import (
+    CALIBRATION_OVER_TIME,
+    days_of_window,
+    report_days,
+)
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import FrameError, InvalidScores
 from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
 from rlhf_pipeline.records import CalibrationWindow
 from rlhf_pipeline.reflection import reflect, served_predictions
-from rlhf_pipeline.votes import shown_ceiling
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 DAYS = [f"2026-03-{d:02d}" for d in range(1, 13)]
 WEEK = OverTimeParams(window_days=4)
@@ -148,7 +152,7 @@ def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_vote
         alone.brier,
         alone.accuracy,
     )
-    assert nine.noise_ceiling == shown_ceiling(inside)
+    assert nine.noise_ceiling == noise_ceiling_or_repeats(inside)
     assert nine.noise_ceiling is not None
     assert nine.last_seq == inside["seq"].max()
     assert nine.reward_models == ("demo.reward_model@1",)
@@ -194,9 +198,9 @@ def test_windows_without_judgements_are_rows_without_figures(world) -> None:
         .all()
     )
     assert daily.drop(EMPTY_DAY)["brier"].notna().all()
-    nothing = series(predictions, VOTES.empty())
+    nothing = series(predictions, VOTES.empty_frame())
     assert {w.n_votes for w in nothing} == {0}
-    assert over_time_frame(()).equals(CALIBRATION_OVER_TIME.empty())
+    assert over_time_frame(()).equals(CALIBRATION_OVER_TIME.empty_frame())
 
 
 @pytest.mark.parametrize("n", [1, 5, MIN_PAIRS - 1, MIN_PAIRS, MIN_PAIRS + 4])
@@ -263,9 +267,9 @@ def test_a_window_survives_its_json(world) -> None:
 
 def test_a_report_shows_no_day_before_the_records_begin() -> None:
     params = OverTimeParams(n_windows=5)
-    assert shown_days("2026-03-02", "2026-03-01", params) == ["2026-03-01", "2026-03-02"]
-    assert shown_days("2026-03-02", "2025-01-01", params)[0] == "2026-02-26"
-    assert shown_days("2026-03-02", "2026-04-01", params) == ["2026-03-02"]
+    assert report_days("2026-03-02", "2026-03-01", params) == ["2026-03-01", "2026-03-02"]
+    assert report_days("2026-03-02", "2025-01-01", params)[0] == "2026-02-26"
+    assert report_days("2026-03-02", "2026-04-01", params) == ["2026-03-02"]
     assert days_of_window("2026-03-02", OverTimeParams(window_days=3)) == [
         "2026-02-28",
         "2026-03-01",

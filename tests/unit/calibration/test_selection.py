@@ -166,7 +166,7 @@ def test_too_few_calibration_pairs_name_the_cure():
     with pytest.raises(NotEnoughData, match="lower min_pairs"):
         run(make_pairs(40), 1.0)
     with pytest.raises(NotEnoughData):
-        run(PREFERENCE_PAIRS.empty(), 1.0)
+        run(PREFERENCE_PAIRS.empty_frame(), 1.0)
 
 
 def test_one_class_is_refused():

@@ -7,7 +7,7 @@ from rlhf_pipeline.calibration import (
     CalibrationParams,
     calibrate_version,
     calibration_figures,
-    calibration_pictures,
+    draw_calibration,
 )
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.records import ModelVersion
@@ -111,7 +111,7 @@ def test_groups_their_ceilings_and_pictures_are_there_for_whoever_calls():
         ("source", "web"),
     }
     assert all(group.noise_ceiling is not None for group in report.by_group)
-    pictures = calibration_pictures(report)
+    pictures = draw_calibration(report)
     assert set(pictures) == {"reliability_diagram", "reliability_by_group"}
     assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     figures = calibration_figures(report)

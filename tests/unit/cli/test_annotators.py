@@ -13,13 +13,19 @@ from typer.testing import CliRunner
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes import TasteChanges, apart, joint_model, judged_ids, last_words
-from rlhf_pipeline.votes.over_time import ANNOTATORS_OVER_TIME, annotators_over_time
-from rlhf_pipeline.votes.verdicts import KEPT_AS
+from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
+from rlhf_pipeline.votes import (
+    TasteChanges,
+    joint_model,
+    judged_comparison_ids,
+    latest_votes,
+    separate_old_completions,
+)
+from rlhf_pipeline.votes.annotators_over_time import ANNOTATORS_OVER_TIME, annotators_over_time
+from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 from tests.learnt_home import LearntHome, comparisons, voted_home, votes
 
-STAGE, PART = KEPT_AS
+STAGE, PART = LABELS_FRAME
 
 
 @pytest.fixture
@@ -50,8 +56,10 @@ def told(home: LearntHome, *more: str) -> dict:
 def test_figures_over_time_are_a_table_json_and_csv(home: LearntHome, tmp_path: Path) -> None:
     found = told(home)
     with home.store as store:
-        said = casts(store.database)
-        expected = annotators_over_time(said, store.comparisons.with_ids(judged_ids(said)))
+        said = read_votes_as_cast(store.database)
+        expected = annotators_over_time(
+            said, store.comparisons.with_ids(judged_comparison_ids(said))
+        )
     assert [
         (one["annotator_id"], one["first_day"], one["n_votes"]) for one in found["annotators"]
     ] == list(expected[["annotator_id", "first_day", "n_votes"]].itertuples(index=False, name=None))
@@ -105,8 +113,10 @@ def test_what_the_model_says_is_left_for_the_consensus_page_when_asked(home: Lea
     home.rlhf("votes", "annotators", "--publish")
     with home.store as store:
         days = [touched.day.isoformat() for touched in store.votes.touched_days()]
-        votes = last_words(store.votes.snapshot(days))
-        expected = joint_model(votes, store.comparisons.with_ids(judged_ids(votes))).labels
+        votes = latest_votes(store.votes.snapshot(days))
+        expected = joint_model(
+            votes, store.comparisons.with_ids(judged_comparison_ids(votes))
+        ).labels
     left = files.read_frame(STAGE, PART)
     assert left["comparison_id"].tolist() == expected["comparison_id"].tolist(), (
         "those of the test split too"
@@ -143,13 +153,15 @@ def test_after_a_change_of_taste_verdicts_rest_on_no_utility_of_before(tmp_path:
         store.comparisons.publish(shown, published_at=datetime(2026, 1, 3, 12, tzinfo=UTC))
         change = store.votes.max_seq() + 1
         store.votes.cast_many(votes(shown))
-        said = last_words(
+        said = latest_votes(
             store.votes.snapshot(
                 [touched.day.isoformat() for touched in store.votes.touched_days()]
             )
         )
-        judged = store.comparisons.with_ids(judged_ids(said))
-    expected = joint_model(said, apart(judged, said, TasteChanges(change))).labels
+        judged = store.comparisons.with_ids(judged_comparison_ids(said))
+    expected = joint_model(
+        said, separate_old_completions(judged, said, TasteChanges(change))
+    ).labels
     together = joint_model(said, judged).labels
     assert (expected["p_a"] - together["p_a"]).abs().max() > 0.05, "the change makes a difference"
     found.rlhf("votes", "annotators", "--publish", "--change-seq", str(change))

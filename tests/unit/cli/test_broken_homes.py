@@ -121,11 +121,11 @@ def test_broken_home_is_refused_by_every_command(
 
 
 def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
-    before = HomeFacts.of(home)
+    before = HomeFacts.load(home)
     assert before is not None
     lose_facts(home)
     assert rlhf("init", home=home).exit_code == 0
-    after = HomeFacts.of(home)
+    after = HomeFacts.load(home)
     assert after is not None
     assert after.model_copy(update={"home_id": before.home_id}) == before
     assert rlhf("models", "list", home=home).exit_code == 0
@@ -137,7 +137,7 @@ def test_init_finds_the_first_imported_day_in_the_store(tmp_path: Path) -> None:
     Workspace(settings).store.comparisons.publish(comparisons(1), published_at=NOON)
     lose_facts(tmp_path)
     prepare(Workspace(settings))
-    facts = HomeFacts.of(tmp_path)
+    facts = HomeFacts.load(tmp_path)
     assert facts is not None
     assert facts.start_day == date(2026, 1, 2)
 

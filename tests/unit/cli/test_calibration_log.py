@@ -85,7 +85,10 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
     assert (tmp_path / "again.json").read_bytes() == out.read_bytes()
     with store_of(home) as store:
         assert store.calibrations.log() == []
-        assert [store.calibrations.latest(f"old.reward_model@{n}") for n in (4, 5)] == [None, None]
+        assert [store.calibrations.latest_serving(f"old.reward_model@{n}") for n in (4, 5)] == [
+            None,
+            None,
+        ]
         links, _ = store.audit.page(action="calibration.import")
         assert len(links) == 3
         assert store.audit.verify() >= 3
@@ -175,7 +178,7 @@ def test_what_is_calibrated_here_goes_on_from_an_imported_log(rlhf, home, tmp_pa
     with store_of(home) as store:
         own = CalibrationReport.model_validate(entry(2, model=model))
         assert store.calibrations.add(own, {"method": "platt"}) == 3
-        latest, calibrator = store.calibrations.latest(model)
+        latest, calibrator = store.calibrations.latest_serving(model)
         assert (latest.calibrator_version, calibrator) == (3, {"method": "platt"})
         assert [report.calibrator_version for report in store.calibrations.log()] == [3]
         assert [report.calibrator_version for report in store.calibrations.whole_log()] == [1, 3, 6]

@@ -9,7 +9,7 @@ import typer.main
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app, main
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.exports import records
+from rlhf_pipeline.cli.exports import build_records
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, NotEnoughData
@@ -199,7 +199,7 @@ def test_a_calibration_log_is_oldest_first_and_reads_back(rlhf, filled):
 
 
 def test_exported_fractions_keep_fifteen_digits():
-    assert records(pd.DataFrame({"p": [0.123456789012345]})) == [{"p": 0.123456789012345}]
+    assert build_records(pd.DataFrame({"p": [0.123456789012345]})) == [{"p": 0.123456789012345}]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_encoder_asked_for_and_the_one_used_are_in_the_record(
     said = voted.rlhf("reward", "train", *QUICK).output
     assert f"on encoder offline instead of {HUB}" in said
     registry = Workspace(voted.settings).registry
-    (version,) = registry.history("reward_model")
+    (version,) = registry.list_versions("reward_model")
     assert (version.params["encoder_asked"], version.params["encoder_used"]) == (HUB, "offline")
     assert "the hub does not give it" in version.params["encoder_instead_because"]
     (report,) = (voted.settings.home / "mlflow" / "artifacts").rglob("report.json")
@@ -84,7 +84,9 @@ def test_a_training_goes_on_from_a_model_of_the_stand_in_once_the_encoder_is_bac
     )
     said = voted.rlhf(*again).output
     registry = Workspace(voted.settings).registry
-    before, after = sorted(registry.history("reward_model"), key=lambda version: version.version)
+    before, after = sorted(
+        registry.list_versions("reward_model"), key=lambda version: version.version
+    )
     assert f"{after.label} from {before.label}" in said
     assert f"on encoder {second} instead of {first}" in said.replace("\n", "")
     assert after.params["encoder_used"] == str(second)

@@ -193,7 +193,7 @@ def test_votes_that_were_withdrawn_are_there_when_asked_for(rlhf, home):
 def test_an_empty_store_is_a_file_without_rows(rlhf, initialised, tmp_path, noun, suffix):
     out = tmp_path / f"{noun}{suffix}"
     assert rlhf("export", noun, "--out", str(out)).output == f"0 {noun} in {out}\n"
-    pd.testing.assert_frame_equal(read(out, noun), KINDS[KIND_OF[noun]].empty())
+    pd.testing.assert_frame_equal(read(out, noun), KINDS[KIND_OF[noun]].empty_frame())
 
 
 @pytest.mark.parametrize("noun", EXPORTS)
@@ -307,7 +307,7 @@ def paged(home, *days):
     """Pages as the drift_report stage leaves them."""
     files = Artefacts(str(home / "frames"))
     for day in days:
-        put(files.report(day), f"<!doctype html><title>{day} – ✓</title>".encode())
+        put(files.report_path(day), f"<!doctype html><title>{day} – ✓</title>".encode())
     return files
 
 
@@ -345,7 +345,7 @@ def test_a_day_without_a_drift_report_says_what_to_run(rlhf, home):
     ):
         rlhf("export", "drift-report", "--day", "2026-01-03", home=home)
     # as an older version left it
-    files.write_frame("drift_report", DRIFT_REPORTS.empty(), "2026-01-03")
+    files.write_frame("drift_report", DRIFT_REPORTS.empty_frame(), "2026-01-03")
     with pytest.raises(
         NotEnoughData, match=r"without its page\. Materialise drift_report of 2026-01-03 again"
     ):

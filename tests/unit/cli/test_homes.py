@@ -32,7 +32,7 @@ def prepared(home: Path, **settings: object) -> Settings:
 
 
 def id_of(home: Path) -> str | None:
-    facts = HomeFacts.of(home)
+    facts = HomeFacts.load(home)
     assert facts is not None
     return facts.home_id
 
@@ -61,11 +61,11 @@ def promote(store: Store) -> None:
 
 def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
-    facts = HomeFacts.of(tmp_path)
+    facts = HomeFacts.load(tmp_path)
     assert facts is not None
     assert facts == HomeFacts(organization="default", project="mine", home_id=facts.home_id)
     prepared(tmp_path, project="mine")
-    assert HomeFacts.of(tmp_path) == facts
+    assert HomeFacts.load(tmp_path) == facts
     assert facts.home_id
     assert facts.home_id != id_of(prepared(tmp_path / "another").home)
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()
@@ -76,7 +76,7 @@ def test_preparing_again_keeps_what_an_import_wrote(tmp_path):
     HomeFacts(organization="default", project="demo", start_day=date(2016, 1, 31)).write(tmp_path)
     prepared(tmp_path)
     prepared(tmp_path)
-    facts = HomeFacts.of(tmp_path)
+    facts = HomeFacts.load(tmp_path)
     assert facts is not None
     assert facts.start_day == date(2016, 1, 31)
 
@@ -87,7 +87,7 @@ def test_an_older_home_of_this_project_learns_it(tmp_path):
         promote(store)
     (tmp_path / HOME_FACTS).unlink()
     prepared(tmp_path)
-    assert HomeFacts.of(tmp_path) is not None
+    assert HomeFacts.load(tmp_path) is not None
 
 
 def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
@@ -99,7 +99,7 @@ def test_an_older_home_of_another_project_is_not_taken_over(tmp_path):
         ConfigurationError, match=r"holds the rows of default/theirs.*RLHF_PROJECT=theirs"
     ):
         prepared(tmp_path)
-    assert HomeFacts.of(tmp_path) is None
+    assert HomeFacts.load(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_home_and_databases_from_before_ids_find_each_other(
     tmp_path, server, postgres: PostgresServer
 ):
     prepared(tmp_path, **server)
-    facts = HomeFacts.of(tmp_path)
+    facts = HomeFacts.load(tmp_path)
     assert facts is not None
     facts.model_copy(update={"home_id": None}).write(tmp_path)
     postgres.execute("COMMENT ON DATABASE shared_dagster IS 'rlhf default/demo'")
@@ -240,7 +240,7 @@ def test_a_home_with_rows_in_sqlite_is_not_left_behind(tmp_path, postgres: Postg
         match=r"holds 1 comparisons and votes in SQLite.*rlhf storage migrate --to",
     ):
         prepared(tmp_path, server_url=SecretStr(postgres.url), database_prefix="homes")
-    facts = HomeFacts.of(tmp_path)
+    facts = HomeFacts.load(tmp_path)
     assert facts is not None
     assert facts.server_url is None
 

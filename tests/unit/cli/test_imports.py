@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.cli.imports import opened, take_votes
+from rlhf_pipeline.cli.imports import import_votes, open_import
 from rlhf_pipeline.config import HomeFacts
-from rlhf_pipeline.datasets.cells import Clock
-from rlhf_pipeline.datasets.mapping import Mapping
+from rlhf_pipeline.datasets.cells import MomentParser
+from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ConfigurationError, DatasetError
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
@@ -110,7 +110,7 @@ def comparisons_in(home, project="real"):
 def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
     file = write(tmp_path / "pairs.jsonl", [pair(1)])
     rlhf("import", "comparisons", file, "--project", "real")
-    assert HomeFacts.of(home).project == "real"
+    assert HomeFacts.load(home).project == "real"
     assert rlhf("import", "comparisons", file).startswith("0 imported, 1 already known")
     with pytest.raises(ConfigurationError, match="holds project 'real', not 'other'"):
         rlhf("import", "comparisons", file, "--project", "other")
@@ -294,9 +294,9 @@ def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
         today(),
     ]
     assert stored[0]["voted_at"].isoformat() == "2016-01-31T11:00:00+00:00"
-    assert HomeFacts.of(home).start_day == date(2016, 1, 31)
+    assert HomeFacts.load(home).start_day == date(2016, 1, 31)
     with store_of(home) as store:
-        assert store.replays.pending() == []
+        assert store.replays.pending_days() == []
 
 
 def test_a_zone_may_be_named_for_times_without_one(rlhf, home, tmp_path):
@@ -327,17 +327,17 @@ def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, mo
     )
 
     def take():
-        with opened("votes", file, None, Mapping(), None) as intake:
-            take_votes(intake, Clock(now=intake.now), None, Mapping())
-        return str(intake.counts), intake.workspace.store.replays.pending(), intake.notes[-1]
+        with open_import("votes", file, None, ColumnMapping(), None) as intake:
+            import_votes(intake, MomentParser(now=intake.now), None, ColumnMapping())
+        return str(intake.counts), intake.workspace.store.replays.pending_days(), intake.notes[-1]
 
     assert take()[1:] == (
         ["2016-01-31", "2016-02-01"],
         "2 days from 2016-01-31 to 2016-02-01 to be replayed",
     )
     with store_of(home) as store:
-        for day in store.replays.pending():
-            store.replays.done(day)
+        for day in store.replays.pending_days():
+            store.replays.mark_done(day)
     counts, pending, _ = take()
     assert counts.startswith("0 imported, 3 already known")
     assert pending == []  # nothing new, nothing to replay

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.models import metrics_line
+from rlhf_pipeline.cli.models import format_metrics
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound, ModelRefused
 from rlhf_pipeline.records import CalibrationReport, Refusal
@@ -104,7 +104,7 @@ def test_a_version_that_does_not_exist_is_named_with_those_that_do(
 
 def test_a_version_whose_files_changed_is_not_promoted(rlhf, home):
     registry = world(home).registry
-    (registry.folder(registry.get("policy", 1), home) / "config.json").write_text("{}")
+    (registry.fetch_folder(registry.get("policy", 1), home) / "config.json").write_text("{}")
     with pytest.raises(ModelHashMismatch, match=r"demo\.policy@1"):
         rlhf("models", "promote", "demo.policy@1", "--reason", "because", home=home)
     assert world(home).champions.policy().label == "demo.policy@2"
@@ -173,7 +173,7 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
         "seconds": 31.4,
     }
     assert (
-        metrics_line("policy", policy)
+        format_metrics("policy", policy)
         == "reward_accuracy 0.75, noise_ceiling unknown, reward_margin 0.2, n_pairs 120, seconds "
         "31.4"
     )
@@ -185,17 +185,17 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
         "test_log_loss": 0.6,
     }
     assert (
-        metrics_line("reward_model", fitted)
+        format_metrics("reward_model", fitted)
         == "test_accuracy 0.7, noise_ceiling unknown, longer_wins 0.5, test_log_loss 0.6, n_train "
         "12345"
     )
-    beside = metrics_line(
+    beside = format_metrics(
         "reward_model", fitted | {"noise_ceiling": 0.79, "test_vote_accuracy": 0.68}
     )
     assert beside.startswith(
         "test_accuracy 0.7, test_vote_accuracy 0.68, noise_ceiling 0.79, longer_wins"
     )
-    changed = metrics_line("reward_model", fitted | {"test_accuracy_since_change": 0.8})
+    changed = format_metrics("reward_model", fitted | {"test_accuracy_since_change": 0.8})
     assert changed.startswith(
         "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, longer_wins"
     )
@@ -206,15 +206,15 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
         "noise_ceiling": 0.79,
     }
     # the ceiling of all votes is none of those since the change
-    since = metrics_line("reward_model", fitted | both)
+    since = format_metrics("reward_model", fitted | both)
     assert since.startswith(
         "test_accuracy_since_change 0.8, test_vote_accuracy_since_change 0.75, "
         "noise_ceiling_since_change unknown, longer_wins"
     )
-    assert "noise_ceiling_since_change 0.9, longer_wins" in metrics_line(
+    assert "noise_ceiling_since_change 0.9, longer_wins" in format_metrics(
         "reward_model", fitted | both | {"noise_ceiling_since_change": 0.9}
     )
-    half = metrics_line(
+    half = format_metrics(
         "reward_model",
         fitted
         | {"test_accuracy_since_change": 0.8, "test_vote_accuracy": 0.68, "noise_ceiling": 0.79},
@@ -223,4 +223,4 @@ def test_the_metrics_shown_are_those_that_matter_for_the_kind():
         "test_accuracy_since_change 0.8, noise_ceiling_since_change unknown, test_vote_accuracy "
         "0.68, noise_ceiling 0.79"
     )
-    assert metrics_line("policy", {}) == ""
+    assert format_metrics("policy", {}) == ""

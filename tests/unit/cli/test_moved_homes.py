@@ -10,9 +10,9 @@ import pytest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim, delete
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.listening import announced, web_address
+from rlhf_pipeline.cli.web_servers import announce, find_web_address
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store, dumping
+from rlhf_pipeline.store import Store, database_dump
 from tests.unit.cli.conftest import Rlhf
 
 STRANGE = "a b#c é~d@e:f&g+h'i;j"
@@ -84,10 +84,10 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
         settings = Settings.read({"RLHF_HOME": str(tmp_path / name)}, tmp_path)
         with (
             Store.open(settings.store_url, organization="o", project="p") as store,
-            store.database.writing() as connection,
+            store.database.write_transaction() as connection,
         ):
             connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
-        assert dumping.copy_sqlite(settings.home / "store.db", settings.home / "copy.db") == {
+        assert database_dump.copy_sqlite(settings.home / "store.db", settings.home / "copy.db") == {
             "t": 0
         }
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.db")}
@@ -125,7 +125,7 @@ def test_init_closes_the_databases_of_an_existing_home(rlhf: Rlhf, home: Path) -
 
 def test_copy_does_not_send_people_to_the_server_of_the_original(tmp_path: Path) -> None:
     home = tmp_path / "first"
-    with announced(home, "http://127.0.0.1:8123"):
+    with announce(home, "http://127.0.0.1:8123"):
         copy = Path(shutil.copytree(home, tmp_path / "copy"))
-        assert web_address(Settings(home=home)) == "http://127.0.0.1:8123"
-        assert web_address(Settings(home=copy)) == Settings().web_url
+        assert find_web_address(Settings(home=home)) == "http://127.0.0.1:8123"
+        assert find_web_address(Settings(home=copy)) == Settings().web_url

@@ -271,7 +271,7 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
     )
     assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
     assert "4 judgements taken back" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
-    assert store.assignments.work_left().n_open == 4
+    assert store.assignments.remaining_work().n_open == 4
 
 
 @pytest.mark.parametrize("which", [(), ("--all-unvoted", "--ids", "c0"), ("--ids", " , ")])
@@ -291,7 +291,7 @@ def test_comparisons_are_offered_to_one_person_by_their_address(rlhf, store):
         "c0",
         "c1",
     }
-    assert store.assignments.work_left().n_slots == 2
+    assert store.assignments.remaining_work().n_slots == 2
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_who_is_not_to_be_asked_is_refused_by_name(rlhf, store, who):
         (ConfigurationError, NotFound), match="--overlap" if more else re.escape(email)
     ):
         rlhf("comparisons", "offer", "--all-unvoted", "--annotator", email, *more)
-    assert store.assignments.work_left().n_slots == 0
+    assert store.assignments.remaining_work().n_slots == 0
 
 
 def test_an_import_may_offer_what_it_brings(rlhf, home, tmp_path):
@@ -392,7 +392,7 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     assert len({v.is_swapped for v in votes}) == 2
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["choice"] for row in rows] == [v.choice for v in votes]
-    assert store.assignments.work_left().n_done == 8
+    assert store.assignments.remaining_work().n_done == 8
 
 
 def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
@@ -405,10 +405,10 @@ def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
     assert undone.choice == Choice.SKIP
     assert (again.comparison_id, again.assignment_id) == (first.comparison_id, first.assignment_id)
     assert again.supersedes == undone.vote_id
-    (judged,) = store.votes.judgements_of(ann)
+    (judged,) = store.votes.list_judgements(ann)
     assert judged.pass_no == 1, "judged anew, and no second look"
     assert store.votes.snapshot([today()])["vote_id"].tolist() == [again.vote_id]
-    left = store.assignments.work_left()
+    left = store.assignments.remaining_work()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
 
 

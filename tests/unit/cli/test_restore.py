@@ -135,7 +135,7 @@ def test_home_without_models_is_restored_elsewhere(
     result = rlhf(elsewhere, "storage", "restore", str(backup), *arguments)
     assert result.exit_code == 0, result.output
     assert n_comparisons(elsewhere) == 3
-    assert HomeFacts.of(elsewhere) is not None
+    assert HomeFacts.load(elsewhere) is not None
     assert not (elsewhere / "mlflow").exists()
     assert rlhf(elsewhere, "users", "list").exit_code == 0
 
@@ -161,7 +161,7 @@ def test_home_is_restored_without_its_settings_file(configured: Path, name: str)
         "rlhf.yaml, the settings of the backed up home, is not here: defaults apply"
         in result.output
     )
-    facts = HomeFacts.of(configured / name)
+    facts = HomeFacts.load(configured / name)
     assert facts is not None
     assert facts.config is None
     assert rlhf(configured / name, "users", "list").exit_code == 0

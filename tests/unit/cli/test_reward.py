@@ -34,7 +34,7 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.records import CalibrationReport, Interval, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
-from rlhf_pipeline.registry import openings
+from rlhf_pipeline.registry import list_openings
 from rlhf_pipeline.reward_model import load_reward_model
 from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
 
@@ -197,7 +197,7 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     assert load_reward_model(files(learnt).checkpoint, encoder=champions(learnt).encoder()).score(
         ["x"], ["thanks"]
     ).shape == (1,)
-    (run,) = [run for run in registry.runs(10) if run.name == "rlhf reward train"]
+    (run,) = [run for run in registry.latest_runs(10) if run.name == "rlhf reward train"]
     assert run.status == "FINISHED"
     assert run.tags["registered.reward_model"] == version.label
     kept = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
@@ -210,7 +210,7 @@ def test_every_look_at_the_test_split_is_told(learnt: LearntHome) -> None:
         "report of a fitted reward model",
         "calibration report",
     ]
-    assert len(found) == len(openings(champions(learnt).registry))
+    assert len(found) == len(list_openings(champions(learnt).registry))
     table = learnt.rlhf("reward", "openings").output
     assert "2 openings of the test split" in table
     assert "demo.reward_model@1" in table
@@ -228,7 +228,7 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
     mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
     said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
     assert re.search(r"from demo\.reward_model@1 on \d+ pairs, (no text|\d+ texts?) cut", said)
-    versions = {v.version: v for v in champions(mine).registry.history("reward_model")}
+    versions = {v.version: v for v in champions(mine).registry.list_versions("reward_model")}
     assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
     encoder = champions(mine).encoder()
     texts = comparisons(20)["completion_a"].tolist()
@@ -437,7 +437,11 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
 
 def _calibrations(home: LearntHome) -> list[dict[str, float]]:
     """What MLflow has of each calibration, oldest first."""
-    runs = [run for run in champions(home).registry.runs(50) if run.name == "rlhf reward calibrate"]
+    runs = [
+        run
+        for run in champions(home).registry.latest_runs(50)
+        if run.name == "rlhf reward calibrate"
+    ]
     return [run.metrics for run in reversed(runs)]
 
 
@@ -681,9 +685,9 @@ def test_json_and_picture_say_the_ceiling_or_that_nobody_knows_it(
 ) -> None:
     p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
     bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
-    legend = probing.drawn(bins, metrics, ceiling, title="t").axes[0].get_legend()
+    legend = probing.draw_diagram(bins, metrics, ceiling, title="t").axes[0].get_legend()
     assert any(words in " ".join(text.get_text().split()) for text in legend.get_texts())
-    told = probing.shown_as_json("m@1", metrics, ceiling, bins)
+    told = probing.build_document("m@1", metrics, ceiling, bins)
     assert told["noise_ceiling"] == (None if ceiling is None else ceiling.model_dump(mode="json"))
 
 

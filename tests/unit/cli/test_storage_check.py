@@ -19,14 +19,14 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.storage_check import Finding, findings
-from rlhf_pipeline.cli.storage_check.databases import store_findings
-from rlhf_pipeline.cli.storage_check.files import file_findings
+from rlhf_pipeline.cli.storage_check import Finding, find_faults
+from rlhf_pipeline.cli.storage_check.databases import check_store
+from rlhf_pipeline.cli.storage_check.files import check_files
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.protocols import silent
+from rlhf_pipeline.protocols import ignore_progress
 from rlhf_pipeline.records import (
     CalibrationMetrics,
     CalibrationReport,
@@ -138,7 +138,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for factor in (1.5, 2.5):
         workspace.store.calibrations.add(report(), {"kind": "temperature", "temperature": factor})
     workspace.store.taste_changes.add(N, cause="new guidelines", actor="ann")
-    workspace.files.write({workspace.files.report(DAY): b"<p>stable</p>"})
+    workspace.files.write({workspace.files.report_path(DAY): b"<p>stable</p>"})
     workspace.files.write_record("candidate_model", version)
     window = Window(version.label, pd.DataFrame({"n": [1]}), pd.DataFrame([[0.5]]).to_numpy())
     workspace.champions.save_reference_window(version, window)
@@ -178,7 +178,7 @@ def tree(home: Path) -> dict[str, str]:
 def faults(home: Path) -> str:
     return " ".join(
         f"{one.what}: {one.found}"
-        for one in findings(Settings.read({"RLHF_HOME": str(home)}, home))
+        for one in find_faults(Settings.read({"RLHF_HOME": str(home)}, home))
         if not one.is_sound
     )
 
@@ -194,7 +194,7 @@ def file_lines(home: Path, made: dict[str, list[str]] | None = None) -> list[Fin
     """The part that reads files: it needs no MLflow, whose opening takes a second."""
     settings, store = store_of(home)
     with store:
-        return list(file_findings(settings, store, made or {}, silent))
+        return list(check_files(settings, store, made or {}, ignore_progress))
 
 
 def file_faults(home: Path, made: dict[str, list[str]] | None = None) -> str:
@@ -313,7 +313,7 @@ def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
         connection.commit()
     settings, store = store_of(home)
     with store:
-        (chain,) = [one for one in store_findings(settings, store) if one.what == "audit chain"]
+        (chain,) = [one for one in check_store(settings, store) if one.what == "audit chain"]
     assert "The audit chain of default/demo is broken" in chain.found
     assert f"votes/{DAY}.parquet holds {N} votes, 1 of them unknown to the store" in file_faults(
         home
@@ -472,12 +472,16 @@ def test_files_of_an_older_version_are_counted_and_no_fault(home: Path) -> None:
 
 
 def test_frame_that_was_written_past_the_records_is_a_fault(home: Path) -> None:
-    path = Artefacts(home / "frames").write_frame("preference_pairs", PREFERENCE_PAIRS.empty())
+    path = Artefacts(home / "frames").write_frame(
+        "preference_pairs", PREFERENCE_PAIRS.empty_frame()
+    )
     assert f"{path} has no recorded hash" in file_faults(home)
 
 
 def test_frame_from_before_the_first_record_is_no_fault(home: Path) -> None:
-    path = Artefacts(home / "frames").write_frame("preference_pairs", PREFERENCE_PAIRS.empty())
+    path = Artefacts(home / "frames").write_frame(
+        "preference_pairs", PREFERENCE_PAIRS.empty_frame()
+    )
     os.utime(path, (NOON.timestamp(), NOON.timestamp()))
     assert file_faults(home) == ""
     assert "1 not recorded" in hashes_line(home)
@@ -508,7 +512,7 @@ def test_day_that_lost_its_file_is_named(home: Path) -> None:
 def test_write_that_did_not_end_is_counted_and_no_fault(home: Path) -> None:
     settings = Settings.read({"RLHF_HOME": str(home)}, home)
     with Workspace(settings).store as store:
-        writing = store.file_hashes.replacing({f"frames/votes/{DAY}.parquet": b"new"})
+        writing = store.file_hashes.record_replacement({f"frames/votes/{DAY}.parquet": b"new"})
         writing.__enter__()
     assert file_faults(home) == ""
     assert "1 with a write that did not end" in hashes_line(home)
@@ -520,7 +524,7 @@ def test_changed_calibrator_is_found(home: Path) -> None:
         connection.commit()
     _, store = store_of(home)
     with store:
-        assert integrity.changed_calibrators(store.database) == [
+        assert integrity.find_changed_calibrators(store.database) == [
             "The calibration 1 of demo.reward_model@1 was changed in the store."
         ]
 
@@ -531,7 +535,7 @@ def test_changed_taste_change_is_found(home: Path) -> None:
         connection.commit()
     settings, store = store_of(home)
     with store:
-        (said,) = [one for one in store_findings(settings, store) if not one.is_sound]
+        (said,) = [one for one in check_store(settings, store) if not one.is_sound]
     assert said.what == "taste changes"
     assert "The taste change 1 was changed in the store." in said.found
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app, main
-from rlhf_pipeline.cli.showing import echo, show, show_json
-from rlhf_pipeline.cli.vote import Booth
+from rlhf_pipeline.cli.tables import echo, show, show_json
+from rlhf_pipeline.cli.vote import VotingSession
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_controls
@@ -73,7 +73,7 @@ def test_users_list_shows_hostile_names(tmp_path: Path):
 
 def test_cards_in_the_terminal_show_hostile_text():
     out = io.StringIO()
-    Booth(None, None, iter(()), out).say(HOSTILE)  # type: ignore[arg-type]  says what it is told
+    VotingSession(None, None, iter(()), out).say(HOSTILE)  # type: ignore[arg-type]  says what it is told
     assert out.getvalue() == f"{SHOWN}\n"
 
 

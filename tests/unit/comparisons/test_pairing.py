@@ -222,8 +222,10 @@ def test_a_completion_of_an_unknown_prompt_is_named() -> None:
 
 def test_an_empty_day_is_an_empty_frame() -> None:
     pd.testing.assert_frame_equal(
-        pair_completions(PROMPTS.empty(), COMPLETIONS.empty(), PairingParams(), day=DAY),
-        COMPARISONS.empty(),
+        pair_completions(
+            PROMPTS.empty_frame(), COMPLETIONS.empty_frame(), PairingParams(), day=DAY
+        ),
+        COMPARISONS.empty_frame(),
     )
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rlhf_pipeline.comparisons.routing import (
     ROUTES,
     RoutingParams,
-    counts,
+    count_routes,
     machine_votes,
     n_places,
     route,
-    send,
+    send_routes,
 )
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
@@ -87,7 +87,7 @@ def test_with_ratio_03_and_threshold_08_the_least_confident_third_goes_to_people
 
 def test_places_that_the_unsure_leave_are_drawn_among_the_confident():
     frame = route(comparisons(20), predictions(*([0.95] * 18 + [0.55, 0.6])), EXAMPLE)
-    assert counts(frame).model_dump(exclude_defaults=True) == {
+    assert count_routes(frame).model_dump(exclude_defaults=True) == {
         "n": 20, "n_people": 6, "n_unsure": 2, "n_checks": 4, "n_machine": 14, "n_open": 0,
     }  # fmt: skip
     assert {"c018", "c019"} <= set(routed(frame, "people"))
@@ -154,7 +154,7 @@ def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
 
 
 def test_no_comparisons_are_no_routes():
-    pd.testing.assert_frame_equal(route(comparisons(0), predictions()), ROUTES.empty())
+    pd.testing.assert_frame_equal(route(comparisons(0), predictions()), ROUTES.empty_frame())
 
 
 def test_a_prediction_of_another_comparison_is_refused():
@@ -231,14 +231,14 @@ def test_people_are_offered_theirs_the_machine_casts_its_own_and_again_changes_n
         store.comparisons.publish(made, predicted, published_at=DAWN)
         frame = route(
             store.comparisons.for_days(["2026-01-01"]),
-            store.predictions.of(made["comparison_id"].tolist()),
+            store.predictions.for_comparisons(made["comparison_id"].tolist()),
             EXAMPLE,
         )
-        first = send(frame, store.assignments, store.votes, overlap=2)
-        again = send(frame, store.assignments, store.votes, overlap=2)
+        first = send_routes(frame, store.assignments, store.votes, overlap=2)
+        again = send_routes(frame, store.assignments, store.votes, overlap=2)
         assert (first.n_people, first.n_slots, first.n_machine_votes, first.n_open) == (3, 6, 7, 0)
         assert (again.n_slots, again.n_machine_votes) == (0, 0)
-        left = store.assignments.work_left()
+        left = store.assignments.remaining_work()
         assert (left.n_comparisons, left.n_open) == (3, 6)
         cast = store.votes.snapshot(["2026-01-01"])
         assert set(cast["annotator_kind"]) == {"machine"}

@@ -143,7 +143,8 @@ def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> No
 
 def test_no_prompts_give_the_empty_frame() -> None:
     pd.testing.assert_frame_equal(
-        complete_prompts(PROMPTS.empty(), Scripted(), CompletionParams()), COMPLETIONS.empty()
+        complete_prompts(PROMPTS.empty_frame(), Scripted(), CompletionParams()),
+        COMPLETIONS.empty_frame(),
     )
 
 

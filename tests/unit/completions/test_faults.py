@@ -11,9 +11,14 @@ from pydantic import SecretStr, ValidationError
 
 from rlhf_pipeline.completions import CallParams, CompletionRequest
 from rlhf_pipeline.completions.capabilities import capabilities_of, provider_of
-from rlhf_pipeline.completions.faults import KINDS, exhausted_for, refused, waiting_time
+from rlhf_pipeline.completions.faults import (
+    KINDS,
+    http_fault,
+    seconds_until_quota_resets,
+    waiting_time,
+)
 from rlhf_pipeline.completions.limits import LEAST, OVERHEAD, Limiter
-from rlhf_pipeline.completions.secrecy import TOLD, told
+from rlhf_pipeline.completions.redaction import TOLD, redact
 from rlhf_pipeline.errors import ConfigurationError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -52,7 +57,7 @@ class Clock:
     ],
 )
 def test_every_status_is_told_apart(status: int, code: str | None, kind: str) -> None:
-    reply = refused(status, "no", code, {}, NOW)
+    reply = http_fault(status, "no", code, {}, NOW)
     assert (reply.kind, reply.outcome, reply.closes) == (
         kind,
         KINDS[kind].outcome,
@@ -114,12 +119,14 @@ def test_how_long_to_wait_is_read_in_every_form(
 def test_a_provider_that_says_nothing_remains_is_left_alone(
     headers: dict[str, str], seconds: float | None
 ) -> None:
-    assert exhausted_for(headers, NOW) == (None if seconds is None else pytest.approx(seconds))
+    assert seconds_until_quota_resets(headers, NOW) == (
+        None if seconds is None else pytest.approx(seconds)
+    )
 
 
 def test_a_key_is_taken_out_before_a_text_is_cut() -> None:
     key = "sk-" + "a" * 40
-    said = told("x" * (TOLD - 20) + key, key)
+    said = redact("x" * (TOLD - 20) + key, key)
     assert "sk-" not in said
     assert len(said) <= TOLD
 
@@ -161,8 +168,10 @@ def test_prices_are_of_a_million_tokens_and_costs_are_rounded_up() -> None:
 
 def test_the_worst_case_of_a_call_counts_bytes_and_the_limit() -> None:
     params = CallParams(prompt_price=1, completion_price=10)
-    assert params.most(REQUEST) == ((8 + OVERHEAD) * 1 + 100 * 10) * 1000
-    assert params.most(REQUEST.model_copy(update={"system": "Be brief."})) > params.most(REQUEST)
+    assert params.max_cost(REQUEST) == ((8 + OVERHEAD) * 1 + 100 * 10) * 1000
+    assert params.max_cost(REQUEST.model_copy(update={"system": "Be brief."})) > params.max_cost(
+        REQUEST
+    )
 
 
 def test_a_budget_without_prices_is_refused() -> None:

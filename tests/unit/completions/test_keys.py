@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.completions import hosted_backend
-from rlhf_pipeline.completions.keys import new_sealing_key, provider_key, seal
+from rlhf_pipeline.completions.keys import generate_sealing_key, provider_key, seal
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 
@@ -31,7 +31,7 @@ def test_a_key_is_read_from_the_settings_a_file_or_nowhere(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("backend", ["openai_compatible", "anthropic"])
 def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, backend: str) -> None:
-    path, sealing_key = tmp_path / "key", new_sealing_key()
+    path, sealing_key = tmp_path / "key", generate_sealing_key()
     path.write_text(seal(SecretStr(KEY + "\n"), sealing_key) + "\n")
     assert KEY not in path.read_text()
     made = hosted_backend(settings(path, sealing_key=sealing_key, completion_backend=backend))
@@ -41,7 +41,7 @@ def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, ba
 
 def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_path: Path) -> None:
     sealed, two, empty, odd = (tmp_path / name for name in ("sealed", "two", "empty", "odd"))
-    sealed.write_text(seal(SecretStr(KEY), new_sealing_key()))
+    sealed.write_text(seal(SecretStr(KEY), generate_sealing_key()))
     two.write_text(f"{KEY}\n{KEY}\n")
     empty.write_text("\n")
     odd.write_bytes(KEY.encode() + b"\xff")
@@ -49,7 +49,7 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
         "cannot be read": settings(tmp_path / "missing"),
         "set RLHF_API_KEY": settings(tmp_path),
         "no key to open it": settings(sealed),
-        "another sealing key": settings(sealed, sealing_key=new_sealing_key()),
+        "another sealing key": settings(sealed, sealing_key=generate_sealing_key()),
         "is no sealing key": settings(sealed, sealing_key=SecretStr("short")),
         "not hold one key": settings(two),
         "on one line": settings(empty),
@@ -69,4 +69,4 @@ def test_nothing_is_sealed_without_a_key_and_a_sealing_key() -> None:
     with pytest.raises(ConfigurationError, match="rlhf keys new"):
         seal(SecretStr(KEY), None)
     with pytest.raises(ConfigurationError, match="empty"):
-        seal(SecretStr(" \n"), new_sealing_key())
+        seal(SecretStr(" \n"), generate_sealing_key())

@@ -12,7 +12,7 @@ from rlhf_pipeline.completions import (
     complete_prompts,
     generate,
 )
-from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 
 
 def request(prompt: str, max_tokens: int = 8) -> CompletionRequest:

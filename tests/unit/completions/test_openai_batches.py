@@ -16,8 +16,8 @@ from openai.types import Batch as Told
 
 from rlhf_pipeline.completions import OpenAICompatibleBackend
 from rlhf_pipeline.completions.base import Reply
-from rlhf_pipeline.completions.openai_batches import Batch, OpenAIBatches
-from rlhf_pipeline.completions.wire import Unreadable
+from rlhf_pipeline.completions.openai_batches import OpenAIBatch, OpenAIBatches
+from rlhf_pipeline.completions.responses import UnreadableResponse
 
 NAMES = [f"{i}-0" for i in range(4)]
 ALL_MADE = {"total": 4, "completed": 4, "failed": 0}
@@ -61,10 +61,12 @@ def batches(output: bytes | None = None, errors: bytes | None = None) -> OpenAIB
         if content is not None
     }
     backend = OpenAICompatibleBackend("stub-model", "http://127.0.0.1:9")
-    return OpenAIBatches(SimpleNamespace(files=Files(files)), dict, backend._of_batch, "here")  # type: ignore[arg-type]
+    return OpenAIBatches(
+        SimpleNamespace(files=Files(files)), dict, backend._parse_batch_response, "here"
+    )  # type: ignore[arg-type]
 
 
-def batch(*, age_s: float = 60, status: str | None = "completed", **more: Any) -> Batch:
+def batch(*, age_s: float = 60, status: str | None = "completed", **more: Any) -> OpenAIBatch:
     """A batch submitted `age_s` ago, as read off what the provider says of it."""
     now = time.time()
     said: dict[str, Any] = {
@@ -83,14 +85,14 @@ def batch(*, age_s: float = 60, status: str | None = "completed", **more: Any) -
     told = Told.construct(**said | more)
     counts = said["request_counts"] if "request_counts" not in more else more["request_counts"]
     told.request_counts = None if counts is None else SimpleNamespace(**counts)  # type: ignore[assignment]
-    return batches()._batch(told, "run")
+    return batches()._build_batch(told, "run")
 
 
 def read(
     output: bytes | None, errors: bytes | None = None, *, is_last: bool = False, **said: Any
 ) -> dict[str, Reply]:
     found = batch(**({"error_file_id": "errors"} if errors is not None else {}) | said)
-    return asyncio.run(batches(output, errors).replies(found, NAMES, is_last=is_last))
+    return asyncio.run(batches(output, errors).fetch_replies(found, NAMES, is_last=is_last))
 
 
 def kinds(replies: Mapping[str, Reply]) -> list[str]:
@@ -134,7 +136,7 @@ def test_an_unreadable_line_costs_its_own_request_alone(first: str | None) -> No
     ids=["page", "empty", "half", "error"],
 )
 def test_a_result_without_a_readable_line_is_read_again_until_it_is_old(content: bytes) -> None:
-    with pytest.raises(Unreadable, match=r"nothing that can be read in output|and not all"):
+    with pytest.raises(UnreadableResponse, match=r"nothing that can be read in output|and not all"):
         read(content)
     assert set(kinds(read(content, is_last=True, age_s=4 * DAY))) == {"garbled"}
 
@@ -145,7 +147,7 @@ def test_a_result_without_a_readable_line_is_read_again_until_it_is_old(content:
 )
 def test_a_result_that_is_cut_off_is_read_again_however_old_it_is(end: int, status: str) -> None:
     for age_s in (60, 4 * DAY):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableResponse):
             read(WHOLE[:end], status=status, age_s=age_s)
 
 
@@ -156,7 +158,7 @@ def test_results_that_a_batch_counts_and_does_not_show_may_be_billed() -> None:
 
 def test_a_count_of_zero_beside_a_broken_line_is_not_believed() -> None:
     none_made = {"total": 0, "completed": 0, "failed": 0}
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableResponse):
         read(WHOLE[: WHOLE.rindex(b"{") - 40], status="expired", request_counts=none_made)
 
 
@@ -177,7 +179,7 @@ def test_a_missing_file_of_errors_delays_nothing_where_the_result_is_whole() -> 
 
 
 def test_a_missing_result_is_waited_for_and_lost_once_it_is_old() -> None:
-    with pytest.raises(Unreadable, match="does not show output yet"):
+    with pytest.raises(UnreadableResponse, match="does not show output yet"):
         read(None)
     assert set(kinds(read(None, age_s=4 * DAY))) == {"cancelled"}
 
@@ -232,8 +234,8 @@ def test_a_batch_that_never_names_its_result_is_over_in_the_end_and_may_be_bille
 def test_a_request_file_that_is_cut_off_names_nothing(cut: int) -> None:
     """What is missing from it would be asked for, and paid, again."""
     content = WHOLE[: WHOLE.rindex(b"\n")][:cut]
-    with pytest.raises(Unreadable, match="which says what batch_1 asks for"):
-        asyncio.run(batches(content).names(batch(input_file_id="output")))
+    with pytest.raises(UnreadableResponse, match="which says what batch_1 asks for"):
+        asyncio.run(batches(content).fetch_names(batch(input_file_id="output")))
 
 
 # In seconds from now: submitted by our clock, created and ended by the provider's.
@@ -276,6 +278,6 @@ def test_a_result_may_be_lost_a_day_after_its_batch_ended(unit: int) -> None:
             created_at=None if created is None else int((now + created) * unit),
             completed_at=None if ended is None else int((now + ended) * unit),
         )
-        return batches()._batch(told, "run").is_old
+        return batches()._build_batch(told, "run").is_old
 
     assert [case[:3] for case in LOST_AT if is_old(*case[:3]) is not case[3]] == []

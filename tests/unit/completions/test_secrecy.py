@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from rlhf_pipeline.completions import AnthropicBackend, OpenAICompatibleBackend
-from rlhf_pipeline.completions.secrecy import one_address, secrets_of, told
+from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
 from rlhf_pipeline.errors import ConfigurationError
 
 
@@ -44,7 +44,7 @@ def test_an_address_that_would_be_taken_apart_within_its_password_is_refused_wit
     ],
 )
 def test_any_other_address_is_taken_as_it_is(url: str) -> None:
-    assert one_address(url) == url
+    assert check_address(url) == url
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
     ],
 )
 def test_what_is_no_secret_or_only_looks_like_one_stays_in_a_message(url: str, said: str) -> None:
-    assert told(said, *secrets_of(url)) == said
+    assert redact(said, *secrets_of(url)) == said
 
 
 @pytest.mark.parametrize("key", ["e", "x", "abc", " abc\n"])
 def test_a_key_of_a_few_letters_spoils_no_message(key: str) -> None:
-    assert told("Service unavailable (abc, x)", key) == "Service unavailable (abc, x)"
+    assert redact("Service unavailable (abc, x)", key) == "Service unavailable (abc, x)"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_key_of_a_few_letters_spoils_no_message(key: str) -> None:
 def test_a_secret_is_found_wherever_it_stands_by_itself_and_a_long_one_or_a_password_anywhere(
     url: str, said: str, shown: str
 ) -> None:
-    assert told(said, *secrets_of(url)) == shown
+    assert redact(said, *secrets_of(url)) == shown
 
 
 SECRET = "pa&s<'s\"w\\d>"
@@ -105,7 +105,7 @@ SECRET = "pa&s<'s\"w\\d>"
     ],
 )
 def test_a_secret_is_found_as_a_page_or_an_object_spells_it(said: object) -> None:
-    shown = told(said, SECRET)
+    shown = redact(said, SECRET)
     assert "***" in shown
     assert "pa&" not in shown
     assert "w\\" not in shown

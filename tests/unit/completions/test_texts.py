@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.completions import CompletionResult, OpenAICompatibleBackend, settings_calls
+from rlhf_pipeline.completions import CompletionResult, OpenAICompatibleBackend, default_call_params
 from rlhf_pipeline.completions.template import TemplateBackend
-from rlhf_pipeline.completions.texts import BackendTexts
+from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
 from rlhf_pipeline.prompts import PromptParams, Report, generate
@@ -28,7 +28,7 @@ class Odd:
 
 
 def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
-    texts = BackendTexts(Odd())
+    texts = BackendTextGenerator(Odd())
     found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
     assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
     assert texts.failures_ == {
@@ -40,7 +40,7 @@ def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
 
 
 def test_two_completions_of_a_prompt_differ_or_there_are_none():
-    found = BackendTexts(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
+    found = BackendTextGenerator(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
     assert found[0][0] != found[0][1]
     assert found[1:] == [None, None]
 
@@ -48,7 +48,7 @@ def test_two_completions_of_a_prompt_differ_or_there_are_none():
         def complete(self, requests):
             yield from (CompletionResult(text="same", n_tokens=1) for _ in requests)
 
-    assert BackendTexts(Same()).complete_twice(["one"], seed=1) == [None]
+    assert BackendTextGenerator(Same()).complete_twice(["one"], seed=1) == [None]
 
 
 def test_a_backend_writes_prompts():
@@ -57,7 +57,7 @@ def test_a_backend_writes_prompts():
     frame = generate(
         PromptParams(n=6, source="freeform"),
         day="2026-01-01",
-        text_generator=BackendTexts(TemplateBackend()),
+        text_generator=BackendTextGenerator(TemplateBackend()),
         report=report,
     )
     assert len(frame) == 6
@@ -74,11 +74,11 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
     backend = Counted()
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store:
         store.migrate()
-        texts = BackendTexts(backend, ledger=store.generation)
+        texts = BackendTextGenerator(backend, ledger=store.generation)
         made = texts.generate_texts(["one", "two", "three"], seed=3)
-        assert made == BackendTexts(Odd()).generate_texts(["one", "two", "three"], seed=3)
+        assert made == BackendTextGenerator(Odd()).generate_texts(["one", "two", "three"], seed=3)
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made
-        [(by, spent)] = store.generation.totals("asset", "model")
+        [(by, spent)] = store.generation.sum_spending("asset", "model")
         assert (by, spent.n_calls, backend.n) == (("prompts", "odd-1"), 3, 3)
         store.completions_cache.prune(keep_characters=0)
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made, (
@@ -87,13 +87,13 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
 
 
 def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
-    calls = settings_calls(Settings(prompt_price=1, completion_price=1))
+    calls = default_call_params(Settings(prompt_price=1, completion_price=1))
     with (
         Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
         StubProvider() as stub,
     ):
         store.migrate()
-        texts = BackendTexts(
+        texts = BackendTextGenerator(
             OpenAICompatibleBackend("stub-model", stub.base_url),
             ledger=store.generation,
             calls=calls,
@@ -101,7 +101,7 @@ def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Pat
         made = texts.generate_texts(["one", "two", "three"], seed=3)
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made
         assert stub.n_calls == 3
-        [(by, spent)] = store.generation.totals("asset")
+        [(by, spent)] = store.generation.sum_spending("asset")
         counted = stub.counters
     assert by == ("prompts",)
     assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
@@ -113,13 +113,13 @@ def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Pat
 
 
 def test_what_a_provider_writes_keeps_to_the_days_budget_of_the_settings(tmp_path: Path) -> None:
-    calls = settings_calls(Settings(prompt_price=1, completion_price=1, budget_per_day=0.0005))
+    calls = default_call_params(Settings(prompt_price=1, completion_price=1, budget_per_day=0.0005))
     with (
         Store.open(f"sqlite:///{tmp_path / 'store.db'}", organization="o", project="p") as store,
         StubProvider() as stub,
     ):
         store.migrate()
-        texts = BackendTexts(
+        texts = BackendTextGenerator(
             OpenAICompatibleBackend("stub-model", stub.base_url),
             ledger=store.generation,
             calls=calls,
@@ -129,10 +129,10 @@ def test_what_a_provider_writes_keeps_to_the_days_budget_of_the_settings(tmp_pat
     assert sum(text == "" for text in made) == 20 - stub.n_calls
     assert all("the budget of this day" in reason for reason in texts.failures_)
     with pytest.raises(ConfigurationError, match="needs prices"):
-        BackendTexts(
+        BackendTextGenerator(
             OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1"),
             ledger=store.generation,
-            calls=settings_calls(Settings(budget_per_day=1)),
+            calls=default_call_params(Settings(budget_per_day=1)),
         ).generate_texts(["one"], seed=1)
 
 
@@ -144,10 +144,10 @@ def test_texts_that_failed_with_their_provider_are_asked_for_again_once_it_is_me
         StubProvider(model="other") as stub,
     ):
         store.migrate()
-        texts = BackendTexts(
+        texts = BackendTextGenerator(
             OpenAICompatibleBackend("stub-model", stub.base_url), ledger=store.generation
         )
         with pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"):
             texts.generate_texts(["one", "two"], seed=3)
-        stub.mend()
+        stub.repair()
         assert all(texts.generate_texts(["one", "two"], seed=3))

@@ -8,15 +8,15 @@ import pytest
 
 from rlhf_pipeline.datasets.argilla import (
     RECORD_ROWS,
-    RecordedComparisons,
-    RecordedVotes,
+    ArgillaComparisons,
+    ArgillaVotes,
     is_argilla,
     record_rows,
 )
 from rlhf_pipeline.datasets.formats.argilla import Argilla
-from rlhf_pipeline.datasets.mapping import Mapping
+from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.preference import comparison_rows
-from rlhf_pipeline.datasets.reading import open_rows
+from rlhf_pipeline.datasets.row_files import open_rows
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, check_frame
 
@@ -65,7 +65,7 @@ def votes(*cast):
         | more
         for i, (c, who, choice, more) in enumerate(cast)
     ]
-    return check_frame(pd.DataFrame(rows), VOTES_AS_CAST) if rows else VOTES_AS_CAST.empty()
+    return check_frame(pd.DataFrame(rows), VOTES_AS_CAST) if rows else VOTES_AS_CAST.empty_frame()
 
 
 def records(*frames):
@@ -80,9 +80,9 @@ def rows_of(tmp_path, found, kind, names=None):
     opened = open_rows(path)
     assert is_argilla(opened)
     flat = (
-        RecordedComparisons(opened)
+        ArgillaComparisons(opened)
         if kind == "comparisons"
-        else RecordedVotes(opened, names or Mapping())
+        else ArgillaVotes(opened, names or ColumnMapping())
     )
     return flat, list(flat)
 
@@ -188,7 +188,7 @@ def test_the_question_that_is_the_choice_may_have_another_name(tmp_path):
         "responses": {},
         "suggestions": {"better": {"value": "a", "score": None, "agent": "j"}},
     }
-    _, cast = rows_of(tmp_path, [record], "votes", Mapping(columns={"choice": "better"}))
+    _, cast = rows_of(tmp_path, [record], "votes", ColumnMapping(columns={"choice": "better"}))
     assert [row.cells["better"] for row in cast] == ["a"]
     assert rows_of(tmp_path, [record], "votes")[1] == []
 

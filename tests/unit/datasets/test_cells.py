@@ -6,14 +6,14 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from rlhf_pipeline.datasets.cells import (
-    Clock,
-    Rejected,
-    choice,
-    identifier,
-    number,
-    optional_identifier,
-    text,
-    whole,
+    MomentParser,
+    RowRejected,
+    parse_choice,
+    parse_identifier,
+    parse_integer,
+    parse_number,
+    parse_optional_identifier,
+    parse_text,
 )
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
@@ -42,27 +42,31 @@ MOMENT = datetime(2016, 1, 31, 13, 23, 6, tzinfo=UTC)
     ],
 )
 def test_one_moment_however_it_is_written(value):
-    assert Clock(now=NOW).moment(value, "voted_at") == MOMENT
+    assert MomentParser(now=NOW).parse(value, "voted_at") == MOMENT
 
 
 def test_a_moment_without_a_zone_is_in_the_zone_that_was_named():
-    clock = Clock("Europe/Berlin", now=NOW)
-    assert clock.moment("2016-01-31 14:23:06", "voted_at") == MOMENT
-    assert clock.moment("2016-07-31 14:23:06", "voted_at") == datetime(
+    clock = MomentParser("Europe/Berlin", now=NOW)
+    assert clock.parse("2016-01-31 14:23:06", "voted_at") == MOMENT
+    assert clock.parse("2016-07-31 14:23:06", "voted_at") == datetime(
         2016, 7, 31, 12, 23, 6, tzinfo=UTC
     )
-    assert clock.moment("2016-01-31T13:23:06Z", "voted_at") == MOMENT
+    assert clock.parse("2016-01-31T13:23:06Z", "voted_at") == MOMENT
     assert (clock.n_without_zone, clock.n_with_zone) == (2, 1)
 
 
 def test_a_day_is_its_midnight():
-    assert Clock(now=NOW).moment(date(2016, 1, 31), "voted_at") == datetime(2016, 1, 31, tzinfo=UTC)
-    assert Clock(now=NOW).moment("2016-01-31", "voted_at") == datetime(2016, 1, 31, tzinfo=UTC)
+    assert MomentParser(now=NOW).parse(date(2016, 1, 31), "voted_at") == datetime(
+        2016, 1, 31, tzinfo=UTC
+    )
+    assert MomentParser(now=NOW).parse("2016-01-31", "voted_at") == datetime(
+        2016, 1, 31, tzinfo=UTC
+    )
 
 
 @pytest.mark.parametrize("value", [None, "", math.nan])
 def test_no_moment_is_none(value):
-    assert Clock(now=NOW).moment(value, "voted_at") is None
+    assert MomentParser(now=NOW).parse(value, "voted_at") is None
 
 
 @pytest.mark.parametrize(
@@ -80,14 +84,14 @@ def test_no_moment_is_none(value):
     ],
 )
 def test_what_is_no_moment_of_a_vote_is_refused(value, why):
-    with pytest.raises(Rejected, match=why):
-        Clock(now=NOW).moment(value, "voted_at")
+    with pytest.raises(RowRejected, match=why):
+        MomentParser(now=NOW).parse(value, "voted_at")
 
 
 def test_an_unknown_zone_is_named():
     for zone in ("Mars/Olympus", "../etc", ""):
         with pytest.raises(DatasetError, match="no time zone"):
-            Clock(zone, now=NOW)
+            MomentParser(zone, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -107,40 +111,42 @@ def test_an_unknown_zone_is_named():
     ],
 )
 def test_a_text_no_database_should_hold_is_refused(value, why):
-    with pytest.raises(Rejected, match=why):
-        text(value, "prompt")
+    with pytest.raises(RowRejected, match=why):
+        parse_text(value, "prompt")
 
 
 def test_numbers_are_texts_where_a_text_is_meant():
-    assert text(42, "prompt") == "42"
-    assert [identifier(value, "pair_id") for value in (7, 7.0, " 7 ", "7")] == ["7"] * 4
-    assert text("", "completion_a", may_be_empty=True) == ""
-    assert optional_identifier("", "x") is None
-    with pytest.raises(Rejected, match="201 characters"):
-        identifier("x" * 201, "pair_id")
+    assert parse_text(42, "prompt") == "42"
+    assert [parse_identifier(value, "pair_id") for value in (7, 7.0, " 7 ", "7")] == ["7"] * 4
+    assert parse_text("", "completion_a", may_be_empty=True) == ""
+    assert parse_optional_identifier("", "x") is None
+    with pytest.raises(RowRejected, match="201 characters"):
+        parse_identifier("x" * 201, "pair_id")
 
 
 @pytest.mark.parametrize("value", ["x", math.inf, "nan", "1e400", 10**400, True, [], -1])
 def test_what_is_no_number_in_bounds_is_refused(value):
-    with pytest.raises(Rejected, match="duration_s is"):
-        number(value, "duration_s", low=0)
+    with pytest.raises(RowRejected, match="duration_s is"):
+        parse_number(value, "duration_s", low=0)
 
 
 def test_whole_numbers_are_whole():
     assert [
-        whole(value, "strength", low=0, high=4)
+        parse_integer(value, "strength", low=0, high=4)
         for value in (2, 2.0, "2", " 2 ", "2.0", None, math.nan, "")
     ] == [2] * 5 + [None] * 3
-    assert whole(str(2**60 + 1), "seed", low=0, high=2**62) == 2**60 + 1
-    with pytest.raises(Rejected, match="not a whole number"):
-        whole(1.5, "strength", low=0, high=4)
-    with pytest.raises(Rejected, match="between 0 and 4"):
-        whole(5, "strength", low=0, high=4)
+    assert parse_integer(str(2**60 + 1), "seed", low=0, high=2**62) == 2**60 + 1
+    with pytest.raises(RowRejected, match="not a whole number"):
+        parse_integer(1.5, "strength", low=0, high=4)
+    with pytest.raises(RowRejected, match="between 0 and 4"):
+        parse_integer(5, "strength", low=0, high=4)
 
 
 def test_choices_are_ours_in_any_case_or_the_mappings():
     words = {"left": Choice.A, "1": Choice.B}
-    assert [choice(value, words) for value in ("a", " B ", "TIE", "both_bad", "left", 1, 1.0)] == [
+    assert [
+        parse_choice(value, words) for value in ("a", " B ", "TIE", "both_bad", "left", 1, 1.0)
+    ] == [
         "a",
         "b",
         "tie",
@@ -150,5 +156,7 @@ def test_choices_are_ours_in_any_case_or_the_mappings():
         "b",
     ]
     for value in ("right", None, "", 3):
-        with pytest.raises(Rejected, match=r"allowed: a, b, tie, both_bad, skip\. Map other words"):
-            choice(value, words)
+        with pytest.raises(
+            RowRejected, match=r"allowed: a, b, tie, both_bad, skip\. Map other words"
+        ):
+            parse_choice(value, words)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_pipeline.datasets.formats import FORMATS, format_for
-from rlhf_pipeline.datasets.formats.csv import Csv, plain, protected
+from rlhf_pipeline.datasets.formats.csv import Csv, protect_cell, unprotect_cell
 from rlhf_pipeline.datasets.formats.jsonl import Jsonl
 from rlhf_pipeline.datasets.formats.parquet import Parquet
 from rlhf_pipeline.errors import ConfigurationError, FrameError
@@ -169,8 +169,8 @@ def test_a_missing_text_is_not_an_empty_one(form):
 
 
 def test_no_frame_at_all_is_a_file_that_reads_as_the_empty_frame(form):
-    for content in (written(form), written(form, SCHEMA.empty())):
-        pd.testing.assert_frame_equal(read(form, content), SCHEMA.empty())
+    for content in (written(form), written(form, SCHEMA.empty_frame())):
+        pd.testing.assert_frame_equal(read(form, content), SCHEMA.empty_frame())
 
 
 def test_the_same_frames_are_the_same_bytes(form):
@@ -215,17 +215,17 @@ def test_bytes_that_are_no_text_are_refused_by_line(form):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_cell_of_a_csv_never_begins_as_a_formula(text):
-    cell = protected(text)
+    cell = protect_cell(text)
     assert cell
     assert cell.strip()[:1] not in tuple("=+-@＝＋－＠")
     assert cell[0] not in "\t\r\n"
-    assert plain(cell) == text
+    assert unprotect_cell(cell) == text
 
 
 @given(st.none() | st.text())
 @settings(derandomize=True)
 def test_protecting_is_undone_whatever_the_text(text):
-    assert plain(protected(text)) == text
+    assert unprotect_cell(protect_cell(text)) == text
 
 
 def test_a_csv_is_read_by_others_as_it_is_described():
@@ -283,7 +283,7 @@ def test_a_line_that_is_no_object_is_named(line, message):
 def test_parquet_has_the_types_of_the_schema_and_names_it_even_without_rows():
     for content in (written(Parquet()), written(Parquet(), frame_of(plain_row()))):
         file = pq.ParquetFile(io.BytesIO(content))
-        assert file.schema_arrow.equals(SCHEMA.arrow())
+        assert file.schema_arrow.equals(SCHEMA.arrow_schema())
         assert file.schema_arrow.metadata[b"schema"] == b"sample"
 
 

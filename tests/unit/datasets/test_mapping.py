@@ -4,14 +4,14 @@ what there is.
 
 import pytest
 
-from rlhf_pipeline.datasets.mapping import KNOWN, Mapping, bind
+from rlhf_pipeline.datasets.mapping import KNOWN, ColumnMapping, bind
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
 
 
 def test_known_names_need_no_mapping():
     columns = ["pair_id", "prompt", "response_a", "response_b", "domain", "topic"]
-    bound = bind(KNOWN["comparisons"], Mapping(), columns, what="f", required=[("prompt",)])
+    bound = bind(KNOWN["comparisons"], ColumnMapping(), columns, what="f", required=[("prompt",)])
     assert bound.columns == {
         "prompt": "prompt",
         "completion_a": "response_a",
@@ -20,13 +20,13 @@ def test_known_names_need_no_mapping():
         "category": "domain",
     }
     assert bound.unused == ["topic"]
-    assert bound.of({"prompt": "p", "response_a": "x"})["completion_b"] is None
+    assert bound.select_cells({"prompt": "p", "response_a": "x"})["completion_b"] is None
 
 
 def test_a_flag_wins_over_the_file_and_the_file_over_known_names(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text("columns:\n  prompt: q1\n  category: kind\nchoices:\n  1: a\n  left: b\n")
-    mapping = Mapping.read(path, ["prompt=q2"])
+    mapping = ColumnMapping.read(path, ["prompt=q2"])
     assert mapping.columns == {"prompt": "q2", "category": "kind"}
     assert mapping.choices == {"1": Choice.A, "left": Choice.B}
     bound = bind(
@@ -52,15 +52,15 @@ def test_a_mapping_that_is_none_is_refused(tmp_path, text, why):
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(DatasetError, match=why):
-        Mapping.read(path)
+        ColumnMapping.read(path)
     with pytest.raises(DatasetError, match="cannot be read as YAML"):
-        Mapping.read(tmp_path / "none.yaml")
+        ColumnMapping.read(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize("flag", ["prompt", "=q", "prompt="])
 def test_a_flag_has_two_sides(flag):
     with pytest.raises(DatasetError, match="such as --map prompt=question"):
-        Mapping.read(None, [flag])
+        ColumnMapping.read(None, [flag])
 
 
 def test_a_missing_column_is_named_with_those_there_are():
@@ -69,10 +69,18 @@ def test_a_missing_column_is_named_with_those_there_are():
         match=r"f.csv: no column for choice. The file has: x, y. Known names: choice, label, "
         r"preferred. .*--map choice=COLUMN",
     ):
-        bind(KNOWN["votes"], Mapping(), ["x", "y"], what="f.csv", required=[("choice",)])
+        bind(KNOWN["votes"], ColumnMapping(), ["x", "y"], what="f.csv", required=[("choice",)])
     with pytest.raises(DatasetError, match=r"does not have: choice=z. It has: x"):
-        bind(KNOWN["votes"], Mapping(columns={"choice": "z"}), ["x"], what="f.csv", required=[])
+        bind(
+            KNOWN["votes"], ColumnMapping(columns={"choice": "z"}), ["x"], what="f.csv", required=[]
+        )
     with pytest.raises(
         DatasetError, match=r"\['verdict'\] are no columns of ours. They are: comparison_id"
     ):
-        bind(KNOWN["votes"], Mapping(columns={"verdict": "x"}), ["x"], what="f.csv", required=[])
+        bind(
+            KNOWN["votes"],
+            ColumnMapping(columns={"verdict": "x"}),
+            ["x"],
+            what="f.csv",
+            required=[],
+        )

@@ -16,7 +16,7 @@ from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.datasets.preference import (
     KINDS,
     comparison_rows,
-    is_own,
+    is_exported,
     json_schema,
     tuple_rows,
     vote_rows,
@@ -217,12 +217,14 @@ def test_a_file_of_another_version_is_refused_by_reading_it():
 
 
 def test_a_later_version_of_the_format_is_not_taken_for_somebody_elses_file():
-    assert [is_own(schema.name) for schema in KINDS.values()] == [True] * 3
-    assert not any(is_own(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1"))
+    assert [is_exported(schema.name) for schema in KINDS.values()] == [True] * 3
+    assert not any(
+        is_exported(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1")
+    )
     with pytest.raises(
         FrameError, match=r"preference-v2/vote.*known are preference-v1/comparison.*Install"
     ):
-        is_own("preference-v2/vote")
+        is_exported("preference-v2/vote")
 
 
 def test_comparisons_made_here_leave_with_the_project_as_their_source():
@@ -291,7 +293,7 @@ def test_no_vote_is_no_row():
     for rows in (
         vote_rows(votes()),
         tuple_rows(votes(), comparisons(), "demo"),
-        comparison_rows(COMPARISONS.empty(), "demo"),
+        comparison_rows(COMPARISONS.empty_frame(), "demo"),
     ):
         assert rows.empty
     assert all(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_pipeline.datasets.reading import Row, chunks, open_rows
+from rlhf_pipeline.datasets.row_files import FileRow, chunks, open_rows
 from rlhf_pipeline.errors import DatasetError
 
 
@@ -225,9 +225,9 @@ def test_a_file_that_is_none_is_named(tmp_path):
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes():
-    small = [Row(i, {"a": "x"}) for i in range(5)]
+    small = [FileRow(i, {"a": "x"}) for i in range(5)]
     assert [len(batch) for batch in chunks(small, max_rows=2)] == [2, 2, 1]
-    large = [Row(i, {"a": "x" * 1000}) for i in range(3)]
+    large = [FileRow(i, {"a": "x" * 1000}) for i in range(3)]
     assert [len(batch) for batch in chunks(large, max_bytes=1600)] == [1, 1, 1]
     assert list(chunks([])) == []
 

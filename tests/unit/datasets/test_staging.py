@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_pipeline.datasets.content_id_set import ContentIdSet
 from rlhf_pipeline.datasets.pseudonyms import PSEUDONYM, Pseudonyms
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.seen import Seen
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.errors import ArtefactError, DatasetError
 from rlhf_pipeline.records import content_id
@@ -59,7 +59,7 @@ def test_a_full_disk_is_named_with_its_cure(tmp_path, monkeypatch):
 
 
 def test_seen_ids_are_known_however_many_there_are():
-    seen = Seen()
+    seen = ContentIdSet()
     ids = [content_id(i) for i in range(20_000)]
     assert all(seen.add(name) for name in ids)
     assert not any(seen.add(name) for name in ids)
@@ -99,9 +99,9 @@ def test_where_the_inputs_folder_is_not_writable_rejects_are_kept_in_the_home(
 
 def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
     one, again, other = (
-        Pseudonyms.of(tmp_path / "a"),
-        Pseudonyms.of(tmp_path / "a"),
-        Pseudonyms.of(tmp_path / "b"),
+        Pseudonyms.load(tmp_path / "a"),
+        Pseudonyms.load(tmp_path / "a"),
+        Pseudonyms.load(tmp_path / "b"),
     )
     name = one("ann@example.org")
     assert PSEUDONYM.fullmatch(name)
@@ -111,10 +111,10 @@ def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
 
 
 def test_the_salt_is_its_owners_alone_and_whole(tmp_path):
-    Pseudonyms.of(tmp_path)
+    Pseudonyms.load(tmp_path)
     path = tmp_path / "annotator_salt"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["annotator_salt"]
     path.write_bytes(b"short")
     with pytest.raises(DatasetError, match=r"has 5 bytes, not 32.*restore it"):
-        Pseudonyms.of(tmp_path)
+        Pseudonyms.load(tmp_path)

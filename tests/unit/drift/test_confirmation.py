@@ -2,7 +2,11 @@
 
 from datetime import UTC, date, datetime
 
-from rlhf_pipeline.drift.confirmation import ConfirmationParams, change_seq, confirming
+from rlhf_pipeline.drift.confirmation import (
+    ConfirmationParams,
+    estimate_change_seq,
+    find_confirming_events,
+)
 from rlhf_pipeline.records import DriftEvent
 
 PARAMS = ConfirmationParams()
@@ -26,19 +30,19 @@ def event(detector: str, seq: int, change: int | None = None, kind: str = "drift
 def test_a_false_alarm_shortly_before_is_no_witness_of_the_change() -> None:
     alarm = event("hddm_a", 2947, 2946)
     change = [event("hddm_a", 3307, 3306), event("ddm", 3351, 2995), event("adwin", 3433, 3303)]
-    assert confirming([alarm, *change], PARAMS) == tuple(change)
+    assert find_confirming_events([alarm, *change], PARAMS) == tuple(change)
 
 
 def test_a_detector_that_fires_again_afterwards_dates_nothing_anew() -> None:
     change = [event("hddm_a", 3307, 3306), event("adwin", 3433, 3303)]
     later = [event("hddm_a", 3700, 3650), event("adwin", 3900, 3700)]
-    assert confirming([*later, *change], PARAMS) == tuple(change)
+    assert find_confirming_events([*later, *change], PARAMS) == tuple(change)
 
 
 def test_more_detectors_beat_a_shorter_span() -> None:
     early = [event("ddm", 100), event("adwin", 110)]
     wide = [event("ddm", 1000), event("adwin", 1200), event("hddm_a", 1450)]
-    assert confirming([*early, *wide], PARAMS) == tuple(wide)
+    assert find_confirming_events([*early, *wide], PARAMS) == tuple(wide)
 
 
 def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> None:
@@ -48,11 +52,11 @@ def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> N
         event("adwin", 3433, 3303),
         event("hddm_a", 3576, 3528),
     ]
-    assert change_seq(events) == 3303
+    assert estimate_change_seq(events) == 3303
 
 
 def test_calibration_dates_a_change_only_alone() -> None:
     calibration = event("calibration_slope_upper", 3957, 3299, kind="calibration")
-    assert change_seq([calibration]) == 3299
-    assert change_seq([calibration, event("adwin", 3433, 3303)]) == 3303
-    assert change_seq([]) is None
+    assert estimate_change_seq([calibration]) == 3299
+    assert estimate_change_seq([calibration, event("adwin", 3433, 3303)]) == 3303
+    assert estimate_change_seq([]) is None

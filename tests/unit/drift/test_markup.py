@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rlhf_pipeline.drift.markup import cut, el, html, table
+from rlhf_pipeline.drift.markup import make_element, make_table, render_html, truncate
 
 NASTY = [
     '<script>alert("x")</script>',
@@ -41,7 +41,7 @@ def read(page: str) -> Reader:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
-    found = read(html(el("p", el("b", "before"), text, aria_label=text)))
+    found = read(render_html(make_element("p", make_element("b", "before"), text, aria_label=text)))
     assert found.tags == ["p", "b"]
     assert found.text == f"before{text}"
     assert found.attributes == [("aria-label", text)]
@@ -63,16 +63,19 @@ def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
 )
 def test_what_could_run_or_fetch_is_refused(tag: str, attributes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="run or fetch"):
-        el(tag, **attributes)
-    assert html(el("a", "there", href="#there")) == '<a href="#there">there</a>'
+        make_element(tag, **attributes)
+    assert render_html(make_element("a", "there", href="#there")) == '<a href="#there">there</a>'
 
 
 def test_what_is_none_is_left_out_and_runs_of_children_are_joined() -> None:
-    assert html(el("p", None, ["a", None, el("b", "c"), "d"], id=None)) == "<p>a<b>c</b>d</p>"
+    assert (
+        render_html(make_element("p", None, ["a", None, make_element("b", "c"), "d"], id=None))
+        == "<p>a<b>c</b>d</p>"
+    )
 
 
 def test_a_table_says_what_its_headers_are_for() -> None:
-    found = html(table("Things", ["Name", "Count"], [["one", "1"]], numeric=[1]))
+    found = render_html(make_table("Things", ["Name", "Count"], [["one", "1"]], numeric=[1]))
     assert '<th scope="col" class="number">Count</th>' in found
     assert '<th scope="row">one</th><td class="number">1</td>' in found
     assert "<caption>Things</caption>" in found
@@ -83,4 +86,4 @@ def test_a_table_says_what_its_headers_are_for() -> None:
     [("short", "short"), ("a\n\n b\tc", "a b c"), ("x" * 30, "x" * 9 + " …"), ("", "")],
 )
 def test_a_long_prompt_is_cut_to_one_line(text: str, shown: str) -> None:
-    assert cut(text, 10) == shown
+    assert truncate(text, 10) == shown

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from rlhf_pipeline.calibration import calibration_series
-from rlhf_pipeline.calibration.over_time import new_models
-from rlhf_pipeline.drift.html_report import html_report
-from rlhf_pipeline.drift.markup import el, html
-from rlhf_pipeline.drift.over_time import calibration_over_time
+from rlhf_pipeline.calibration.calibration_windows import new_models
+from rlhf_pipeline.drift.calibration_section import render_calibration_over_time
+from rlhf_pipeline.drift.html_report import render_html_report
+from rlhf_pipeline.drift.markup import make_element, render_html
 from rlhf_pipeline.records import CalibrationWindow, Interval
 from tests.unit.drift.test_html_report import Page, evidence
 
@@ -71,7 +71,7 @@ def windows() -> list[CalibrationWindow]:
 
 
 def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows) -> None:
-    source = html_report(replace(evidence(), over_time=windows))
+    source = render_html_report(replace(evidence(), over_time=windows))
     page = Page(source)
     assert page.open == []
     assert "calibration-over-time" in page.attributes("id")
@@ -105,7 +105,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
 
 
 def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count(windows) -> None:
-    source = html(el("div", calibration_over_time(windows)))
+    source = render_html(make_element("div", render_calibration_over_time(windows)))
     judged = [w for w in windows if w.brier is not None]
     assert source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(judged)
     assert source.count('class="ceiling-band"') == len(judged)
@@ -114,7 +114,9 @@ def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count
 
 
 def test_one_window_and_one_day_windows_are_drawn() -> None:
-    alone = html(el("div", calibration_over_time([window(3, first_day="2026-01-10")])))
+    alone = render_html(
+        make_element("div", render_calibration_over_time([window(3, first_day="2026-01-10")]))
+    )
     assert "Each day by itself" in alone
     assert alone.count('class="dot now"') == 3
     assert "from here" not in alone
@@ -132,14 +134,14 @@ def test_one_window_and_one_day_windows_are_drawn() -> None:
     ],
 )
 def test_what_is_missing_is_said(given, words: str) -> None:
-    assert words in Page(html_report(replace(evidence(), over_time=given))).text
+    assert words in Page(render_html_report(replace(evidence(), over_time=given))).text
 
 
 def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
     told = window(
         1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2)
     )
-    text = Page(html_report(replace(evidence(), over_time=[told]))).text
+    text = Page(render_html_report(replace(evidence(), over_time=[told]))).text
     assert "0.800 0.760 to 0.840 from repeats" in text
     assert "0.200 0.160 to 0.240 within 2 groups" in text
 

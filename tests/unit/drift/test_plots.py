@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_pipeline.drift.plots import _day_labels, _draw_ceiling, _draw_days, drift_timeline
+from rlhf_pipeline.drift.plots import _day_labels, _draw_ceiling, _draw_days, draw_drift_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.records import DriftEvent, Interval
@@ -42,7 +42,7 @@ def picture() -> bytes:
         evidence={},
     )
     ceiling = Interval(value=0.8, low=0.77, high=0.83, n=200)
-    return drift_timeline(
+    return draw_drift_timeline(
         errors_frame(),
         [*result.events, failed],
         result.warnings,
@@ -59,12 +59,12 @@ def test_the_timeline_is_a_png_of_readable_size_and_the_same_each_time():
 
 
 def test_a_timeline_of_one_vote_can_be_drawn():
-    assert drift_timeline(errors_frame().iloc[:1])
+    assert draw_drift_timeline(errors_frame().iloc[:1])
 
 
 def test_there_is_no_timeline_without_votes():
     with pytest.raises(NotEnoughData, match="No judged votes"):
-        drift_timeline(errors_frame().iloc[:0])
+        draw_drift_timeline(errors_frame().iloc[:0])
 
 
 def test_days_that_are_missing_are_said_and_years_are_named_where_they_change():

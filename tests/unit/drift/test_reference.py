@@ -77,7 +77,7 @@ def test_one_comparison_per_prompt_is_embedded_and_compared():
     assert made.embeddings.dtype == np.float32
     assert made.embeddings.shape == (3, 3)
     assert made.rows["embedding_row"].tolist() == [0, -1, 1, -1, 2, -1]
-    assert made.independent()["prompt_id"].tolist() == ["p0", "p1", "p2"]
+    assert made.one_row_per_prompt()["prompt_id"].tolist() == ["p0", "p1", "p2"]
     assert window(embed=lengths_as_embeddings, max_embeddings=2).embeddings.shape == (2, 3)
 
 
@@ -169,7 +169,7 @@ def test_a_day_without_votes_is_an_empty_window():
     )
     assert made.rows.empty
     assert len(made.embeddings) == 0
-    assert made.independent().empty
+    assert made.one_row_per_prompt().empty
 
 
 def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_path):
@@ -219,11 +219,11 @@ class Hashes:
         self.contents = {}
 
     @contextmanager
-    def replacing(self, contents):
+    def record_replacement(self, contents):
         yield
         self.contents.update(contents)
 
-    def changed(self, contents):
+    def find_changed(self, contents):
         return [path for path, content in contents.items() if self.contents[path] != content]
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.drift.two_sample import (
-    adjusted,
+    adjust_p_values,
     error_rate_rise,
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
     population_stability,
-    proportion,
+    wilson_interval,
 )
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 
@@ -128,8 +128,8 @@ def test_benjamini_hochberg_equals_scipy():
     from scipy.stats import false_discovery_control
 
     p = np.random.default_rng(8).random(9) ** 3
-    assert adjusted(p) == pytest.approx(false_discovery_control(p).tolist())
-    assert adjusted([]) == []
+    assert adjust_p_values(p) == pytest.approx(false_discovery_control(p).tolist())
+    assert adjust_p_values([]) == []
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -160,11 +160,11 @@ def test_one_row_is_not_a_sample():
     ],
 )
 def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
-    made = proportion(share, n)
+    made = wilson_interval(share, n)
     assert (made.value, made.n) == (share, n)
     assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
 def test_there_is_no_share_of_nothing():
     with pytest.raises(NotEnoughData, match="No values"):
-        proportion(0.0, 0)
+        wilson_interval(0.0, 0)

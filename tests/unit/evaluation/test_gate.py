@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rlhf_pipeline.evaluation.gate import GateParams, gate
+from rlhf_pipeline.evaluation.gate import GateParams, decide_promotion
 from rlhf_pipeline.records import Evaluation, Interval
 
 
@@ -35,7 +35,7 @@ def verdict(decision, name):
 
 
 def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
-    decision = gate(evaluation(), GateParams())
+    decision = decide_promotion(evaluation(), GateParams())
     assert decision.promoted
     assert [check.name for check in decision.checks] == [
         "win_rate",
@@ -54,13 +54,13 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
 
 
 def test_a_lower_bound_of_exactly_one_half_is_not_enough():
-    decision = gate(evaluation(win_rate=interval(0.56, 0.5, 0.62)), GateParams())
+    decision = decide_promotion(evaluation(win_rate=interval(0.56, 0.5, 0.62)), GateParams())
     assert not decision.promoted
     assert "lower bound 0.500 is not above 0.5" in verdict(decision, "win_rate").reason
 
 
 def test_facts_worse_beyond_the_interval_stop_a_winner():
-    decision = gate(
+    decision = decide_promotion(
         evaluation(checkable_difference=interval(-0.08, -0.13, -0.03, 180)), GateParams()
     )
     assert not decision.promoted
@@ -69,7 +69,7 @@ def test_facts_worse_beyond_the_interval_stop_a_winner():
 
 def test_facts_worse_within_the_interval_do_not():
     assert verdict(
-        gate(evaluation(checkable_difference=interval(-0.05, -0.1, 0.0)), GateParams()),
+        decide_promotion(evaluation(checkable_difference=interval(-0.05, -0.1, 0.0)), GateParams()),
         "checkable_answers",
     ).passed
 
@@ -80,13 +80,15 @@ def test_facts_worse_within_the_interval_do_not():
 )
 def test_the_mean_length_may_move_a_quarter_either_way(length, passed):
     assert (
-        verdict(gate(evaluation(mean_length_candidate=length), GateParams()), "mean_length").passed
+        verdict(
+            decide_promotion(evaluation(mean_length_candidate=length), GateParams()), "mean_length"
+        ).passed
         is passed
     )
 
 
 def test_a_failed_blocking_check_stops_everything_and_is_named():
-    decision = gate(evaluation(), GateParams(), ["retraining_set: enough pairs"])
+    decision = decide_promotion(evaluation(), GateParams(), ["retraining_set: enough pairs"])
     assert not decision.promoted
     assert (
         verdict(decision, "blocking_checks").reason
@@ -98,5 +100,5 @@ def test_nothing_checkable_is_not_taken_for_correct():
     nothing = evaluation(
         checkable_candidate=None, checkable_champion=None, checkable_difference=None
     )
-    assert not gate(nothing, GateParams()).promoted
-    assert gate(nothing, GateParams(require_checkable=False)).promoted
+    assert not decide_promotion(nothing, GateParams()).promoted
+    assert decide_promotion(nothing, GateParams(require_checkable=False)).promoted

@@ -3,9 +3,9 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.evaluation.checkable import checkable, rightness
+from rlhf_pipeline.evaluation.checkable_answers import compare_checkable_answers, grade_answers
 from rlhf_pipeline.evaluation.intervals import bootstrap_mean, mean_over_prompts
-from rlhf_pipeline.evaluation.win_rate import win_rate, wins
+from rlhf_pipeline.evaluation.win_rate import score_wins, win_rate
 
 
 def samples(candidate, champion, prompts=None):
@@ -66,7 +66,11 @@ def test_samples_of_one_prompt_count_as_one_observation():
 
 
 def test_a_higher_score_wins_and_an_equal_one_is_half_a_win():
-    assert wins(np.array([2.0, 1.0, 1.0]), np.array([1.0, 2.0, 1.0])).tolist() == [1.0, 0.0, 0.5]
+    assert score_wins(np.array([2.0, 1.0, 1.0]), np.array([1.0, 2.0, 1.0])).tolist() == [
+        1.0,
+        0.0,
+        0.5,
+    ]
 
 
 def test_the_win_rate_does_not_depend_on_row_order():
@@ -84,7 +88,7 @@ def test_a_clearly_better_candidate_is_told_from_an_equal_one():
 
 
 def test_only_prompts_with_a_reference_are_checked():
-    right = rightness(
+    right = grade_answers(
         pd.Series(["7", None, "Paris"]), pd.Series(["It is 7.", "Hello.", "It is Rome."])
     )
     assert right[[0, 2]].tolist() == [1.0, 0.0]
@@ -99,7 +103,7 @@ def test_the_difference_is_paired_by_prompt():
             "right_champion": [1.0, 0.0] * 30,
         }
     )
-    result = checkable(frame, seed=0)
+    result = compare_checkable_answers(frame, seed=0)
     assert result.candidate.low < 0.5 < result.candidate.high
     assert (result.difference.low, result.difference.high) == (0.0, 0.0)
 
@@ -108,4 +112,4 @@ def test_without_checkable_prompts_nothing_is_said():
     frame = pd.DataFrame(
         {"prompt_id": ["p"], "right_candidate": [np.nan], "right_champion": [np.nan]}
     )
-    assert checkable(frame, seed=0) is None
+    assert compare_checkable_answers(frame, seed=0) is None

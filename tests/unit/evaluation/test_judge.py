@@ -11,7 +11,7 @@ from rlhf_pipeline.evaluation import (
     prompts_hash,
 )
 from rlhf_pipeline.evaluation.divergence import kl_per_token
-from rlhf_pipeline.policy.loading import Generated, Policy
+from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy
 from rlhf_pipeline.store import Store
 
 LABELS = {
@@ -67,7 +67,7 @@ class Says(Policy):
         self.text = text
 
     def generate(self, prompts, **more):
-        return [Generated(self.text, 1, 1, "stop") for _ in prompts]
+        return [GeneratedText(self.text, 1, 1, "stop") for _ in prompts]
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +149,11 @@ def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_onc
             candidate, champion, prompts, LikesLength(), params, ledger=store.generation, **LABELS
         )
         runs = {
-            run.states["succeeded"] + run.states.get("failed", 0) for run in store.generation.runs()
+            run.states["succeeded"] + run.states.get("failed", 0)
+            for run in store.generation.list_runs()
         }
         assert runs == {40}, "a run for each policy"
-        assert {by for by, _ in store.generation.totals("asset", "provider", "model")} == {
+        assert {by for by, _ in store.generation.sum_spending("asset", "provider", "model")} == {
             ("evaluation", "local", "demo.policy@1"), ("evaluation", "local", "demo.policy@2"),
         }  # fmt: skip
 

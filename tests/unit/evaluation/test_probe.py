@@ -6,7 +6,13 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import bin_of, bins_of, pairs_in, probe, sided
+from rlhf_pipeline.evaluation.probe import (
+    find_bin,
+    judged_rows,
+    pairs_of_bin,
+    probe_model,
+    reliability_bins,
+)
 from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
 from rlhf_pipeline.reflection import reflect
 
@@ -62,10 +68,10 @@ EDGES = (
 def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
     votes = cast("ab" * (len(EDGES) // 2))
     reflections = reflect(predicted(EDGES), votes)
-    bins = bins_of(reflections, votes)
-    listed = [pairs_in(reflections, found) for found in bins]
+    bins = reliability_bins(reflections, votes)
+    listed = [pairs_of_bin(reflections, found) for found in bins]
     for found, rows in zip(bins, listed, strict=True):
-        pd.testing.assert_frame_equal(pairs_in(sided(reflections), found), rows)
+        pd.testing.assert_frame_equal(pairs_of_bin(judged_rows(reflections), found), rows)
     assert [len(rows) for rows in listed] == [found.n for found in bins]
     assert sum(map(len, listed)) == reflections["is_error"].notna().sum()
     assert not pd.concat(listed)["vote_id"].duplicated().any()
@@ -76,30 +82,30 @@ def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
 def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
     votes = pd.concat([cast("abb"), cast("baa", "bob", 4)])
     reflections = reflect(predicted([0.91, 0.92, 0.09]), votes)
-    (found,) = bins_of(reflections, votes)
-    rows = pairs_in(reflections.sample(frac=1, random_state=1), found)
+    (found,) = reliability_bins(reflections, votes)
+    rows = pairs_of_bin(reflections.sample(frac=1, random_state=1), found)
     assert rows["seq"].tolist() == [2, 4, 6, 1, 3, 5]
     assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
 
 
 def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():
     votes = pd.concat([cast("ab" * 10), cast("ab" * 9 + "ba", "bob", 21)])
-    found = probe(reflect(predicted([0.8, 0.2] * 10), votes), votes)
+    found = probe_model(reflect(predicted([0.8, 0.2] * 10), votes), votes)
     assert (found.n_votes, found.n_comparisons) == (40, 20)
     assert found.metrics.accuracy.value == pytest.approx(38 / 40)
     assert found.noise_ceiling is not None
     alone = cast("ab" * 10)
-    assert probe(reflect(predicted([0.8, 0.2] * 10), alone), alone).noise_ceiling is None
+    assert probe_model(reflect(predicted([0.8, 0.2] * 10), alone), alone).noise_ceiling is None
 
 
 def test_where_nobody_preferred_a_side_there_is_nothing_to_show():
     votes = cast("tt")
     reflections = reflect(predicted([0.8, 0.7]), votes)
-    assert bins_of(reflections, votes) == ()
+    assert reliability_bins(reflections, votes) == ()
     with pytest.raises(NotEnoughData, match="2 comparisons were predicted, and nobody"):
-        probe(reflections, votes)
+        probe_model(reflections, votes)
     with pytest.raises(NotEnoughData, match=r"There are votes in none"):
-        bin_of((), 0.7)
+        find_bin((), 0.7)
 
 
 def test_comparisons_of_one_prompt_are_no_independent_evidence():
@@ -110,7 +116,7 @@ def test_comparisons_of_one_prompt_are_no_independent_evidence():
     apart = cast(choices)
     joined = apart.assign(prompt_id=[f"p{i // 25}" for i in range(300)])
     reflections = reflect(predicted([0.8] * 300), apart)
-    by_comparison, by_prompt = probe(reflections, apart), probe(reflections, joined)
+    by_comparison, by_prompt = probe_model(reflections, apart), probe_model(reflections, joined)
     assert (by_prompt.n_votes, by_prompt.n_comparisons) == (300, 300)
     for name in ("accuracy", "brier", "log_loss", "ece_equal_mass"):
         narrow, wide = getattr(by_comparison.metrics, name), getattr(by_prompt.metrics, name)

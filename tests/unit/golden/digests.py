@@ -14,21 +14,21 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.comparisons.pairing import _seed as pairing_seed
-from rlhf_pipeline.comparisons.repeats import comparison_id, in_seeded_order
-from rlhf_pipeline.completions.asked import CompletionParams, cache_key, sampling_of
+from rlhf_pipeline.comparisons.repeats import comparison_id, shuffle_by_seed
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 from rlhf_pipeline.completions.engine import generate
-from rlhf_pipeline.completions.memory import MemoryLedger
+from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from rlhf_pipeline.completions.request_plan import CompletionParams, cache_key, encode_sampling
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
-from rlhf_pipeline.datasets.divided import _key as split_group_key
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.datasets.split_conflicts import _key as split_group_key
 from rlhf_pipeline.datasets.votes import import_key
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.base import params_hash
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.stream import DetectorParams
-from rlhf_pipeline.evaluation.judge import EvaluationParams, _questions
+from rlhf_pipeline.evaluation.judge import EvaluationParams, _sample_prompts
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, check_frame, frame_hash
 from rlhf_pipeline.prompts.base import day_seed, prompt_id
@@ -46,10 +46,10 @@ from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.runs import open_run
-from rlhf_pipeline.retraining.candidates import lineage_of
+from rlhf_pipeline.retraining.candidates import build_lineage
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.rows import sample_by_weight
-from rlhf_pipeline.store.anchors import drop_anchor
+from rlhf_pipeline.store.anchors import add_daily_anchor
 from rlhf_pipeline.store.audit import (
     link_hash,
     row_digest,
@@ -57,10 +57,10 @@ from rlhf_pipeline.store.audit import (
     taste_change_digest,
     vote_digest,
 )
-from rlhf_pipeline.store.casting import seal
+from rlhf_pipeline.store.card_queue import _number_of
+from rlhf_pipeline.store.casting import hash_vote
 from rlhf_pipeline.store.comparisons import pair_key
-from rlhf_pipeline.store.completions_cache import _sealed
-from rlhf_pipeline.store.dealing import _number_of
+from rlhf_pipeline.store.completions_cache import _prefix_hash
 from rlhf_pipeline.store.decisions import decision_digest
 from rlhf_pipeline.store.schema import (
     annotation_rules,
@@ -83,7 +83,7 @@ MOMENTS = ("voted_at", "received_at", "created_at", "published_at", "predicted_a
 
 
 def digest_vote_body(given: dict[str, Any]) -> dict[str, Any]:
-    sealed = seal(NewVote.model_validate(given))
+    sealed = hash_vote(NewVote.model_validate(given))
     return {
         "body_hash": sealed.body_hash,
         "vote_id": sealed.vote_id,
@@ -96,7 +96,7 @@ def write_anchor(given: dict[str, Any]) -> str:
     audit: Any = SimpleNamespace(head=lambda: (given["seq"], given["hash"]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "anchors"
-        drop_anchor(
+        add_daily_anchor(
             path,
             audit,
             given["organization"],
@@ -133,7 +133,7 @@ class HostedEcho(Echo):
 def key_completion(given: dict[str, Any]) -> dict[str, str]:
     backend: Any = HostedEcho() if given["is_hosted"] else Echo()
     request = CompletionRequest.model_validate(given["request"])
-    return {"cache_key": cache_key(backend, request), "sampling": sampling_of(request)}
+    return {"cache_key": cache_key(backend, request), "sampling": encode_sampling(request)}
 
 
 def generate_completions(given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def identify_imported_comparison(given: dict[str, Any]) -> dict[str, Any]:
     shelf = ComparisonImport(
         nobody, nobody, pair_key, nobody, datetime(2026, 3, 1, tzinfo=UTC), given["source"]
     )
-    found = shelf._comparison(given["cells"], 0, is_own=False)
+    found = shelf._build_comparison(given["cells"], 0, is_own=False)
     return {
         name: found[name]
         for name in ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "pair_key")
@@ -223,10 +223,10 @@ class RecordingTracking:
     def write(self, act: Callable[[], Any]) -> Any:
         return act()
 
-    def found(self, ask: Callable[[], Any]) -> Any:
+    def get_or_none(self, ask: Callable[[], Any]) -> Any:
         return ask()
 
-    def experiment(self, name: str) -> str:
+    def get_or_create_experiment(self, name: str) -> str:
         return name
 
     def run_url(self, run_id: str) -> str:
@@ -282,7 +282,7 @@ def tag_opening(given: dict[str, Any]) -> dict[str, str]:
 
 
 def fingerprint_candidate(given: dict[str, Any]) -> dict[str, Any]:
-    lineage = lineage_of(
+    lineage = build_lineage(
         given["strategy"],
         StrategyParams(**given["params"]),
         given["parent_hash"],
@@ -366,18 +366,18 @@ DIGESTS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "day": lambda given: day_seed(**given),
         "pairing": lambda parts: pairing_seed(*parts),
         "card": _number_of,
-        "position": lambda given: _ids(in_seeded_order(pd.DataFrame(given["rows"]), given["seed"])),
+        "position": lambda given: _ids(shuffle_by_seed(pd.DataFrame(given["rows"]), given["seed"])),
         "weight": lambda given: _ids(
             sample_by_weight(pd.DataFrame(given["rows"]), seed=given["seed"])
         ),
-        "evaluation": lambda given: _questions(
+        "evaluation": lambda given: _sample_prompts(
             pd.DataFrame(given["prompts"]), EvaluationParams(**given["params"])
         )["seed"].tolist(),
     },
     "completions": {
         "request": key_completion,
         "generation": generate_completions,
-        "cached value": lambda given: _sealed(given["key"], given["value"]),
+        "cached value": lambda given: _prefix_hash(given["key"], given["value"]),
     },
     "frames": {
         "frame": hash_frame,

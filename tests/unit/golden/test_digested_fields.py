@@ -15,20 +15,20 @@ from rlhf_pipeline.drift.base import FIRST_PARAMS, params_hash
 from rlhf_pipeline.drift.stream import DetectorParams
 from rlhf_pipeline.frames import LATER_COLUMNS, PREFERENCE_PAIRS, SCHEMAS, frame_hash
 from rlhf_pipeline.records import NewVote, TasteChange, TriggerDecision
-from rlhf_pipeline.retraining.candidates import BOOKKEEPING, lineage_of
 from rlhf_pipeline.retraining.candidates import FIRST_PARAMS as FIRST_STRATEGY_PARAMS
+from rlhf_pipeline.retraining.candidates import UNHASHED_PARAMS, build_lineage
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.store import decisions
 from rlhf_pipeline.store.audit import (
+    AUDITED_TABLES,
     DIGESTED,
-    KEPT,
     NOT_DIGESTED,
     row_digest,
     rows_digest,
     taste_change_digest,
 )
 from rlhf_pipeline.store.audit import LATER_COLUMNS as LATER_VOTE_COLUMNS
-from rlhf_pipeline.store.casting import BODY_FIELDS, seal
+from rlhf_pipeline.store.casting import BODY_FIELDS, hash_vote
 from rlhf_pipeline.store.schema import comparisons, predictions, taste_changes
 from rlhf_pipeline.votes.training_data import training_data_hash
 
@@ -49,13 +49,13 @@ def test_every_column_is_digested_or_left_out(table) -> None:
 
 
 def test_every_kept_row_has_its_columns_written_out() -> None:
-    assert {kept.table for kept in KEPT.values()} <= set(DIGESTED)
-    assert set(LATER_VOTE_COLUMNS) <= set(DIGESTED[KEPT["vote.cast"].table])
+    assert {kept.table for kept in AUDITED_TABLES.values()} <= set(DIGESTED)
+    assert set(LATER_VOTE_COLUMNS) <= set(DIGESTED[AUDITED_TABLES["vote.cast"].table])
 
 
-@pytest.mark.parametrize("action", KEPT)
+@pytest.mark.parametrize("action", AUDITED_TABLES)
 def test_a_column_beside_the_written_ones_changes_no_digest(action: str) -> None:
-    table = KEPT[action].table
+    table = AUDITED_TABLES[action].table
     row = {column.name: None for column in table.c} | {
         "created_at": datetime(2026, 1, 1, tzinfo=UTC)
     }
@@ -96,8 +96,8 @@ class LaterVote(NewVote):
 
 def test_a_field_added_to_votes_changes_no_body(make_vote_values) -> None:
     before, after = (
-        seal(NewVote(**make_vote_values)),
-        seal(LaterVote(**make_vote_values, mood="merry")),
+        hash_vote(NewVote(**make_vote_values)),
+        hash_vote(LaterVote(**make_vote_values, mood="merry")),
     )
     assert (after.body_hash, after.vote_id) == (before.body_hash, before.vote_id)
 
@@ -161,11 +161,11 @@ class LaterStrategy(StrategyParams):
 
 
 def test_a_later_parameter_of_a_training_counts_where_it_is_changed() -> None:
-    before = lineage_of("dpo", StrategyParams(), "p", "d")
-    assert lineage_of("dpo", LaterStrategy(), "p", "d") == before
-    assert lineage_of("dpo", LaterStrategy(added_knob=2.0), "p", "d") != before
+    before = build_lineage("dpo", StrategyParams(), "p", "d")
+    assert build_lineage("dpo", LaterStrategy(), "p", "d") == before
+    assert build_lineage("dpo", LaterStrategy(added_knob=2.0), "p", "d") != before
     assert set(FIRST_STRATEGY_PARAMS) <= set(StrategyParams.model_fields)
-    assert not set(FIRST_STRATEGY_PARAMS) & set(BOOKKEEPING)
+    assert not set(FIRST_STRATEGY_PARAMS) & set(UNHASHED_PARAMS)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

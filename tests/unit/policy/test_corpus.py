@@ -1,11 +1,11 @@
 import numpy as np
 
-from rlhf_pipeline.policy.corpus import CorpusParams, _answers, make_corpus, style_sentences
+from rlhf_pipeline.policy.corpus import CorpusParams, _load_answers, make_corpus, style_sentences
 from rlhf_pipeline.prompts.templates import load_templates
 
 
 def test_the_corpus_answers_every_template_of_the_library():
-    assert {t.template_id for t in load_templates()} == set(_answers()["bodies"])
+    assert {t.template_id for t in load_templates()} == set(_load_answers()["bodies"])
 
 
 def test_the_same_seed_gives_the_same_texts():

@@ -190,7 +190,7 @@ def test_any_text_survives_the_tokenizer(policy):
 
 
 def test_completion_holds_no_nul_character(policy):
-    assert policy.text_of(policy.tokenizer.encode("a\0b\0")) == "ab"
+    assert policy.decode_text(policy.tokenizer.encode("a\0b\0")) == "ab"
 
 
 def test_a_model_without_a_chat_template_continues_the_prompt_as_it_is(folder):

@@ -7,14 +7,14 @@ from pydantic import ValidationError
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts import PromptParams, Report, generate
-from rlhf_pipeline.prompts.constraints import ConstraintParams, Constraints, language_of
-from rlhf_pipeline.prompts.templates import shipped_templates
+from rlhf_pipeline.prompts.constraints import ConstraintParams, Constraints, detect_language
+from rlhf_pipeline.prompts.templates import load_shipped_templates
 
 DAY = "2026-01-01"
 
 
 def broken(text, embed=None, **params):
-    return Constraints(ConstraintParams(**params), embed).broken(text)
+    return Constraints(ConstraintParams(**params), embed).find_violation(text)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_texts_off_the_topic_are_given_up_soon(source):
                 [f"{text} rock" if text != "sea" else text for text in texts]
             ),
         )
-    assert counting.texts < 60 * len(shipped_templates("taught"))
+    assert counting.texts < 60 * len(load_shipped_templates("taught"))
     assert counting.calls < counting.texts / 4
 
 
@@ -196,12 +196,12 @@ def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
 def test_every_english_template_is_told_to_be_english():
     texts = [
         draft.text
-        for t in shipped_templates("all")
+        for t in load_shipped_templates("all")
         for i in range(0, t.n_combinations, max(1, t.n_combinations // 3))
         if (draft := t.fill(i))
     ]
     assert len(texts) > 600
-    assert [text for text in texts if language_of(text) != "en"] == []
+    assert [text for text in texts if detect_language(text) != "en"] == []
 
 
 @pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])

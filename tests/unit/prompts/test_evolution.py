@@ -9,7 +9,7 @@ from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with,
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.fitness import Demands, JudgedDifficulty, RewardModelUncertainty
-from rlhf_pipeline.prompts.mutations import Broken, Parent, RuleMutations, WrittenMutations
+from rlhf_pipeline.prompts.mutations import Parent, RuleMutations, RuleViolation, WrittenMutations
 from rlhf_pipeline.prompts.near_duplicates import jaccard, shingles
 from rlhf_pipeline.reward_model import disagreement
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
@@ -208,7 +208,7 @@ def test_what_is_no_mutation_is_refused_with_the_reason(said, reason):
     draft = Draft("Name a tree.", "factual", "easy", reference="oak")
     parent = Parent(draft, draft)
     (found,) = WrittenMutations(Says()).mutate([(parent, parent)], seed=0)
-    assert isinstance(found, Broken)
+    assert isinstance(found, RuleViolation)
     assert found.rule == "mutation"
     assert reason in found.reason
 
@@ -231,7 +231,7 @@ def test_rules_stop_adding_clauses_and_cross_two_prompts_once():
     mutations = RuleMutations()
     for seed in range(12):
         children = mutations.mutate([(living[0], living[1]), (living[1], living[0])], seed=seed)
-        living = [c.made for c in children if not isinstance(c, Broken)]
+        living = [c.made for c in children if not isinstance(c, RuleViolation)]
         assert len(living) == 2
         assert all(
             len(made.after) <= 3 and made.draft.text.count("Do both") <= 1 for made in living

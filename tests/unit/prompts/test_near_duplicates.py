@@ -9,7 +9,7 @@ from rlhf_pipeline.prompts.near_duplicates import (
     shingles,
     signature,
 )
-from rlhf_pipeline.prompts.templates import shipped_templates
+from rlhf_pipeline.prompts.templates import load_shipped_templates
 from tests.unit.prompts.promises import WORDS
 
 
@@ -37,7 +37,7 @@ def test_near_duplicates_are_found_and_nothing_else_is(limit):
         for n in (0, 1, 2, 3, 5, 8):
             other = changed(rng, text, n)
             truth = max(jaccard(shingles(other), t) for t in known)
-            found = seen.found(other)
+            found = seen.find(other)
             if found is not None:
                 assert found[0] > limit
                 assert jaccard(shingles(other), shingles(found[1])) == found[0]
@@ -62,16 +62,16 @@ def test_the_minima_estimate_the_similarity_without_bias():
 def test_case_and_spacing_do_not_tell_texts_apart():
     seen = NearDuplicates(0.99)
     seen.add("Name three  rivers.")
-    assert seen.found("NAME three\nrivers.") == (1.0, "Name three  rivers.")
-    assert seen.found("Name three mountains.") is None
+    assert seen.find("NAME three\nrivers.") == (1.0, "Name three  rivers.")
+    assert seen.find("Name three mountains.") is None
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b", "\ud800x"])
 def test_short_and_broken_texts_are_texts(text):
     seen = NearDuplicates(0.8)
-    assert seen.found(text) is None
+    assert seen.find(text) is None
     seen.add(text)
-    assert seen.found(text) == (1.0, text)
+    assert seen.find(text) == (1.0, text)
 
 
 def test_what_was_seen_is_found_after_the_tables_have_grown():
@@ -83,12 +83,14 @@ def test_what_was_seen_is_found_after_the_tables_have_grown():
     ]
     for text in texts:
         seen.add(text)
-    assert all(seen.found(text) is not None for text in texts[::50])
+    assert all(seen.find(text) is not None for text in texts[::50])
 
 
 def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():
     wide = [
-        t for t in shipped_templates("all") if t.category == "safety" and t.difficulty == "hard"
+        t
+        for t in load_shipped_templates("all")
+        if t.category == "safety" and t.difficulty == "hard"
     ]
     report = Report()
     params = PromptParams(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts import PromptParams, generate, is_right
 from rlhf_pipeline.prompts.references import compute_reference
-from rlhf_pipeline.prompts.templates import load_templates, shipped_templates
+from rlhf_pipeline.prompts.templates import load_shipped_templates, load_templates
 from rlhf_pipeline.records import Category, Difficulty
 
 
@@ -37,21 +37,23 @@ def test_the_shipped_library_spans_six_categories_with_all_difficulties():
 
 
 def test_the_wide_library_has_sixty_templates_of_three_levels_in_six_categories():
-    templates = shipped_templates("wide")
+    templates = load_shipped_templates("wide")
     ids = {t.template_id for t in templates}
     assert len(ids) >= 60
     assert {(t.template_id, t.difficulty) for t in templates} == {
         (i, d) for i in ids for d in Difficulty
     }
     assert min(Counter(t.category for t in templates if t.difficulty == "easy").values()) >= 10
-    assert not ids & {t.template_id for t in shipped_templates("taught")}
-    assert len(shipped_templates("all")) == len(templates) + len(shipped_templates("taught"))
+    assert not ids & {t.template_id for t in load_shipped_templates("taught")}
+    assert len(load_shipped_templates("all")) == len(templates) + len(
+        load_shipped_templates("taught")
+    )
     checkable = {t.template_id for t in templates if t.reference is not None}
     assert len(checkable) >= 25
 
 
 @pytest.mark.parametrize(
-    "template", shipped_templates("wide"), ids=lambda t: f"{t.template_id}-{t.difficulty}"
+    "template", load_shipped_templates("wide"), ids=lambda t: f"{t.template_id}-{t.difficulty}"
 )
 def test_a_wide_template_fills_to_sensible_prompts_with_a_reference_where_it_has_one(template):
     steps = range(0, template.n_combinations, max(1, template.n_combinations // 97))
@@ -81,7 +83,7 @@ def run_in_python(text):
 def test_references_of_code_are_what_python_prints(template_id):
     drafts = [
         draft
-        for t in shipped_templates("wide")
+        for t in load_shipped_templates("wide")
         if t.template_id == template_id
         for i in range(0, t.n_combinations, max(1, t.n_combinations // 61))
         if (draft := t.fill(i))
@@ -103,7 +105,7 @@ SOLVED = {
 def test_references_of_sums_are_those_of_their_numbers_in_the_order_of_the_text(template_id, level):
     (template,) = (
         t
-        for t in shipped_templates("wide")
+        for t in load_shipped_templates("wide")
         if (t.template_id, t.difficulty) == (template_id, level)
     )
     for i in range(0, template.n_combinations, template.n_combinations // 53):
@@ -115,7 +117,7 @@ def test_references_of_sums_are_those_of_their_numbers_in_the_order_of_the_text(
 def test_loops_of_the_library_are_run_as_they_say():
     (template,) = (
         t
-        for t in shipped_templates("wide")
+        for t in load_shipped_templates("wide")
         if (t.template_id, t.difficulty) == ("loop_result", "hard")
     )
     for i in range(0, template.n_combinations, 7):
@@ -132,7 +134,7 @@ def test_loops_of_the_library_are_run_as_they_say():
 
 
 def test_the_libraries_of_a_run_are_chosen_by_name():
-    taught = {t.template_id for t in shipped_templates("taught")}
+    taught = {t.template_id for t in load_shipped_templates("taught")}
     drawn = {
         name: set(generate(PromptParams(n=400, library=name), day="2026-01-01")["template_id"])
         for name in ("taught", "wide", "all")

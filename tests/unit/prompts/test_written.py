@@ -7,7 +7,7 @@ from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with
 from rlhf_pipeline.prompts.distilabel import DistilabelGenerator
 from rlhf_pipeline.prompts.fitness import JudgedDifficulty
 from rlhf_pipeline.prompts.freeform import FreeformGenerator
-from rlhf_pipeline.prompts.written import ask, no_prompt
+from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
 
 DAY = "2026-01-01"
 NO_PROMPTS = {
@@ -81,7 +81,7 @@ def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
     ],
 )
 def test_what_may_be_a_prompt_is_left_alone(said):
-    assert no_prompt(said) is None
+    assert find_prompt_fault(said) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])

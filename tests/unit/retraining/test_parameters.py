@@ -3,8 +3,8 @@ import pytest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.retraining.parameters import (
     StrategyParams,
+    parse_strategy_params,
     read_strategy_params,
-    strategy_params,
 )
 
 
@@ -13,12 +13,12 @@ def test_an_unknown_key_fails_with_a_hint():
         ConfigurationError,
         match=r"Unknown training parameter `learning_rat`\. Did you mean `learning_rate`",
     ):
-        strategy_params({"learning_rat": 1e-4})
+        parse_strategy_params({"learning_rat": 1e-4})
 
 
 def test_a_value_out_of_bounds_is_named():
     with pytest.raises(ConfigurationError, match=r"epochs: .* greater than or equal to 1, not 0"):
-        strategy_params({"epochs": 0})
+        parse_strategy_params({"epochs": 0})
 
 
 @pytest.mark.parametrize(

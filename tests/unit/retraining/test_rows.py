@@ -3,8 +3,8 @@ import pytest
 
 from rlhf_pipeline.errors import ExpectationFailed, FrameError, NotEnoughVotes
 from rlhf_pipeline.frames import RETRAINING_SET
-from rlhf_pipeline.retraining.rows import sample_by_weight, trainable_pairs
-from rlhf_pipeline.retraining.strategies.sft import best_completions
+from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight
+from rlhf_pipeline.retraining.strategies.sft import select_best_completions
 
 
 def weighted(weights):
@@ -69,7 +69,7 @@ def test_no_rows_stay_no_rows():
 
 def test_rows_of_an_evaluation_split_are_never_trained_on():
     with pytest.raises(ExpectationFailed, match="first comparison c1 \\(test\\)"):
-        trainable_pairs(retraining_set(split=["train", "test", "train"]), 1)
+        check_trainable_pairs(retraining_set(split=["train", "test", "train"]), 1)
 
 
 def test_too_few_pairs_name_number_and_cure():
@@ -77,14 +77,14 @@ def test_too_few_pairs_name_number_and_cure():
         NotEnoughVotes,
         match=r"3 preference pairs .* needs 50\. Collect more votes or lower min_pairs",
     ):
-        trainable_pairs(retraining_set(), 50)
+        check_trainable_pairs(retraining_set(), 50)
     with pytest.raises(NotEnoughVotes, match="0 preference pairs"):
-        trainable_pairs(RETRAINING_SET.empty(), 1)
+        check_trainable_pairs(RETRAINING_SET.empty_frame(), 1)
 
 
 def test_duplicate_ids_are_refused():
     with pytest.raises(FrameError, match="duplicate"):
-        trainable_pairs(retraining_set(comparison_id=["c0", "c0", "c1"]), 1)
+        check_trainable_pairs(retraining_set(comparison_id=["c0", "c0", "c1"]), 1)
 
 
 def test_best_of_n_keeps_the_completion_that_won_most():
@@ -94,19 +94,19 @@ def test_best_of_n_keeps_the_completion_that_won_most():
         rejected=["poor", "fair", "poor", "good"],
         margin=[0.5, 0.5, 0.5, 0.25],
     )
-    best = best_completions(pairs, keep=1)
+    best = select_best_completions(pairs, keep=1)
     assert best["chosen"].tolist() == ["good"]
     assert best["weight"].tolist() == [1.0]
-    assert best_completions(pairs.iloc[::-1], keep=1).equals(best)
+    assert select_best_completions(pairs.iloc[::-1], keep=1).equals(best)
 
 
 def test_a_completion_that_lost_more_than_it_won_is_not_imitated():
     pairs = retraining_set(3, chosen=["x", "y", "y"], rejected=["y", "x", "x"])
-    assert best_completions(pairs, keep=5)["chosen"].tolist() == ["y"]
+    assert select_best_completions(pairs, keep=5)["chosen"].tolist() == ["y"]
 
 
 def test_best_of_n_may_keep_several_with_ids_of_their_own():
     pairs = retraining_set(2, chosen=["b", "a"], rejected=["z", "z"])
-    best = best_completions(pairs, keep=2)
+    best = select_best_completions(pairs, keep=2)
     assert best["chosen"].tolist() == ["a", "b"]
     assert best["example_id"].tolist() == ["p/0", "p/1"]

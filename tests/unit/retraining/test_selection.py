@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
-from rlhf_pipeline.retraining.selection import SelectionParams, select, verify_retraining_set
+from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.votes import TasteChanges
 
 PARAMS = SelectionParams(max_pairs=20, min_pairs=1)
@@ -64,7 +64,7 @@ def reflections(*votes, reward_model="demo.reward_model@1", predicted_at="2026-0
 
 
 def test_the_pair_the_reward_model_knows_least_about_comes_first():
-    chosen = select(pairs(3), scores([0.9, 0.55, 0.7]), None, PARAMS)
+    chosen = select_pairs(pairs(3), scores([0.9, 0.55, 0.7]), None, PARAMS)
     assert chosen["comparison_id"].tolist() == ["c1", "c2", "c0"]
     assert chosen["information"].tolist() == pytest.approx([0.9, 0.6, 0.2])
     assert chosen["reason"].iloc[0] == "reward model unsure: 0.55 for the chosen completion"
@@ -73,7 +73,7 @@ def test_the_pair_the_reward_model_knows_least_about_comes_first():
 
 def test_votes_against_the_champion_count_and_are_named():
     votes = [("c0", True), ("c0", True), ("c0", True), ("c1", False), ("c1", True), ("c1", None)]
-    chosen = select(
+    chosen = select_pairs(
         pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, taste_changes=TasteChanges(5)
     )
     assert chosen["reason"].tolist() == [
@@ -88,12 +88,12 @@ def test_a_vote_predicted_by_two_models_is_counted_once_by_the_later_one():
     second = reflections(
         ("c0", False), reward_model="demo.reward_model@2", predicted_at="2026-01-01T00:30:00Z"
     )
-    chosen = select(pairs(1), scores([0.9]), pd.concat([second, first]), PARAMS)
+    chosen = select_pairs(pairs(1), scores([0.9]), pd.concat([second, first]), PARAMS)
     assert chosen["information"].iloc[0] == pytest.approx(0.2)
 
 
 def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
-    chosen = select(
+    chosen = select_pairs(
         pairs(4),
         scores([0.5, 0.5, 0.9, 0.9]),
         None,
@@ -102,7 +102,7 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
     )
     # .2 * 1.0 ties with 1.0 * .2: by comparison_id
     assert chosen["comparison_id"].tolist() == ["c0", "c1", "c2"]
-    newer = select(
+    newer = select_pairs(
         pairs(4),
         scores([0.5, 0.5, 0.8, 0.8]),
         None,
@@ -115,7 +115,7 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
 
 
 def test_weight_zero_before_the_change_leaves_those_pairs_out():
-    chosen = select(
+    chosen = select_pairs(
         pairs(4),
         scores([0.5] * 4),
         None,
@@ -126,7 +126,7 @@ def test_weight_zero_before_the_change_leaves_those_pairs_out():
 
 
 def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
-    chosen = select(
+    chosen = select_pairs(
         pairs(4),
         scores([0.2, 0.6, 0.2, 0.6]),
         None,
@@ -138,7 +138,7 @@ def test_old_votes_that_the_refitted_model_contradicts_are_left_out():
 
 
 def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
-    chosen = select(
+    chosen = select_pairs(
         pairs(4, split=["calib", "test", "train", "train"]),
         scores([0.5] * 4),
         None,
@@ -151,8 +151,8 @@ def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
 def test_the_order_of_the_inputs_does_not_matter():
     p = np.random.default_rng(0).uniform(size=6).round(1)
     votes = reflections(("c0", True), ("c3", True), ("c3", False))
-    once = select(pairs(), scores(p), votes, PARAMS, taste_changes=TasteChanges(30))
-    shuffled = select(
+    once = select_pairs(pairs(), scores(p), votes, PARAMS, taste_changes=TasteChanges(30))
+    shuffled = select_pairs(
         pairs().sample(frac=1, random_state=1),
         scores(p).sample(frac=1, random_state=2),
         votes.sample(frac=1, random_state=3),
@@ -165,24 +165,24 @@ def test_the_order_of_the_inputs_does_not_matter():
 def test_the_callers_frame_is_not_edited():
     before = pairs()
     untouched = before.copy()
-    select(before, scores([0.5] * 6), None, PARAMS)
+    select_pairs(before, scores([0.5] * 6), None, PARAMS)
     pd.testing.assert_frame_equal(before, untouched)
 
 
 @pytest.mark.parametrize("p", [np.nan, 1.2, np.inf])
 def test_a_probability_that_is_none_is_refused_by_name(p):
     with pytest.raises(InvalidScores, match="c1"):
-        select(pairs(2), scores([0.5, p]), None, PARAMS)
+        select_pairs(pairs(2), scores([0.5, p]), None, PARAMS)
 
 
 def test_a_pair_without_a_score_is_refused_by_name():
     with pytest.raises(InvalidScores, match="c1"):
-        select(pairs(2), scores([0.5]), None, PARAMS)
+        select_pairs(pairs(2), scores([0.5]), None, PARAMS)
 
 
 def test_duplicate_scores_are_refused():
     with pytest.raises(FrameError, match="repeats"):
-        select(pairs(1), pd.concat([scores([0.5]), scores([0.6])]), None, PARAMS)
+        select_pairs(pairs(1), pd.concat([scores([0.5]), scores([0.6])]), None, PARAMS)
 
 
 def test_too_few_pairs_are_refused_with_number_and_cure():
@@ -190,7 +190,7 @@ def test_too_few_pairs_are_refused_with_number_and_cure():
         NotEnoughVotes,
         match=r"2 of 4 preference pairs .* needs 3\. Collect more votes or lower min_pairs",
     ):
-        select(
+        select_pairs(
             pairs(4, split=["calib", "test", "train", "train"]),
             scores([0.5] * 4),
             None,
@@ -200,13 +200,13 @@ def test_too_few_pairs_are_refused_with_number_and_cure():
 
 def test_no_votes_at_all_is_not_enough():
     with pytest.raises(NotEnoughVotes, match="0 of 0"):
-        select(PREFERENCE_PAIRS.empty(), scores([]), REFLECTIONS.empty(), PARAMS)
+        select_pairs(PREFERENCE_PAIRS.empty_frame(), scores([]), REFLECTIONS.empty_frame(), PARAMS)
 
 
 def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
-    good = select(pairs(4), scores([0.5] * 4), None, PARAMS)
-    assert verify_retraining_set(good, {"p9"}, 4) == ()
-    few, leaked, frozen = verify_retraining_set(
+    good = select_pairs(pairs(4), scores([0.5] * 4), None, PARAMS)
+    assert find_set_problems(good, {"p9"}, 4) == ()
+    few, leaked, frozen = find_set_problems(
         good.assign(split=["test", "train", "train", "train"]), {"p1"}, 5
     )
     assert few.startswith("4 pairs, 5 are needed")
@@ -216,7 +216,7 @@ def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
 
 def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
     even = pairs(4, agreement=[1.0, 0.5, 0.5, 0.75], n_votes=[3, 2, 0, 4])
-    assert set(select(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {
+    assert set(select_pairs(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {
         "c0",
         "c3",
     }

@@ -16,9 +16,9 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.reward_model import REWARD_MODELS, load_reward_model, preference_probability
-from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.reward_model.taste_weights import DEFAULT_WEIGHT
 from rlhf_pipeline.reward_model.training import fit_reward_model
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -40,7 +40,7 @@ def test_training_scores_are_centred_and_standardised(fitted):
     prompts = [*pairs["prompt"], *pairs["prompt"]]
     scores = fitted.score(prompts, [*pairs["chosen"], *pairs["rejected"]])
     assert abs(scores.mean()) < 1e-9
-    assert fitted.standardised(scores).std() == pytest.approx(1.0)
+    assert fitted.standardise(scores).std() == pytest.approx(1.0)
 
 
 def test_both_probabilities_of_a_pair_sum_to_one_exactly():
@@ -301,7 +301,7 @@ def test_duplicate_comparisons_are_refused():
 
 def test_no_pairs_are_not_enough():
     with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(PREFERENCE_PAIRS.empty(), encoder=WordEncoder())
+        fit_reward_model(PREFERENCE_PAIRS.empty_frame(), encoder=WordEncoder())
 
 
 def test_pairs_are_scored_where_only_one_side_was_ever_chosen():

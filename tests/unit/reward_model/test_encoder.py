@@ -177,12 +177,12 @@ def test_a_batch_of_one_equals_a_batch_of_eight():
 def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
     encoder = Encoder(max_tokens=64, batch_tokens=64)
     texts = dict(zip("abcdefgh", TEXTS, strict=True))
-    batches = encoder._batches(texts)
+    batches = encoder._make_batches(texts)
     assert sorted(key for batch in batches for key in batch) == sorted(texts)
     assert ["e"] in batches  # 400 words, cut to 64 tokens: it fills a batch
     assert {"a", "c", "d"} <= set(batches[0])
     assert encoder.n_truncated == 1
-    assert encoder._batches(dict(reversed(texts.items()))) == batches
+    assert encoder._make_batches(dict(reversed(texts.items()))) == batches
 
 
 def test_texts_beyond_the_window_keep_their_beginning_and_are_counted():

@@ -11,11 +11,11 @@ import pytest
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.reward_model import (
     RewardModelParams,
-    encoder_told,
+    build_reward_model,
+    encoder_params,
+    find_warm_start_obstacle,
     fit_reward_model,
     load_reward_model,
-    unfitted,
-    why_not_from,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
@@ -64,8 +64,8 @@ def test_one_that_was_fetched_before_is_used_without_the_network(hub: Path):
     folder = save_tiny_bert(fetched(hub), distilled=True)
     encoder = Encoder(f"{HUB},offline")
     assert encoder.folder == folder
-    assert encoder.choice.told() == {"encoder_asked": HUB, "encoder_used": HUB}
-    assert encoder.choice.words == ""
+    assert encoder.choice.to_params() == {"encoder_asked": HUB, "encoder_used": HUB}
+    assert encoder.choice.fallback_note == ""
     assert encoder.encode(["kind right"]).shape == (1, 16)
 
 
@@ -88,17 +88,20 @@ def test_the_named_fallback_is_used_and_it_is_said_which_and_why(
     assert f"not {HUB}" in caplog.text
     offline = Encoder(f"{HUB},gone/too,offline")
     assert offline.hash == Encoder().hash
-    assert offline.choice.told()["encoder_used"] == "offline"
+    assert offline.choice.to_params()["encoder_used"] == "offline"
     assert "'gone/too'" in str(offline.choice.instead)
 
 
 def test_no_second_encoder_is_looked_for_while_the_first_is_there(distilbert: Path, tmp_path: Path):
-    assert Encoder(f"{distilbert},{tmp_path / 'nowhere'}").choice.told() == {
+    assert Encoder(f"{distilbert},{tmp_path / 'nowhere'}").choice.to_params() == {
         "encoder_asked": str(distilbert),
         "encoder_used": str(distilbert),
     }
     assert Encoder("offline").hash == Encoder().hash
-    assert EncoderChoice.of(None).told() == {"encoder_asked": "offline", "encoder_used": "offline"}
+    assert EncoderChoice.of(None).to_params() == {
+        "encoder_asked": "offline",
+        "encoder_used": "offline",
+    }
 
 
 def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
@@ -133,8 +136,8 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
     report = fitted.report
     assert (report.loss, report.encoder_asked, report.encoder_used) == (loss, HUB, str(distilbert))
     assert f"No encoder '{HUB}'" in str(report.encoder_instead_because)
-    assert f"on encoder {distilbert} instead of {HUB} (No encoder" in report.read
-    assert encoder_told(fitted.model) == {
+    assert f"on encoder {distilbert} instead of {HUB} (No encoder" in report.summary
+    assert encoder_params(fitted.model) == {
         "encoder_asked": HUB,
         "encoder_used": str(distilbert),
         "encoder_instead_because": report.encoder_instead_because,
@@ -152,6 +155,6 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
 
 
 def test_a_fit_that_starts_anew_because_of_the_fallback_says_so(hub: Path, distilbert: Path):
-    before = unfitted(RewardModelParams(), Encoder(distilbert))
-    now = unfitted(RewardModelParams(), Encoder(f"{HUB},offline"))
-    assert f"(offline instead of {HUB})" in str(why_not_from(before, now))
+    before = build_reward_model(RewardModelParams(), Encoder(distilbert))
+    now = build_reward_model(RewardModelParams(), Encoder(f"{HUB},offline"))
+    assert f"(offline instead of {HUB})" in str(find_warm_start_obstacle(before, now))

@@ -9,7 +9,7 @@ from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch
 from rlhf_pipeline.reward_model import disagreement, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS
-from rlhf_pipeline.reward_model.linear_head import Problem, fit_head
+from rlhf_pipeline.reward_model.linear_head import HeadProblem, fit_head
 from rlhf_pipeline.reward_model.losses import Targets
 from tests.unit.reward_model.word_pairs import WORDS, WordEncoder, make_pairs
 
@@ -62,7 +62,7 @@ def test_the_threads_of_linear_algebra_show_in_the_last_digits_alone():
     """Of enough pairs that it uses them: sums are then split differently."""
     rng = np.random.default_rng(0)
     differences = rng.normal(size=(3000, 400))
-    problem = Problem(differences, Targets(rng.random(3000)), np.ones(3000), np.ones(400))
+    problem = HeadProblem(differences, Targets(rng.random(3000)), np.ones(3000), np.ones(400))
     found = []
     for n in (1, 2):
         with threadpool_limits(n, user_api="blas"):

@@ -12,7 +12,7 @@ from rlhf_pipeline.reward_model import (
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.fit_counts import cut_words, learnt_words
+from rlhf_pipeline.reward_model.fit_counts import describe_cut_texts, describe_learnt_pairs
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import TasteChanges
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
@@ -31,9 +31,9 @@ SMALL = {
 class Watched(TransformerRewardModel):
     """Keeps how many pairs its trainer is given."""
 
-    def _data(self, pairs):
+    def _training_data(self, pairs):
         self.n_given = len(pairs)
-        return super()._data(pairs)
+        return super()._training_data(pairs)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_of_a_prompt_beyond_prompt_chars_the_end_is_read_and_it_is_counted():
     model = EmbeddingRewardModel(EmbeddingParams(prompt_chars=600, **FEW), WordEncoder())
     long = "x" * 4_400 + "y" * 600
     model.features([long, long, "z" * 600], ["kind", "curt", "right"])
-    assert model.in_context(long, "kind") == f"{'y' * 600} [SEP] kind"
+    assert model.join_prompt(long, "kind") == f"{'y' * 600} [SEP] kind"
     assert model.n_cut == {"prompt_chars": 1, "max_sentences": 0}
 
 
@@ -131,15 +131,23 @@ def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
     n_prompts = pairs.loc[long, "prompt"].nunique()
     assert report.truncated == {"window": 0, "prompt_chars": n_prompts, "max_sentences": 7}
     assert report.n_truncated == report.metrics()["n_truncated"] == n_prompts + 7
-    assert f"{n_prompts + 7} texts cut (prompt_chars {n_prompts}, max_sentences 7)" in report.read
+    assert (
+        f"{n_prompts + 7} texts cut (prompt_chars {n_prompts}, max_sentences 7)" in report.summary
+    )
     assert RewardModelReport.from_json(report.model_dump_json()) == report
 
 
 def test_counts_are_told_in_words():
-    assert cut_words({"window": 0, "prompt_chars": 0}) == cut_words({}) == "no text cut"
-    assert cut_words({"window": 1}) == "1 text cut (window 1)"
     assert (
-        learnt_words(1200, None, None, None) == learnt_words(1200, 1200, 1200, 0) == "1,200 pairs"
+        describe_cut_texts({"window": 0, "prompt_chars": 0})
+        == describe_cut_texts({})
+        == "no text cut"
     )
-    assert learnt_words(1200, 60, 40, 20) == "60 of 1,200 pairs (40 new, 20 replayed)"
-    assert learnt_words(1200, 1000, 1000, 0) == "1,000 of 1,200 pairs"
+    assert describe_cut_texts({"window": 1}) == "1 text cut (window 1)"
+    assert (
+        describe_learnt_pairs(1200, None, None, None)
+        == describe_learnt_pairs(1200, 1200, 1200, 0)
+        == "1,200 pairs"
+    )
+    assert describe_learnt_pairs(1200, 60, 40, 20) == "60 of 1,200 pairs (40 new, 20 replayed)"
+    assert describe_learnt_pairs(1200, 1000, 1000, 0) == "1,000 of 1,200 pairs"

@@ -9,7 +9,7 @@ from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.reward_model import load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.folders import whole_folder
+from rlhf_pipeline.reward_model.folders import replace_folder_atomically
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -51,7 +51,7 @@ def test_what_is_stopped_between_weights_and_config_leaves_the_old_model(
     def stop(path, content):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlhf_pipeline.reward_model.transformer.write_whole", stop)
+    monkeypatch.setattr("rlhf_pipeline.reward_model.transformer.write_atomically", stop)
     with pytest.raises(KeyboardInterrupt):
         transformers[0].save(tmp_path / "model")
     assert (
@@ -101,7 +101,7 @@ def test_the_old_folder_comes_back_where_the_new_one_cannot_be_put(tmp_path, mon
     monkeypatch.setattr(type(tmp_path), "rename", refused)
     with (
         pytest.raises(ArtefactError, match="Free some space"),
-        whole_folder(tmp_path / "model") as made,
+        replace_folder_atomically(tmp_path / "model") as made,
     ):
         (made / "config.json").write_text("new")
     assert (tmp_path / "model" / "config.json").read_text() == "old"

@@ -8,9 +8,9 @@ from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.labels import (
     LabelParams,
+    join_soft_labels,
     targets_of,
     vote_weights,
-    with_soft_labels,
 )
 from rlhf_pipeline.reward_model.losses import LOSSES, tie_chance
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -37,7 +37,7 @@ def test_frames_from_before_there_were_soft_labels_are_valid():
 
 def test_a_soft_label_is_that_of_the_chosen_side():
     pairs = make_pairs(20)
-    joined = with_soft_labels(pairs, soft_labels(pairs, 0.7))
+    joined = join_soft_labels(pairs, soft_labels(pairs, 0.7))
     np.testing.assert_allclose(joined["soft_label"], 0.7)
     np.testing.assert_allclose(targets_of(joined, LabelParams(label="annotators")).p, 0.7)
     assert set(pairs["chosen_side"]) == {"a", "b"}
@@ -45,7 +45,7 @@ def test_a_soft_label_is_that_of_the_chosen_side():
 
 def test_a_pair_that_lacks_its_soft_label_is_named():
     pairs = make_pairs(6)
-    joined = with_soft_labels(pairs, soft_labels(pairs, 0.7).iloc[1:])
+    joined = join_soft_labels(pairs, soft_labels(pairs, 0.7).iloc[1:])
     with pytest.raises(FrameError, match=r"1 of 6 pairs have no soft label, first c0-00000"):
         targets_of(joined, LabelParams(label="annotators"))
 
@@ -159,7 +159,7 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
     )
     # Of labels that came with the pairs, as `rlhf votes prepare` writes them; of frames from before
     # it was kept, the pairs' own.
-    joined = with_soft_labels(pairs, later)
+    joined = join_soft_labels(pairs, later)
     assert fit_reward_model(joined, learning, encoder=WordEncoder()).report.max_seq == 900
     assert (
         fit_reward_model(
@@ -177,14 +177,14 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
 def test_labels_that_rest_on_later_votes_are_refused():
     pairs = make_pairs(20)
     seen = soft_labels(pairs, 0.7).assign(max_seq=60)
-    assert with_soft_labels(pairs, seen, up_to_seq=60)["soft_label"].notna().all()
+    assert join_soft_labels(pairs, seen, up_to_seq=60)["soft_label"].notna().all()
     with pytest.raises(
         FrameError,
         match=r"rest on votes up to seq 60, but only votes up to seq 59 .* with up_to_seq 59",
     ):
-        with_soft_labels(pairs, seen, up_to_seq=59)
+        join_soft_labels(pairs, seen, up_to_seq=59)
     with pytest.raises(FrameError, match="do not say on which votes they rest"):
-        with_soft_labels(pairs, soft_labels(pairs, 0.7), up_to_seq=59)
+        join_soft_labels(pairs, soft_labels(pairs, 0.7), up_to_seq=59)
     with pytest.raises(FrameError, match="rest on votes up to seq 900"):
         fit_reward_model(
             pairs,

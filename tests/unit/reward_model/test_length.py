@@ -5,7 +5,11 @@ from safetensors.numpy import load_file, save_file
 from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model, load_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.length import length_effect, length_of, length_slope
+from rlhf_pipeline.reward_model.length_bias import (
+    fit_length_slope,
+    log_lengths,
+    measure_length_effect,
+)
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
@@ -25,18 +29,18 @@ def longer_wins(n: int = 500, share: float = 0.9):
 
 def test_the_slope_is_that_of_a_line_through_the_origin():
     gaps = np.array([1.0, -2.0, 0.5])
-    assert length_slope(3 * gaps, gaps) == pytest.approx(3.0)
-    assert length_slope(3 * gaps, gaps, np.array([1.0, 0.0, 2.0])) == pytest.approx(3.0)
-    assert length_slope(np.ones(3), np.zeros(3)) == 0.0
-    assert length_of(["", "abc"]).tolist() == [0.0, pytest.approx(np.log(4))]
+    assert fit_length_slope(3 * gaps, gaps) == pytest.approx(3.0)
+    assert fit_length_slope(3 * gaps, gaps, np.array([1.0, 0.0, 2.0])) == pytest.approx(3.0)
+    assert fit_length_slope(np.ones(3), np.zeros(3)) == 0.0
+    assert log_lengths(["", "abc"]).tolist() == [0.0, pytest.approx(np.log(4))]
 
 
 def test_what_length_explains_is_taken_out_whichever_way_the_margins_come():
     rng = np.random.default_rng(1)
     gaps, rest, turned = rng.normal(size=500), rng.normal(size=500), rng.random(500) < 0.5
     margins = 2 * gaps + rest
-    before = length_effect(margins, gaps, turned, 2.0, is_debiased=False)
-    after = length_effect(margins - 2 * gaps, gaps, turned, 2.0, is_debiased=True)
+    before = measure_length_effect(margins, gaps, turned, 2.0, is_debiased=False)
+    after = measure_length_effect(margins - 2 * gaps, gaps, turned, 2.0, is_debiased=True)
     assert before.correlation_before == pytest.approx(after.correlation_before)
     assert before.correlation_before > 0.8
     assert abs(before.correlation_after) < 0.1
@@ -47,7 +51,9 @@ def test_what_length_explains_is_taken_out_whichever_way_the_margins_come():
 
 
 def test_where_every_completion_is_as_long_there_is_no_correlation():
-    effect = length_effect(np.ones(3), np.zeros(3), np.zeros(3, dtype=bool), 0.0, is_debiased=False)
+    effect = measure_length_effect(
+        np.ones(3), np.zeros(3), np.zeros(3, dtype=bool), 0.0, is_debiased=False
+    )
     assert effect.correlation_before is None
 
 

@@ -159,12 +159,12 @@ def test_davidson_without_a_tie_width_names_the_cure():
 
 
 def test_rows_of_targets_and_means_by_weight():
-    some = TARGETS.rows(np.array([1, 4]))
+    some = TARGETS.select(np.array([1, 4]))
     assert (some.p.tolist(), some.ties.tolist(), some.strength.tolist()) == (
         [1.0, 0.8],
         [0.2, 0.0],
         [0.25, 0.75],
     )
-    assert Targets(TARGETS.p).rows(slice(2)).ties is None
+    assert Targets(TARGETS.p).select(slice(2)).ties is None
     assert weighted_mean(np.array([1.0, 4.0]), np.array([3.0, 1.0])) == pytest.approx(1.75)
     assert weighted_mean(torch.tensor([1.0, 4.0])) == pytest.approx(2.5)

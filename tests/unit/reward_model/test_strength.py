@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
-from rlhf_pipeline.reward_model.strength import margin_effect
+from rlhf_pipeline.reward_model.margin_effect import measure_margin_effect
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 GRID = {"l2_grid": [0.1], "context_penalty_grid": [3.0], "min_pairs": 10}
@@ -33,7 +33,9 @@ def torn(n=300):
 
 
 def test_a_margin_that_makes_the_loud_outvote_the_many_costs_votes_and_is_told_so():
-    effect = margin_effect(torn(), params(margin_scale=10.0), WordEncoder(), ceiling=CEILING)
+    effect = measure_margin_effect(
+        torn(), params(margin_scale=10.0), WordEncoder(), ceiling=CEILING
+    )
     assert effect.without.value == pytest.approx(0.6, abs=0.02)
     assert effect.gain.value == pytest.approx(effect.with_margin.value - effect.without.value)
     assert effect.gain.high < 0
@@ -42,7 +44,7 @@ def test_a_margin_that_makes_the_loud_outvote_the_many_costs_votes_and_is_told_s
 
 
 def test_a_scale_of_nothing_gains_nothing_either_way():
-    effect = margin_effect(torn(), params(margin_scale=0.0), WordEncoder())
+    effect = measure_margin_effect(torn(), params(margin_scale=0.0), WordEncoder())
     assert effect.gain.value == 0
     assert effect.gain.low == -effect.gain.high < 0
     assert "ceiling unknown" in str(effect)
@@ -50,7 +52,7 @@ def test_a_scale_of_nothing_gains_nothing_either_way():
 
 def test_pairs_that_weigh_nothing_teach_neither():
     pairs, loud = torn(), torn()["margin"].to_numpy() > 0
-    effect = margin_effect(
+    effect = measure_margin_effect(
         pairs, params(margin_scale=10.0), WordEncoder(), weights=np.where(loud, 1.0, 0.0)
     )
     assert effect.without.value == effect.with_margin.value == pytest.approx(0.4)
@@ -62,7 +64,7 @@ def test_pairs_that_weigh_nothing_teach_neither():
     ids=["no strength", "no majority", "too few"],
 )
 def test_where_nothing_can_be_said_nothing_is(pairs):
-    assert margin_effect(pairs, params(), WordEncoder()) is None
+    assert measure_margin_effect(pairs, params(), WordEncoder()) is None
 
 
 def test_the_report_of_the_loss_margin_alone_has_it():
@@ -76,7 +78,7 @@ def test_the_report_of_the_loss_margin_alone_has_it():
 
     told, other = report("margin"), report("bradley_terry")
     assert other.margin is None
-    assert "strength" not in other.read
+    assert "strength" not in other.summary
     assert told.margin.ceiling == CEILING
     assert told.margin.n == ((pairs["split"] == "train") & (pairs["agreement"] > 0.5)).sum()
-    assert str(told.margin) in told.read
+    assert str(told.margin) in told.summary

@@ -40,10 +40,10 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["embedding", "transformer"])
 @pytest.mark.parametrize("by_place", [False, True])
 def test_both_orders_of_a_pair_sum_to_one_exactly(models, kind, by_place, monkeypatch):
-    model, plain = models[kind], transformer.pooled_texts
+    model, plain = models[kind], transformer.pool_texts
     if by_place:  # a tiny network's digits are the same in every batch; a large one's are not
         monkeypatch.setattr(
-            transformer, "pooled_texts", lambda *args, **kwargs: _by_place(plain(*args, **kwargs))
+            transformer, "pool_texts", lambda *args, **kwargs: _by_place(plain(*args, **kwargs))
         )
     pairs = word_pairs(20, seed=3).sample(frac=1, random_state=0)
     prompts, first, second = (pairs[name].tolist() for name in ("prompt", "chosen", "rejected"))

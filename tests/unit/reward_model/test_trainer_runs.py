@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import trainer_runs
-from benchmarks.trainer_runs import Spec, train
+from benchmarks.trainer_runs import TrainingSpec, train
 from rlhf_pipeline.reward_model import TransformerRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
 from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
@@ -30,7 +30,7 @@ def spec_of(tmp_path, monkeypatch):
     )
     word_pairs().to_parquet(tmp_path / "pairs.parquet")
     pairs = str(tmp_path / "pairs.parquet")
-    return lambda *limits: Spec(
+    return lambda *limits: TrainingSpec(
         {"max_tokens": 24, "steps": 5, "precision": "float32"}, pairs, pairs, *limits
     )
 
@@ -53,7 +53,7 @@ def test_a_run_ends_when_it_is_good_enough_or_out_of_time(
 def test_memory_of_a_run_is_not_its_parents():
     ballast = np.ones(75_000_000)  # 0.6 GB, written to
     said = subprocess.run(
-        [sys.executable, "-c", "from benchmarks.trainer_runs import peak_gb; print(peak_gb())"],
+        [sys.executable, "-c", "from benchmarks.trainer_runs import peak_memory_gb; print(peak_memory_gb())"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert 0.01 < float(said.stdout) < ballast.nbytes / 2**30

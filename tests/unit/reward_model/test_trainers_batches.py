@@ -4,7 +4,7 @@ import pytest
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.reward_model.losses import Targets
 from rlhf_pipeline.reward_model.trainers import TrainingData
-from rlhf_pipeline.reward_model.trainers.batches import Plan, passes
+from rlhf_pipeline.reward_model.trainers.batches import BatchPlan, group_by_length
 
 
 def data_of(pairs: list[tuple[int, int]], n_texts: int) -> TrainingData:
@@ -34,12 +34,12 @@ def plan_of(pairs, n_texts, **given):
         "steps": None,
         "seed": 0,
     }
-    return Plan(data_of(pairs, n_texts), **(usual | given))
+    return BatchPlan(data_of(pairs, n_texts), **(usual | given))
 
 
 def test_an_epoch_sees_every_pair_and_no_batch_is_too_large():
     plan = plan_of(all_against_all(20), 20)
-    batches = [batch for step in range(plan.n_steps) for batch in plan.step(step)]
+    batches = [batch for step in range(plan.n_steps) for batch in plan.batches_of_step(step)]
     assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(range(190))
     assert max(len(batch.texts) for batch in batches) <= 6
     # 15 pairs a batch at most: 13 batches are the least, and a greedy cover needs not twice as
@@ -49,7 +49,7 @@ def test_an_epoch_sees_every_pair_and_no_batch_is_too_large():
 
 def test_a_batch_holds_all_labelled_pairs_among_its_texts():
     pairs = all_against_all(9)
-    for batch in plan_of(pairs, 9).step(0):
+    for batch in plan_of(pairs, 9).batches_of_step(0):
         inside = {row for row, (a, b) in enumerate(pairs) if a in batch.texts and b in batch.texts}
         assert set(batch.pairs.tolist()) == inside
         assert [
@@ -62,13 +62,13 @@ def test_small_prompts_share_a_batch():
     pairs = [(2 * i, 2 * i + 1) for i in range(9)]
     plan = plan_of(pairs, 18)
     assert plan.n_steps == 3
-    assert [len(plan.step(i)[0].texts) for i in range(3)] == [6, 6, 6]
+    assert [len(plan.batches_of_step(i)[0].texts) for i in range(3)] == [6, 6, 6]
 
 
 def test_a_batch_takes_few_completions_of_each_of_several_prompts():
     pairs = [pair for prompt in range(6) for pair in all_against_all(8, offset=8 * prompt)]
     plan = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=4)
-    batches = [batch for step in range(plan.n_steps) for batch in plan.step(step)]
+    batches = [batch for step in range(plan.n_steps) for batch in plan.batches_of_step(step)]
     assert set(np.concatenate([batch.pairs for batch in batches]).tolist()) == set(
         range(len(pairs))
     )
@@ -77,12 +77,12 @@ def test_a_batch_takes_few_completions_of_each_of_several_prompts():
     assert np.mean(prompts) > 2
     alone = plan_of(pairs, 48, texts_per_batch=12, texts_per_prompt=12)
     assert np.mean(
-        [len(set((alone.step(i)[0].texts // 8).tolist())) for i in range(alone.n_steps)]
+        [len(set((alone.batches_of_step(i)[0].texts // 8).tolist())) for i in range(alone.n_steps)]
     ) < np.mean(prompts)
 
 
 def test_a_pair_judged_twice_is_learnt_twice_and_one_with_itself_not_at_all():
-    batch = plan_of([(0, 1), (1, 0), (2, 2), (0, 2)], 3).step(0)[0]
+    batch = plan_of([(0, 1), (1, 0), (2, 2), (0, 2)], 3).batches_of_step(0)[0]
     assert batch.pairs.tolist() == [0, 1, 3]
 
 
@@ -98,7 +98,7 @@ def test_completions_beside_themselves_alone_are_no_data(steps):
 def test_another_seed_gives_other_batches_and_the_same_seed_the_same():
     def texts(seed):
         plan = plan_of(all_against_all(20), 20, seed=seed)
-        return [plan.step(i)[0].texts.tolist() for i in range(plan.n_steps)]
+        return [plan.batches_of_step(i)[0].texts.tolist() for i in range(plan.n_steps)]
 
     assert texts(1) == texts(1) != texts(2)
 
@@ -106,17 +106,17 @@ def test_another_seed_gives_other_batches_and_the_same_seed_the_same():
 def test_steps_go_on_into_further_epochs_that_differ():
     plan = plan_of(all_against_all(6), 6, steps=3)
     assert plan.n_steps == 3
-    assert all(len(plan.step(i)[0].pairs) == 15 for i in range(3))
+    assert all(len(plan.batches_of_step(i)[0].pairs) == 15 for i in range(3))
     whole = plan_of(all_against_all(12), 12, epochs=2)
     shared = plan_of(all_against_all(12), 12, epochs=2, batches_per_step=100)
     assert shared.n_steps == 2  # an epoch's last step takes what is left
-    assert sum(len(shared.step(i)) for i in range(2)) == whole.n_steps
+    assert sum(len(shared.batches_of_step(i)) for i in range(2)) == whole.n_steps
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_padding_and_passes_cost_least_of_all_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 200, 7)
-    found = passes(lengths, overhead=40)
+    found = group_by_length(lengths, overhead=40)
     assert sorted(np.concatenate(found).tolist()) == list(range(7))
 
     def cost(groups):

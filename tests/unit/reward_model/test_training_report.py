@@ -13,10 +13,10 @@ from rlhf_pipeline.reward_model import (
     RewardModelParams,
     RewardModelReport,
     TransformerParams,
+    find_warm_start_obstacle,
     fit_reward_model,
-    why_not_from,
 )
-from rlhf_pipeline.reward_model.before_change import DEFAULT_WEIGHT, WEIGHTS_TRIED
+from rlhf_pipeline.reward_model.taste_weights import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
@@ -139,16 +139,16 @@ def test_what_both_kinds_have_is_said_once():
         min_pairs=9,
     )
     shared = ("loss", "label", "n_members", "seed", "prompt_chars", "min_pairs", "margin_scale")
-    assert {name: getattr(params.transformer(), name) for name in shared} == {
+    assert {name: getattr(params.to_transformer_params(), name) for name in shared} == {
         name: getattr(params, name) for name in shared
     }
-    assert params.embedding().n_members == 3
+    assert params.to_embedding_params().n_members == 3
 
 
 def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     own = {"max_tokens": 64, "steps": 7, "adapter": "lora", "replay": 0.5, "trainer": "trl"}
     params = RewardModelParams(kind="transformer", seed=7, fine_tuning=own)
-    made = params.transformer()
+    made = params.to_transformer_params()
     assert {name: getattr(made, name) for name in own} == own
     assert made.seed == 7
     assert set(TransformerParams.model_fields) == set(FineTuningParams.model_fields) | (
@@ -156,23 +156,23 @@ def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     )
     # each is said in one place
     assert not set(FineTuningParams.model_fields) & set(RewardModelParams.model_fields)
-    assert params.told() == made.model_dump(mode="json") | {
+    assert params.to_report() == made.model_dump(mode="json") | {
         "kind": "transformer",
         "weight_before_change": None,
         "allow_mixed_annotators": False,
         "n_resamples": 1000,
     }
-    assert "fine_tuning" not in RewardModelParams().told()
-    assert "l2_grid" in RewardModelParams().told()
+    assert "fine_tuning" not in RewardModelParams().to_report()
+    assert "l2_grid" in RewardModelParams().to_report()
     with pytest.raises(ConfigurationError, match="debias_length"):
-        RewardModelParams(kind="transformer", debias_length=True).transformer()
+        RewardModelParams(kind="transformer", debias_length=True).to_transformer_params()
 
 
 def test_what_cannot_be_started_from_says_why():
     one, other = (EmbeddingRewardModel(encoder=WordEncoder(name)) for name in ("one", "other"))
-    assert why_not_from(one, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
-    assert why_not_from(one, other) == "its encoder is one, now it is other"
-    assert why_not_from(one, LikesLength()) == "it is of kind embedding"
+    assert find_warm_start_obstacle(one, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
+    assert find_warm_start_obstacle(one, other) == "its encoder is one, now it is other"
+    assert find_warm_start_obstacle(one, LikesLength()) == "it is of kind embedding"
 
 
 def test_an_ensemble_says_how_many_it_is():

@@ -15,7 +15,7 @@ from rlhf_pipeline.simulation import (
     recover_pool,
     true_ceiling,
 )
-from rlhf_pipeline.simulation.truth import side_utilities
+from rlhf_pipeline.simulation.utilities import side_utilities
 
 DAY = "2026-01-03"
 START = datetime(2026, 1, 3, 9, tzinfo=UTC)

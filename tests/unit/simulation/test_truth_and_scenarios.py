@@ -11,7 +11,7 @@ from rlhf_pipeline.simulation import (
     WARM_TASTE,
     Taste,
     features,
-    scenario_named,
+    find_scenario,
     taste_change,
     utility,
 )
@@ -109,4 +109,4 @@ def test_days_before_the_first_and_unknown_scenarios_are_refused():
     with pytest.raises(ConfigurationError, match="no day -1"):
         SCENARIOS["steady"].taste_on(-1)
     with pytest.raises(ConfigurationError, match="Known: steady, taste_change"):
-        scenario_named("storm")
+        find_scenario("storm")

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotationRules
-from rlhf_pipeline.store.anchors import drop_anchor, read_anchors, verify_with_anchors
+from rlhf_pipeline.store.anchors import add_daily_anchor, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import FIRST_HASH
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -22,7 +22,7 @@ def act(store, n: int = 3) -> None:
 
 def cut(store, seq: int) -> None:
     """As somebody who owns the database would."""
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         if store.database.is_sqlite:
             for (name,) in connection.exec_driver_sql(
                 "SELECT name FROM sqlite_master WHERE type='trigger'"
@@ -42,13 +42,13 @@ def cut(store, seq: int) -> None:
 
 def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path):
     path = tmp_path / "deep" / "anchors.jsonl"
-    assert drop_anchor(path, store.audit, "org", "demo", NOON) is None
+    assert add_daily_anchor(path, store.audit, "org", "demo", NOON) is None
     act(store)
-    first = drop_anchor(path, store.audit, "org", "demo", NOON)
+    first = add_daily_anchor(path, store.audit, "org", "demo", NOON)
     assert (first.seq, first.hash) == store.audit.head()
     act(store)
-    assert drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=11)) is None
-    second = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=12))
+    assert add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=11)) is None
+    second = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(hours=12))
     assert read_anchors(path, "org", "demo") == [first, second]
     assert read_anchors(path, "org", "other") == []
     assert verify_with_anchors(store.audit, [first, second]) == 6
@@ -57,16 +57,16 @@ def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path)
 def test_clock_that_ran_ahead_does_not_end_the_anchors(store, tmp_path):
     path = tmp_path / "anchors.jsonl"
     act(store)
-    ahead = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=3650))
+    ahead = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=3650))
     act(store)
-    assert drop_anchor(path, store.audit, "org", "demo", NOON).seq == 6
-    assert drop_anchor(path, store.audit, "org", "demo", NOON) is None
+    assert add_daily_anchor(path, store.audit, "org", "demo", NOON).seq == 6
+    assert add_daily_anchor(path, store.audit, "org", "demo", NOON) is None
     assert [anchor.seq for anchor in read_anchors(path, "org", "demo")] == [ahead.seq, 6]
 
 
 def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
     act(store, 5)
-    drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    add_daily_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
     cut(store, 3)
     assert store.audit.verify() == 3
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path
 
 def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
     act(store, 5)
-    drop_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
+    add_daily_anchor(tmp_path / "a", store.audit, "org", "demo", NOON)
     cut(store, 3)
     for _ in range(3):
         store.guidelines.add(
@@ -101,9 +101,9 @@ def test_a_half_written_last_line_does_not_hide_the_others(store, tmp_path):
     """A machine that lost power while it dropped one."""
     act(store)
     path = tmp_path / "a"
-    first = drop_anchor(path, store.audit, "org", "demo", NOON)
+    first = add_daily_anchor(path, store.audit, "org", "demo", NOON)
     with path.open("a") as file:
         file.write('{"at": "2026-')
     assert read_anchors(path, "org", "demo") == [first]
-    second = drop_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=1))
+    second = add_daily_anchor(path, store.audit, "org", "demo", NOON + timedelta(days=1))
     assert read_anchors(path, "org", "demo") == [first, second]

@@ -17,7 +17,7 @@ from rlhf_pipeline.records import (
     NewVote,
     VoteDetails,
 )
-from rlhf_pipeline.store import Store, WorkLeft
+from rlhf_pipeline.store import RemainingWork, Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
@@ -100,7 +100,7 @@ def judge(
 def test_nobody_is_dealt_what_was_not_offered(store, clock, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     assert store.assignments.deal("ann", 5, PLAIN) == []
-    assert store.assignments.work_left() == WorkLeft(
+    assert store.assignments.remaining_work() == RemainingWork(
         n_comparisons=0, n_slots=0, n_done=0, n_leased=0
     )
 
@@ -120,7 +120,7 @@ def test_what_is_withdrawn_is_not_dealt_and_what_is_dealt_stays(store, clock, of
     assert store.assignments.withdraw(ids, actor="cura") == 2
     assert store.assignments.deal("bob", 5, PLAIN) == []
     store.votes.cast(vote_on(held))
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
 
 
 def test_the_same_cards_are_dealt_again_while_they_are_held(store, clock, offer):
@@ -155,7 +155,7 @@ def test_a_comparison_is_never_dealt_more_often_than_wanted(store, offer, overla
     for hand in hands:
         assert len({card.comparison_id for card in hand}) == len(hand)
     # A slot may be left that only its own judges met: nobody else was there to take it.
-    left = store.assignments.work_left()
+    left = store.assignments.remaining_work()
     assert left.n_done == sum(judged.values()) == n * overlap
     store.audit.verify()
 
@@ -190,7 +190,7 @@ def test_a_vote_after_the_lease_is_kept_in_its_slot(store, clock, offer):
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     clock.tick(hours=1)
     store.votes.cast(vote_on(card))
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
     assert store.assignments.deal("bob", 1, PLAIN) == []
 
 
@@ -200,9 +200,9 @@ def test_a_vote_after_the_slot_was_let_again_is_one_more(store, clock, offer):
     clock.tick(hours=1)
     (other,) = store.assignments.deal("bob", 1, PLAIN)
     store.votes.cast(vote_on(card))
-    assert store.assignments.work_left().n_leased == 1  # bob's, still
+    assert store.assignments.remaining_work().n_leased == 1  # bob's, still
     store.votes.cast(vote_on(other))
-    assert (store.assignments.work_left().n_done, store.votes.count()) == (1, 2)
+    assert (store.assignments.remaining_work().n_done, store.votes.count()) == (1, 2)
 
 
 def test_a_card_that_was_given_back_comes_again_with_its_sides(store, clock, offer):
@@ -261,7 +261,7 @@ def test_a_skip_frees_the_slot_for_others_and_a_vote_taken_back_does_not(store, 
     ]
     store.votes.cast(vote_on(two, "b", supersedes=back.vote_id))
     assert store.assignments.get(two.assignment_id).state == "voted"
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
 
 
 def test_a_vote_taken_back_and_forgotten_is_let_to_others_in_the_end(store, clock, offer):
@@ -284,7 +284,7 @@ def test_an_undo_after_the_slot_went_to_another_leaves_it_there(store, clock, of
     store.votes.cast(
         vote_on(card, "skip", supersedes=first.vote_id, details=VoteDetails(flags=("undone",)))
     )
-    left = store.assignments.work_left()
+    left = store.assignments.remaining_work()
     assert (left.n_slots, left.n_leased, left.n_done) == (1, 1, 0)
 
 
@@ -401,7 +401,9 @@ def test_skipped_cards_are_not_repeated(store, clock, offer):
         (card,) = store.assignments.deal("ann", 1, rules)
         store.votes.cast(vote_on(card, "skip"))
         clock.tick(seconds=1)
-    assert {card.kind for card in store.assignments.of_annotator("ann")} == {AssignmentKind.NORMAL}
+    assert {card.kind for card in store.assignments.list_for_annotator("ann")} == {
+        AssignmentKind.NORMAL
+    }
 
 
 def test_gold_comes_in_its_share_takes_no_slot_and_never_twice(store, clock, offer, gold):
@@ -413,7 +415,7 @@ def test_gold_comes_in_its_share_takes_no_slot_and_never_twice(store, clock, off
     assert 15 <= len(shown) <= 25
     assert len(set(shown)) == len(shown)
     assert all(c.startswith("g") for c in shown)
-    assert store.assignments.work_left().n_done == 200 - len(shown)
+    assert store.assignments.remaining_work().n_done == 200 - len(shown)
 
 
 def test_where_there_is_no_gold_others_take_its_place(store, clock, offer):
@@ -437,7 +439,7 @@ def test_nobody_is_dealt_what_they_wrote(store, clock, offer, make_comparisons):
 def test_flagged_comparisons_are_nobodys_work(store, clock, offer):
     offer(3, flag=pd.Series(["identical"] * 3, dtype="str"))
     assert store.assignments.deal("ann", 5, PLAIN) == []
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "no_comparisons"
+    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "no_comparisons"
 
 
 def test_the_days_cap_counts_votes_and_cards_on_the_table(store, clock, offer):
@@ -447,27 +449,27 @@ def test_the_days_cap_counts_votes_and_cards_on_the_table(store, clock, offer):
     assert len(store.assignments.deal("ann", 20, rules)) == 2
     assert len(store.assignments.deal("ann", 20, rules)) == 2
     assert len(judge(store, clock, "ann", 9, rules)) == 2
-    assert store.assignments.left_for("ann", rules).reason_empty == "cap_reached"
+    assert store.assignments.remaining_for("ann", rules).reason_empty == "cap_reached"
     assert len(store.assignments.deal("bob", 20, rules)) == 5  # everybody's own
     clock.tick(days=1)
     assert len(store.assignments.deal("ann", 20, rules)) == 5
 
 
 def test_it_is_told_what_is_left_and_why_nothing_is(store, clock, offer):
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "no_comparisons"
+    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "no_comparisons"
     offer(4)
     assert (
-        store.assignments.left_for("ann", PLAIN).n,
-        store.assignments.left_for("ann", PLAIN).reason_empty,
+        store.assignments.remaining_for("ann", PLAIN).n,
+        store.assignments.remaining_for("ann", PLAIN).reason_empty,
     ) == (4, None)
     store.assignments.deal("bob", 3, PLAIN)
-    assert store.assignments.left_for("ann", PLAIN).n == 1
-    assert store.assignments.left_for("bob", PLAIN).n == 4  # three on the table, one to come
+    assert store.assignments.remaining_for("ann", PLAIN).n == 1
+    assert store.assignments.remaining_for("bob", PLAIN).n == 4  # three on the table, one to come
     store.assignments.deal("bob", 4, PLAIN)
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "others_hold_them"
+    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "others_hold_them"
     judge(store, clock, "bob", 4)
-    assert store.assignments.left_for("bob", PLAIN).reason_empty == "all_judged_by_you"
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "all_judged"
+    assert store.assignments.remaining_for("bob", PLAIN).reason_empty == "all_judged_by_you"
+    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "all_judged"
 
 
 def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(
@@ -476,8 +478,8 @@ def test_where_one_skipped_all_that_was_offered_it_is_not_said_that_nothing_was(
     offer(1)
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.votes.cast(vote_on(card, "skip"))
-    assert store.assignments.left_for("ann", PLAIN).reason_empty == "all_judged"
-    assert store.assignments.left_for("bob", PLAIN).reason_empty is None
+    assert store.assignments.remaining_for("ann", PLAIN).reason_empty == "all_judged"
+    assert store.assignments.remaining_for("bob", PLAIN).reason_empty is None
 
 
 def test_slots_are_counted_by_comparison(store, clock, offer):
@@ -485,7 +487,7 @@ def test_slots_are_counted_by_comparison(store, clock, offer):
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.votes.cast(vote_on(card))
     other = ({"c0", "c1"} - {card.comparison_id}).pop()
-    assert store.assignments.slots_of(["c0", "c1", "nope"]) == {
+    assert store.assignments.count_slots(["c0", "c1", "nope"]) == {
         card.comparison_id: (3, 1),
         other: (3, 0),
     }
@@ -548,11 +550,11 @@ def test_what_was_given_back_or_ran_out_comes_again_whatever_its_kind(
             store.votes.cast(vote_on(card))
             clock.tick(seconds=1)
     assert {kind for k, kind in met if k == 1} == set(AssignmentKind)
-    every = store.assignments.of_annotator("ann", limit=500)
+    every = store.assignments.list_for_annotator("ann", limit=500)
     assert sorted(card.n for card in every) == list(range(1, len(every) + 1)), (
         "each place of the row holds one card"
     )
-    assert store.assignments.work_left().n_done == sum(
+    assert store.assignments.remaining_work().n_done == sum(
         card.kind == AssignmentKind.NORMAL for card in every
     )
 
@@ -570,7 +572,7 @@ def test_a_card_that_others_took_stays_away_and_one_whose_comparison_has_another
     assert (again.assignment_id, again.n, again.slot_no) == (card.assignment_id, 1, 2)
     store.votes.cast(vote_on(again))
     store.votes.cast(vote_on(theirs))
-    assert store.assignments.work_left().n_done == 2
+    assert store.assignments.remaining_work().n_done == 2
 
 
 def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once(
@@ -590,7 +592,7 @@ def test_the_share_of_repeats_is_kept_by_somebody_who_gives_every_card_back_once
 
 
 def _told(store: Store) -> int:
-    return store.assignments.left_for("ann", HIDING).n
+    return store.assignments.remaining_for("ann", HIDING).n
 
 
 def test_what_is_left_does_not_move_when_cards_are_leased_ahead(store, clock, offer, gold):
@@ -655,7 +657,7 @@ def test_what_is_left_is_many_or_exact_and_never_less_than_what_is_on_the_table(
     first = steps.index(1)
     assert 0 not in steps[first : first + 100], "once it counts it counts every card"
     assert all(n >= on_table for n, on_table in zip(told, held, strict=True))
-    left = store.assignments.left_for("ann", HIDING)
+    left = store.assignments.remaining_for("ann", HIDING)
     assert (left.n, left.reason_empty) == (0, "all_judged_by_you")
 
 
@@ -670,7 +672,7 @@ def test_a_gold_card_takes_the_slot_of_a_comparison_that_people_are_asked_about(
     assert {card.comparison_id for card in dealt} == set(ids), "each is dealt once"
     for card in dealt:
         store.votes.cast(vote_on(card))
-    assert store.assignments.work_left().n_done == 4
+    assert store.assignments.remaining_work().n_done == 4
 
 
 def test_a_skip_that_is_taken_back_has_its_slot_again(store, clock, offer):
@@ -682,7 +684,7 @@ def test_a_skip_that_is_taken_back_has_its_slot_again(store, clock, offer):
     )
     assert store.assignments.deal("bob", 1, PLAIN) == []
     store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
     assert store.assignments.deal("bob", 1, PLAIN) == []
 
 
@@ -698,11 +700,11 @@ def test_a_late_vote_takes_a_slot_that_was_let_again_and_is_free_again(store, cl
         clock.tick(hours=1)
     store.votes.cast(vote_on(card))
     assert store.assignments.holds_slot(card.assignment_id)
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
     assert store.assignments.deal("cid", 1, PLAIN) == []
     store.votes.cast(vote_on(other))
     assert not store.assignments.holds_slot(other.assignment_id)
-    assert (store.assignments.work_left().n_done, store.votes.count()) == (1, 2)
+    assert (store.assignments.remaining_work().n_done, store.votes.count()) == (1, 2)
 
 
 def test_a_vote_on_a_card_that_was_given_back_takes_its_slot(store, clock, offer):
@@ -710,7 +712,7 @@ def test_a_vote_on_a_card_that_was_given_back_takes_its_slot(store, clock, offer
     (card,) = store.assignments.deal("ann", 1, PLAIN)
     store.assignments.release(card.assignment_id, "ann")
     store.votes.cast(vote_on(card))
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
 
 
 def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, offer, gold):
@@ -735,7 +737,7 @@ def test_hidden_cards_that_were_given_back_or_ran_out_come_again(store, clock, o
         clock.tick(seconds=1)
     again = {
         card.assignment_id
-        for card in store.assignments.of_annotator("ann", limit=100)
+        for card in store.assignments.list_for_annotator("ann", limit=100)
         if card.state == "voted"
     }
     assert {card.kind for card in met.values()} == {AssignmentKind.REPEAT, AssignmentKind.GOLD}

@@ -23,7 +23,7 @@ def voted(store, make_comparisons, make_predictions, make_vote) -> Store:
 
 def tamper(store: Store, *statements: str) -> None:
     """Change rows as somebody with the file and no respect for triggers would."""
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         if store.database.is_sqlite:
             triggers = (
                 connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"))
@@ -46,7 +46,7 @@ def test_an_honest_chain_verifies(voted):
 def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
     with (
         pytest.raises(StoreError, match=f"{table} is append-only"),
-        voted.database.writing() as connection,
+        voted.database.write_transaction() as connection,
     ):
         connection.execute(text(statement.format(table)))
     assert voted.audit.verify() == 7
@@ -59,13 +59,19 @@ def test_a_row_cannot_be_replaced_either(voted):
             "INSERT INTO audit SELECT * FROM audit WHERE seq = 3 ON CONFLICT ON CONSTRAINT "
             "pk_audit DO UPDATE SET actor = 'eve'"
         )
-    with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
+    with (
+        pytest.raises(StoreError, match="append-only"),
+        voted.database.write_transaction() as connection,
+    ):
         connection.execute(text(again))
 
 
 @on_postgres
 def test_a_table_cannot_be_emptied_either(voted):
-    with pytest.raises(StoreError, match="append-only"), voted.database.writing() as connection:
+    with (
+        pytest.raises(StoreError, match="append-only"),
+        voted.database.write_transaction() as connection,
+    ):
         connection.execute(text("TRUNCATE votes"))
     assert voted.audit.verify() == 7
 

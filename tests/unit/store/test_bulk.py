@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store.bulk import FEW
+from rlhf_pipeline.store.bulk_insert import FEW
 from rlhf_pipeline.store.engine import FIRST_MEASURED
 from rlhf_pipeline.store.schema import SCOPE, completion_cache, heartbeats, votes
 
@@ -43,13 +43,17 @@ def cached(n: int, value: str = "x") -> list[dict]:
 
 
 def stored(store, table) -> list[dict]:
-    with store.database.reading() as connection:
-        rows = connection.execute(select(table).where(store.database.mine(table))).mappings().all()
+    with store.database.read_transaction() as connection:
+        rows = (
+            connection.execute(select(table).where(store.database.in_project(table)))
+            .mappings()
+            .all()
+        )
     return [{name: value for name, value in row.items() if name not in SCOPE} for row in rows]
 
 
 def insert(store, table, rows) -> None:
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         store.database.insert(connection, table, rows)
 
 
@@ -131,13 +135,13 @@ def test_a_table_that_grew_is_measured_at_once_on_postgres(store):
     if store.database.is_sqlite:
         assert store.database._grown == {}
         return
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert connection.execute(rows).scalar_one() == 0
     # one by one as people do
     insert(
         store, completion_cache, [row | {"cache_key": f"b{n}"} for n, row in enumerate(cached(1))]
     )
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert connection.execute(rows).scalar_one() > 0
     insert(
         store,

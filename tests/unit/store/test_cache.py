@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.completions.asked import CompletionParams, cache_key
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 from rlhf_pipeline.completions.engine import complete_prompts
+from rlhf_pipeline.completions.request_plan import CompletionParams, cache_key
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import PROMPTS, check_frame
@@ -33,7 +33,7 @@ class Named:
 def poison(store: Store, change: Callable[[str], str], key: str) -> None:
     """Change a stored value behind the cache's back."""
     at = completion_cache.c.cache_key == key
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         before = connection.execute(completion_cache.select().where(at)).one().value
         connection.execute(completion_cache.update().where(at).values(value=change(before)))
 
@@ -107,7 +107,7 @@ def test_a_poisoned_value_is_a_miss_told_of_and_replaced(store, caplog, how, cha
 
 def test_a_value_under_another_key_is_not_served(store):
     store.completions_cache.put_many({"k0": "one", "k1": "two"})
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         of_k1 = (
             connection.execute(
                 completion_cache.select().where(completion_cache.c.cache_key == "k1")
@@ -147,7 +147,7 @@ def test_a_poisoned_completion_never_becomes_a_row(store, caplog):
     )
     params = CompletionParams(k=2)
     first = complete_prompts(prompts, TemplateBackend(), params, cache=store.completions_cache)
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         key = connection.execute(completion_cache.select()).first().cache_key
     wrong = CompletionResult(text="poison").model_dump_json()
     poison(store, lambda value: value[:64] + wrong, key)

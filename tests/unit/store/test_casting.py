@@ -10,7 +10,7 @@ from sqlalchemy import select
 from rlhf_pipeline.errors import AlreadyVoted, UnknownComparison
 from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.casting import turns_of
+from rlhf_pipeline.store.casting import read_turns
 from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -39,10 +39,10 @@ def test_a_stream_is_cast_as_a_list_is(published, url, make_vote, make_compariso
 
 
 def _without_receipt(store: Store) -> list[dict]:
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         rows = (
             connection.execute(
-                select(votes).where(store.database.mine(votes)).order_by(votes.c.seq)
+                select(votes).where(store.database.in_project(votes)).order_by(votes.c.seq)
             )
             .mappings()
             .all()
@@ -73,7 +73,7 @@ def test_what_is_written_reads_back_as_it_was(published, make_vote):
             voted_at=NOON.replace(microsecond=7),
         )
     )
-    with published.database.reading() as connection:
+    with published.database.read_transaction() as connection:
         row = connection.execute(select(votes)).mappings().one()
         key = connection.execute(select(idempotency)).mappings().one()
         link = connection.execute(select(audit).order_by(audit.c.seq.desc())).mappings().first()
@@ -92,8 +92,8 @@ def test_turns_of_other_annotators_are_not_read(published, make_vote):
     vote.
     """
     published.votes.cast_many([make_vote("c0", f"ann{i}") for i in range(20)])
-    with published.database.reading() as connection:
-        found = turns_of(
+    with published.database.read_transaction() as connection:
+        found = read_turns(
             connection, published.database, [("c0", "ann3"), ("c1", "ann3"), ("c0", 'it\'s "ann"')]
         )
     assert [row.annotator_id for row in found] == ["ann3"]
@@ -107,7 +107,7 @@ def _turns(store: Store, comparison_id: str) -> list[tuple]:
     wanted = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(
         votes.c.comparison_id == comparison_id
     )
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         return [tuple(row) for row in connection.execute(wanted.order_by(votes.c.seq))]
 
 

@@ -9,9 +9,9 @@ import pytest
 from rlhf_pipeline.frames import check_frame
 from rlhf_pipeline.records import Choice, NewVote
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store import casts as reader
-from rlhf_pipeline.store.casts import casts
-from rlhf_pipeline.votes.over_time import CASTS
+from rlhf_pipeline.store import votes_as_cast as reader
+from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
+from rlhf_pipeline.votes.annotators_over_time import CASTS
 
 
 def cast(
@@ -58,7 +58,7 @@ def said(store: Store, make_comparisons: Callable[..., pd.DataFrame]) -> Store:
 
 
 def test_every_vote_of_people_is_there_as_it_was_cast(said: Store) -> None:
-    found = check_frame(casts(said.database), CASTS)
+    found = check_frame(read_votes_as_cast(said.database), CASTS)
     assert found[["day", "comparison_id", "choice", "pass_no"]].values.tolist() == [
         ["2026-01-02", "c0", "a", 1],
         ["2026-01-09", "c0", "b", 1],
@@ -81,11 +81,11 @@ def test_every_vote_of_people_is_there_as_it_was_cast(said: Store) -> None:
 
 
 def test_up_to_a_seq_nothing_later_is_there(said: Store) -> None:
-    assert casts(said.database, up_to_seq=2)["choice"].tolist() == ["a", "b"]
-    assert check_frame(casts(said.database, up_to_seq=0), CASTS).empty
+    assert read_votes_as_cast(said.database, up_to_seq=2)["choice"].tolist() == ["a", "b"]
+    assert check_frame(read_votes_as_cast(said.database, up_to_seq=0), CASTS).empty
 
 
 def test_what_is_read_in_pieces_is_the_same(said: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = check_frame(casts(said.database), CASTS)
+    whole = check_frame(read_votes_as_cast(said.database), CASTS)
     monkeypatch.setattr(reader, "AT_ONCE", 2)
-    pd.testing.assert_frame_equal(check_frame(casts(said.database), CASTS), whole)
+    pd.testing.assert_frame_equal(check_frame(read_votes_as_cast(said.database), CASTS), whole)

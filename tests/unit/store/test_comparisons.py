@@ -72,7 +72,7 @@ def test_several_reward_models_may_predict(store, make_comparisons, make_predict
     )
     assert store.comparisons.publish(comparisons, both, published_at=NOON).n_predictions == 4
     empty = store.comparisons.publish(
-        COMPARISONS.empty(),
+        COMPARISONS.empty_frame(),
         make_predictions(comparisons, reward_model="other@1"),
         published_at=NOON,
     )
@@ -82,16 +82,20 @@ def test_several_reward_models_may_predict(store, make_comparisons, make_predict
 def test_a_prediction_for_nothing_published_is_refused(store, make_comparisons, make_predictions):
     with pytest.raises(UnknownComparison, match="first 'c0'"):
         store.comparisons.publish(
-            COMPARISONS.empty(), make_predictions(make_comparisons(1)), published_at=NOON
+            COMPARISONS.empty_frame(), make_predictions(make_comparisons(1)), published_at=NOON
         )
 
 
 def test_an_empty_day_publishes_nothing(store):
     assert (
-        store.comparisons.publish(COMPARISONS.empty(), PREDICTIONS.empty(), published_at=NOON)
+        store.comparisons.publish(
+            COMPARISONS.empty_frame(), PREDICTIONS.empty_frame(), published_at=NOON
+        )
         == PublishResult()
     )
-    assert store.comparisons.for_days(["2026-02-01"]).dtypes.equals(COMPARISONS.empty().dtypes)
+    assert store.comparisons.for_days(["2026-02-01"]).dtypes.equals(
+        COMPARISONS.empty_frame().dtypes
+    )
     assert store.audit.count() == 0
 
 
@@ -119,10 +123,12 @@ def test_comparisons_are_found_by_id_whatever_the_order(store, make_comparisons)
 def test_a_comparison_is_open_until_enough_others_judged_it(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     store.votes.cast_many([make_vote("c0", "ann"), make_vote("c1", "bob", choice="skip")])
-    assert store.comparisons.open_for("ann")["comparison_id"].tolist() == ["c1", "c2"]
-    assert store.comparisons.open_for("bob")["comparison_id"].tolist() == ["c2"]
-    assert store.comparisons.open_for("bob", votes_per_comparison=2)["comparison_id"].tolist() == [
+    assert store.comparisons.find_open_for("ann")["comparison_id"].tolist() == ["c1", "c2"]
+    assert store.comparisons.find_open_for("bob")["comparison_id"].tolist() == ["c2"]
+    assert store.comparisons.find_open_for("bob", votes_per_comparison=2)[
+        "comparison_id"
+    ].tolist() == [
         "c0",
         "c2",
     ]
-    assert store.comparisons.open_for("cleo", limit=1)["comparison_id"].tolist() == ["c1"]
+    assert store.comparisons.find_open_for("cleo", limit=1)["comparison_id"].tolist() == ["c1"]

@@ -149,7 +149,7 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(
     store.comparisons.publish(make_comparisons(5), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.events.add([make_event(1)])
-    counted_ahead = store.decisions._counted_ahead
+    counted_ahead = store.decisions._count_before_lock
 
     def meanwhile(up_to_seq: int | None) -> Any:
         counted = counted_ahead(up_to_seq)
@@ -162,7 +162,7 @@ def test_votes_that_come_between_the_count_and_the_lock_are_counted(
             )
         return counted
 
-    monkeypatch.setattr(store.decisions, "_counted_ahead", meanwhile)
+    monkeypatch.setattr(store.decisions, "_count_before_lock", meanwhile)
     told: list[int] = []
     store.decisions.decide(
         lambda evidence: told.append(evidence.n_new_votes), now=NOON, champion=MODEL
@@ -188,19 +188,19 @@ def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
         "99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), '2026-01-01', "
         "'2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
     )
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(text(made))
         connection.execute(text(f"UPDATE heads SET vote_seq = {n}"))
     store.events.add([make_event(1)])
     told: list[int] = []
     started = time.perf_counter()
-    counted = store.decisions._counted_ahead(None)
+    counted = store.decisions._count_before_lock(None)
     ahead_s = time.perf_counter() - started
     took_s = []
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         for _ in range(5):  # the least of them: a busy machine may take its time over any one
             started = time.perf_counter()
-            again = store.decisions._counted_on(connection, counted, None, n)
+            again = store.decisions._continue_count(connection, counted, None, n)
             took_s.append(time.perf_counter() - started)
     in_lock_s = min(took_s)
     store.decisions.decide(

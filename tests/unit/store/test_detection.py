@@ -127,13 +127,13 @@ def test_a_scan_with_nan_keeps_neither_events_nor_states(store, make_event):
             MODEL,
             {"ddm": {"last_seq": 12}},
         )
-    assert store.events.open() == []
+    assert store.events.find_open() == []
     assert store.detectors.states(MODEL) == {}
 
 
 def test_numpy_numbers_are_stored_as_numbers_and_objects_refused(store, make_event):
     store.events.add([make_event(10, evidence={"n": np.int64(3), "rate": np.float64(0.5)})])
-    assert store.events.open()[0].evidence == {"n": 3, "rate": 0.5}
+    assert store.events.find_open()[0].evidence == {"n": 3, "rate": 0.5}
     with pytest.raises(StoreError, match="cannot be written as JSON"):
         store.events.add([make_event(11, evidence={"what": object()})])
 
@@ -149,7 +149,7 @@ def test_events_come_back_as_added(store, make_event):
     assert store.events.add([event]) == 0
     assert store.events.for_model(MODEL) == [event]
     assert store.events.for_days(["2026-01-01"]) == [event]
-    assert [e.seq for e in store.events.open()] == [5, 10]
+    assert [e.seq for e in store.events.find_open()] == [5, 10]
 
 
 def test_without_events_nothing_is_decided(store, decide):
@@ -166,21 +166,21 @@ def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event)
         1,
         10,
     )
-    assert store.events.open() == []
-    assert store.decisions.pending() == store.decisions.all() == [decision]
+    assert store.events.find_open() == []
+    assert store.decisions.pending_fires() == store.decisions.all() == [decision]
     assert decide(fire) is None
 
 
 def test_a_rule_that_says_nothing_leaves_the_events_open(store, decide, make_event):
     store.events.add([make_event()])
     assert decide(lambda evidence: None) is None
-    assert len(store.events.open()) == 1
+    assert len(store.events.find_open()) == 1
 
 
 def test_held_events_count_until_the_next_fire(store, decide, make_event):
     store.events.add([make_event(10)])
     assert decide(hold).state == "held"
-    assert store.decisions.pending() == []
+    assert store.decisions.pending_fires() == []
     assert decide(hold).decision_id is None  # nothing new to claim, so nothing stored
     assert len(store.decisions.all()) == 1
     store.events.add([make_event(12)])
@@ -224,7 +224,7 @@ def test_a_rule_that_fails_leaves_everything_open(store, decide, make_event):
     store.events.add([make_event()])
     with pytest.raises(ZeroDivisionError):
         decide(lambda evidence: 1 / 0)
-    assert len(store.events.open()) == 1
+    assert len(store.events.find_open()) == 1
     assert decide(fire).decision_id == 1
 
 
@@ -247,7 +247,7 @@ def test_a_decision_walks_to_its_end(store, decide, make_event):
     submitted = store.decisions.mark_submitted(1, 1, "run-1")
     assert (submitted.state, submitted.run_id) == ("submitted", "run-1")
     assert store.decisions.mark_submitted(1, 1, "run-2") == submitted
-    assert store.decisions.pending() == []
+    assert store.decisions.pending_fires() == []
     assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
     assert store.decisions.mark_finished(1, succeeded=False, error="late").state == "succeeded"
     assert store.decisions.retry(1).state == "succeeded"
@@ -269,7 +269,7 @@ def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_ev
     store.decisions.mark_submitted(1, 3, "run-3")
     assert store.decisions.mark_finished(1, succeeded=False, error="killed").state == "failed"
     assert store.decisions.retry(1, max_attempts=3).state == "failed"
-    assert store.decisions.error(1) == "killed"
+    assert store.decisions.last_error(1) == "killed"
 
 
 def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
@@ -280,7 +280,7 @@ def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
     assert not store.decisions.lease(1, 1, now=NOON + minute / 2, lease=minute)
     assert store.decisions.lease(1, 1, now=NOON + minute, lease=minute)  # the first one died
     store.decisions.mark_submitted(1, 1, "run-1")
-    assert [d.run_id for d in store.decisions.submitted()] == ["run-1"]
+    assert [d.run_id for d in store.decisions.submitted_fires()] == ["run-1"]
     assert not store.decisions.lease(1, 1, now=NOON + 3 * minute, lease=minute)
     store.decisions.retry(1)
     assert not store.decisions.lease(1, 1, now=NOON, lease=minute)
@@ -292,7 +292,7 @@ def test_a_run_thought_dead_may_still_succeed(store, decide, make_event):
     decide(fire)
     store.decisions.mark_finished(1, succeeded=False, error="no heartbeat")
     assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
-    assert store.decisions.error(1) is None
+    assert store.decisions.last_error(1) is None
 
 
 def test_an_unknown_decision_is_named(store):

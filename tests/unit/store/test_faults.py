@@ -45,7 +45,7 @@ def test_a_full_disk_is_named_and_keeps_the_last_state(
 
 def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
     with Store.open(url, organization="org", project="demo", busy_timeout_s=0.1) as hurried:
-        with store.database.writing():
+        with store.database.write_transaction():
             with pytest.raises(
                 StoreError,
                 match=r"(database is locked|lock timeout): another process held the write lock",
@@ -60,7 +60,7 @@ def test_a_lock_held_by_another_thread_is_named(url, store):
         held, release = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with hurried.database.writing():
+            with hurried.database.write_transaction():
                 held.set()
                 release.wait()
 

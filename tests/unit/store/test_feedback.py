@@ -51,7 +51,7 @@ def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
     assert [one.feedback_id for one in store.feedback.page(session_id="s1")] == [4, 2]
     assert [one.feedback_id for one in store.feedback.page(kind="detailed")] == [6]
     assert [one.feedback_id for one in store.feedback.page(created_by="app2")] == [3]
-    assert store.feedback.counts() == {"thumbs": 5, "detailed": 1}
+    assert store.feedback.count_by_kind() == {"thumbs": 5, "detailed": 1}
 
 
 def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
@@ -86,7 +86,7 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
         for n in range(40)
     ]
     frame = store.comparisons.with_ids(made).set_index("comparison_id")
-    votes = store.votes.on(made).set_index("comparison_id")
+    votes = store.votes.for_comparisons(made).set_index("comparison_id")
     assert 4 < (votes["choice"] == "a").sum() < 36
     for one in made:
         side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")
@@ -113,9 +113,9 @@ def test_a_correction_of_a_correction_is_another_comparison(store):
     )
     assert there.comparison_id != back.comparison_id
     frame = store.comparisons.with_ids([there.comparison_id, back.comparison_id])
-    pairs = preference_pairs(store.votes.on(list(frame["comparison_id"])), frame).set_index(
-        "comparison_id"
-    )
+    pairs = preference_pairs(
+        store.votes.for_comparisons(list(frame["comparison_id"])), frame
+    ).set_index("comparison_id")
     assert pairs.loc[[there.comparison_id, back.comparison_id], "chosen"].tolist() == ["4 — ü", "5"]
 
 
@@ -146,7 +146,10 @@ def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_
 def test_feedback_is_not_changed(store):
     store.feedback.add(NewFeedback(kind="thumbs", value=1, completion="x"), created_by="app")
     for statement in ("UPDATE feedback SET created_by = 'x'", "DELETE FROM feedback"):
-        with pytest.raises(StoreError, match="append-only"), store.database.writing() as connection:
+        with (
+            pytest.raises(StoreError, match="append-only"),
+            store.database.write_transaction() as connection,
+        ):
             connection.exec_driver_sql(statement)
 
 

@@ -30,12 +30,12 @@ def hashes(store: Store) -> Store:
 
 
 def write(store: Store, content: bytes) -> None:
-    with store.file_hashes.replacing({PATH: content}):
+    with store.file_hashes.record_replacement({PATH: content}):
         pass
 
 
 def is_accepted(store: Store, content: bytes) -> bool:
-    return store.file_hashes.changed({PATH: content}) == []
+    return store.file_hashes.find_changed({PATH: content}) == []
 
 
 def test_file_that_was_never_recorded_is_accepted(hashes: Store) -> None:
@@ -56,7 +56,7 @@ def test_only_the_newest_content_is_accepted(hashes: Store) -> None:
 
 def test_both_contents_are_accepted_while_a_file_is_replaced(hashes: Store) -> None:
     write(hashes, b"old")
-    with hashes.file_hashes.replacing({PATH: b"new"}):
+    with hashes.file_hashes.record_replacement({PATH: b"new"}):
         assert (
             is_accepted(hashes, b"old"),
             is_accepted(hashes, b"new"),
@@ -67,7 +67,7 @@ def test_both_contents_are_accepted_while_a_file_is_replaced(hashes: Store) -> N
 
 def test_killed_writer_leaves_both_contents_accepted(hashes: Store) -> None:
     write(hashes, b"old")
-    with pytest.raises(KeyboardInterrupt), hashes.file_hashes.replacing({PATH: b"new"}):
+    with pytest.raises(KeyboardInterrupt), hashes.file_hashes.record_replacement({PATH: b"new"}):
         raise KeyboardInterrupt
     assert (is_accepted(hashes, b"old"), is_accepted(hashes, b"new")) == (True, True)
     write(hashes, b"newer")
@@ -75,7 +75,7 @@ def test_killed_writer_leaves_both_contents_accepted(hashes: Store) -> None:
 
 
 def test_hash_of_a_writer_killed_long_ago_is_dropped(hashes: Store) -> None:
-    with pytest.raises(KeyboardInterrupt), hashes.file_hashes.replacing({PATH: b"killed"}):
+    with pytest.raises(KeyboardInterrupt), hashes.file_hashes.record_replacement({PATH: b"killed"}):
         raise KeyboardInterrupt
     hashes.database.clock.time += timedelta(hours=2)  # type: ignore[attr-defined]
     write(hashes, b"new")
@@ -99,7 +99,7 @@ def test_content_written_while_the_clock_ran_ahead_is_dropped(hashes: Store) -> 
 
 def test_two_writers_of_one_file_raise_no_false_alarm(hashes: Store) -> None:
     write(hashes, b"old")
-    with hashes.file_hashes.replacing({PATH: b"first"}):
+    with hashes.file_hashes.record_replacement({PATH: b"first"}):
         write(hashes, b"second")
     assert (
         is_accepted(hashes, b"first"),

@@ -13,13 +13,13 @@ from sqlalchemy import event, select, text, update
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import (
-    LOOKS,
+    NO_CALLS_SUFFIX,
     Attempt,
     Budget,
     Claim,
     Lane,
+    LedgerTransaction,
     Spending,
-    Turn,
     WorkItem,
     WorkLedger,
 )
@@ -92,9 +92,9 @@ def turn(
     owner: str = "me",
     budget: Budget | None = None,
     dead: Sequence[str] = (),
-) -> Turn:
+) -> LedgerTransaction:
     lanes = {LANE: wanted} if isinstance(wanted, int) else wanted
-    return store.generation.turn(
+    return store.generation.settle_and_claim(
         run_id, owner, attempts, lanes, budget or Budget(), is_dead=lambda who: who in dead
     )
 
@@ -126,19 +126,19 @@ def numbers(claims: Sequence[Claim]) -> list[int]:
 
 def states(store: Store, run_id: str = "run") -> dict[str, int]:
     found: dict[str, int] = {}
-    for settled in store.generation.settled(run_id):
+    for settled in store.generation.item_states(run_id):
         found[settled.state] = found.get(settled.state, 0) + 1
     return found
 
 
 def rows(store: Store, table: Any) -> list[Any]:
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         return list(connection.execute(select(table)))
 
 
 def test_it_is_a_work_ledger(store: Store) -> None:
     ledger: WorkLedger = store.generation
-    assert list(ledger.settled("none")) == []
+    assert list(ledger.item_states("none")) == []
 
 
 def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -> None:
@@ -148,7 +148,7 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -
     assert numbers(last.claimed[LANE]) == [2]
     assert (last.n_open, last.n_leased) == (0, 0)
     turn(store, 0, [attempt(2)])
-    told = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.settled("run")]
+    told = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.item_states("run")]
     assert told == [
         ("succeeded", None, None, 1),
         ("failed", "server_error", "no", 1),
@@ -158,7 +158,7 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: Clock) -
         "key 0": "text 0",
         "key 2": "text 2",
     }
-    assert store.generation.spent("run") == {
+    assert store.generation.spending("run") == {
         LANE: Spending(n_calls=3, n_prompt_tokens=6, n_tokens=10, cost=8)
     }
 
@@ -193,7 +193,7 @@ def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
     assert turn(store, 2).claimed[LANE] == []
     clock.pass_(61)
     assert turn(store, 2).claimed[LANE] == [Claim(0, 1, 0), Claim(1, 1, 0)]
-    assert store.generation.spent("run") == {LANE: Spending(n_unknown=2, cost_unknown=20)}
+    assert store.generation.spending("run") == {LANE: Spending(n_unknown=2, cost_unknown=20)}
 
 
 def test_leases_are_renewed_by_turns(store: Store, clock: Clock) -> None:
@@ -219,7 +219,7 @@ def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(
     clock.pass_(200)
     turn(store, 2)  # lost, and mine now
     turn(store, 0, [attempt(0), attempt(1, "failed", error="late")], owner="slow")
-    assert [s.state for s in store.generation.settled("run")] == ["succeeded", "leased"], (
+    assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "leased"], (
         "a late failure is nobody's verdict"
     )
     turn(store, 0, [attempt(0), attempt(1)])
@@ -261,14 +261,14 @@ def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
     found = turn(store, 3, [attempt(0, cache_key="same"), attempt(2, cache_key="another")])
     assert (found.claimed[LANE], found.from_cache, found.n_open) == ([], [1], 0)
     assert turn(store, 3, run_id="second").from_cache == [0]
-    assert store.generation.spent("run")[LANE].n_calls == 2
-    assert store.generation.spent("second") == {}
+    assert store.generation.spending("run")[LANE].n_calls == 2
+    assert store.generation.spending("second") == {}
 
 
 def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: Clock) -> None:
     store.completions_cache.put_many({"key 1": "known"})
     start(store, work(3))
-    assert [(s.state, s.is_cached) for s in store.generation.settled("run")] == [
+    assert [(s.state, s.is_cached) for s in store.generation.item_states("run")] == [
         ("open", False),
         ("succeeded", True),
         ("open", False),
@@ -292,7 +292,7 @@ def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> No
     while more := turn(store, 1, budget=Budget(run=205)).claimed[LANE]:  # what came back unused
         turn(store, 0, [attempt(claim.item_no, cost=7) for claim in more])
         made += len(more)
-    spent = store.generation.spent("run")[LANE]
+    spent = store.generation.spending("run")[LANE]
     assert spent.cost == 7 * made <= 205
     assert spent.cost + 10 > 205, "and not less than it bears"
 
@@ -328,7 +328,7 @@ def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
     over = turn(store, 3, [attempt(0)], budget=Budget(run=13)).over_budget
     assert "the budget of this run" in over[LANE].why
     assert sorted(
-        store.generation.stop("run", LANE, "budget", over[LANE].why, above=over[LANE].left)
+        store.generation.fail_open("run", LANE, "budget", over[LANE].why, above=over[LANE].left)
     ) == [1, 2]
     assert states(store) == {"succeeded": 1, "failed": 2}
 
@@ -341,14 +341,17 @@ def test_yesterdays_spending_is_not_todays(store: Store, clock: Clock) -> None:
     clock.pass_(86_400)
     assert numbers(turn(store, 3, budget=Budget(day=12)).claimed[LANE]) == [1]
     turn(store, 0, [attempt(1)])
-    assert [key for key, _ in store.generation.totals("day")] == [("2026-01-01",), ("2026-01-02",)]
+    assert [key for key, _ in store.generation.sum_spending("day")] == [
+        ("2026-01-01",),
+        ("2026-01-02",),
+    ]
 
 
 def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: Clock) -> None:
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0, "open", billing="unknown", cost=10, kind="dropped")])
-    assert store.generation.spent("run") == {
+    assert store.generation.spending("run") == {
         LANE: Spending(n_calls=1, n_unknown=1, cost_unknown=10)
     }
     assert turn(store, 2, budget=Budget(run=19)).over_budget[LANE]
@@ -384,8 +387,10 @@ def test_the_sums_equal_the_calls(store: Store, clock: Clock) -> None:
     assert sum(row.cost_unknown for row in summed) == sum(
         row.cost for row in calls if row.billing == "unknown"
     )
-    assert store.generation.totals("asset") == [(("completions",), Spending(5, 1, 9, 15, 12, 10))]
-    assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 1, 1, 2, 1]
+    assert store.generation.sum_spending("asset") == [
+        (("completions",), Spending(5, 1, 9, 15, 12, 10))
+    ]
+    assert [call["attempt_no"] for call in store.generation.read_calls("run")] == [1, 1, 1, 2, 1]
 
 
 def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(
@@ -401,7 +406,7 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
     turn(store, 1)
     turn(store, 0, [attempt(2)])
     store.generation.end("run")
-    [listed] = store.generation.runs()
+    [listed] = store.generation.list_runs()
     assert (listed.states, listed.ended_at, listed.spent.n_calls) == (
         {"succeeded": 2, "failed": 1},
         START,
@@ -414,13 +419,13 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
 def test_a_start_that_was_killed_half_way_notes_the_rest(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = GenerationLedger._note
+    noted = GenerationLedger._insert_items
 
     def dies(self: GenerationLedger, run_id: str, batch: Sequence[WorkItem]) -> None:
         noted(self, run_id, batch[:400])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(GenerationLedger, "_note", dies)
+    monkeypatch.setattr(GenerationLedger, "_insert_items", dies)
     with pytest.raises(KeyboardInterrupt):
         start(store, work(700))
     monkeypatch.undo()
@@ -437,7 +442,7 @@ def test_what_is_released_or_reopened_may_be_claimed(store: Store, clock: Clock)
     store.generation.release("run", "me")
     assert numbers(turn(store, 3).claimed[LANE]) == [0, 1]
     turn(store, 0, [attempt(0)])
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(completion_cache.delete())
     store.generation.reopen("run", [0])
     assert numbers(turn(store, 3).claimed[LANE]) == [0]
@@ -461,7 +466,7 @@ def test_another_projects_work_is_not_seen(store: Store, clock: Clock) -> None:
     ) as other:
         start(other, work(1))
         assert numbers(turn(other, 5).claimed[LANE]) == [0]
-        assert other.generation.totals("asset") == []
+        assert other.generation.sum_spending("asset") == []
     assert numbers(turn(store, 5).claimed[LANE]) == [0, 1]
 
 
@@ -548,9 +553,9 @@ def test_what_was_asked_for_and_paid_goes_down_and_up_and_work_goes_on(
 
 def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:
     start(store, work(1))
-    with pytest.raises(StoreError), store.database.writing() as connection:
+    with pytest.raises(StoreError), store.database.write_transaction() as connection:
         connection.execute(update(generation_items).values(state="lost"))
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert connection.execute(text("SELECT state FROM generation_items")).scalar() == "open"
 
 
@@ -594,7 +599,7 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     assert numbers(found.claimed[LANE]) == [5]
     over = found.over_budget[LANE]
     assert over.left == 50, "they will never fit, whatever becomes of those under way"
-    assert sorted(store.generation.stop("run", LANE, "budget", over.why, above=over.left)) == [
+    assert sorted(store.generation.fail_open("run", LANE, "budget", over.why, above=over.left)) == [
         0,
         1,
         3,
@@ -613,7 +618,7 @@ def test_what_no_budget_bears_is_asked_of_the_cache_before_it_is_given_up(
     store.completions_cache.put_many({f"key {i}": "a text" for i in answered})
     found = turn(store, 2, budget=Budget(run=50))
     over = found.over_budget[LANE]
-    stopped = list(store.generation.stop("run", LANE, "budget", over.why, above=over.left))
+    stopped = list(store.generation.fail_open("run", LANE, "budget", over.why, above=over.left))
     assert sorted(stopped) == sorted(set(range(n)) - answered)
     assert states(store) == {"failed": n - len(answered), "open": len(answered)}
     found = turn(store, 2, budget=Budget(run=50))
@@ -628,7 +633,7 @@ def test_of_the_items_that_are_named_too_those_the_cache_answers_are_not_given_u
     store.completions_cache.put_many({"key 2": "a text"})
     over = turn(store, 1, budget=Budget(run=50)).over_budget[LANE]
     assert list(
-        store.generation.stop("run", LANE, "budget", over.why, [1, 2], above=over.left)
+        store.generation.fail_open("run", LANE, "budget", over.why, [1, 2], above=over.left)
     ) == [1]
 
 
@@ -654,12 +659,12 @@ def test_attempts_before_a_run_was_started_again_are_told_apart(store: Store, cl
     assert turn(store, 1, [attempt(0, "open", started_at=clock.now())]).claimed[LANE] == [
         Claim(0, 4, 1, n_before=3)
     ]
-    assert [call["attempt_no"] for call in store.generation.calls("run")] == [1, 2, 3, 4]
+    assert [call["attempt_no"] for call in store.generation.read_calls("run")] == [1, 2, 3, 4]
 
 
 def test_who_dies_looking_has_lost_nothing(store: Store, clock: Clock) -> None:
     start(store, work(3))
-    gone = f"gone{LOOKS}"
+    gone = f"gone{NO_CALLS_SUFFIX}"
     turn(store, 3, owner=gone)
     assert turn(store, 3, dead=[gone]).claimed[LANE] == [
         Claim(0, 0, 0),
@@ -680,7 +685,7 @@ def test_no_transaction_changes_more_than_some_hundred_items(store: Store, clock
         if statement.startswith("UPDATE generation_items"):
             changed.append(cursor.rowcount)
 
-    assert len(list(store.generation.stop("run", LANE, "unavailable", "closed"))) == 1_300
+    assert len(list(store.generation.fail_open("run", LANE, "unavailable", "closed"))) == 1_300
     store.generation.end("run")
     start(store, items)
     assert states(store) == {"open": 1_300}
@@ -703,9 +708,9 @@ def test_a_restart_that_was_killed_half_way_opens_the_rest_of_the_failures_the_n
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(store, work(1_200))
-    list(store.generation.stop("run", LANE, "unavailable", "closed"))
+    list(store.generation.fail_open("run", LANE, "unavailable", "closed"))
     store.generation.end("run")
-    whole, reopened = GenerationLedger._piecemeal, iter(range(700))
+    whole, reopened = GenerationLedger._update_in_batches, iter(range(700))
 
     def dies(self: GenerationLedger, *asked: Any) -> Iterator[int]:
         for item_no in whole(self, *asked):
@@ -713,12 +718,12 @@ def test_a_restart_that_was_killed_half_way_opens_the_rest_of_the_failures_the_n
                 raise KeyboardInterrupt
             yield item_no
 
-    monkeypatch.setattr(GenerationLedger, "_piecemeal", dies)
+    monkeypatch.setattr(GenerationLedger, "_update_in_batches", dies)
     with pytest.raises(KeyboardInterrupt):
         start(store, work(1_200))
     monkeypatch.undo()
     assert states(store)["failed"] > 0
     start(store, work(1_200))
     assert states(store) == {"open": 1_200}
-    [run] = store.generation.runs()
+    [run] = store.generation.list_runs()
     assert run.ended_at is None

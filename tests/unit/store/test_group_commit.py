@@ -22,7 +22,7 @@ def published(store, make_comparisons) -> Store:
 def test_threads_that_wait_share_a_transaction(published, make_vote):
     """While one holds the lock the others gather."""
     with ThreadPoolExecutor(8) as pool:
-        with published.database.writing():
+        with published.database.write_transaction():
             waiting = [
                 pool.submit(published.votes.cast, make_vote("c0", f"ann{i}")) for i in range(8)
             ]
@@ -43,7 +43,7 @@ def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
         make_vote("c3"),
     ]
     with ThreadPoolExecutor(8) as pool:
-        with published.database.writing():
+        with published.database.write_transaction():
             waiting = [pool.submit(published.votes.cast, vote) for vote in sent]
             _until(lambda: len(published.votes._together._waiting) >= 4)
         errors = [type(future.exception(10)) for future in waiting]

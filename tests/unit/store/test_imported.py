@@ -100,7 +100,7 @@ def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(
     store.comparisons.publish(
         imported(make_comparisons(2), flag=["identical", None]), published_at=NOON
     )
-    assert store.comparisons.open_for("ann")["comparison_id"].tolist() == ["c1"]
+    assert store.comparisons.find_open_for("ann")["comparison_id"].tolist() == ["c1"]
     store.votes.cast_many([make_vote("c0"), make_vote("c1")])
     assert store.votes.n_voted_comparisons() == 1
     assert store.votes.n_voted_comparisons(up_to_seq=1) == 0
@@ -120,7 +120,7 @@ def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(
     )
     replayed = store.predictions.replay(make_predictions(frame), data_seq=1)
     assert (replayed.n_written, replayed.n_known, replayed.n_refused) == (2, 0, 1)
-    stored = store.predictions.of(["c0", "c1", "c2"])
+    stored = store.predictions.for_comparisons(["c0", "c1", "c2"])
     assert stored["comparison_id"].tolist() == ["c1", "c2"]
     assert stored["is_replayed"].tolist() == [True, True]
     again = store.predictions.replay(make_predictions(frame), data_seq=1)
@@ -134,10 +134,10 @@ def test_a_replay_of_what_was_never_published_is_refused(store, make_comparisons
 
 
 def test_days_wait_for_their_replay_oldest_first_and_can_be_asked_again(store):
-    store.replays.ask(["2016-02-02", "2016-01-31", "2016-02-02"])
-    assert store.replays.pending() == ["2016-01-31", "2016-02-02"]
-    store.replays.done("2016-01-31")
-    store.replays.done("2099-01-01")
-    assert store.replays.pending() == ["2016-02-02"]
-    store.replays.ask(["2016-01-31"])
-    assert store.replays.pending() == ["2016-01-31", "2016-02-02"]
+    store.replays.request(["2016-02-02", "2016-01-31", "2016-02-02"])
+    assert store.replays.pending_days() == ["2016-01-31", "2016-02-02"]
+    store.replays.mark_done("2016-01-31")
+    store.replays.mark_done("2099-01-01")
+    assert store.replays.pending_days() == ["2016-02-02"]
+    store.replays.request(["2016-01-31"])
+    assert store.replays.pending_days() == ["2016-01-31", "2016-02-02"]

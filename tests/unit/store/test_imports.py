@@ -41,15 +41,17 @@ def test_what_was_killed_is_failed_as_soon_as_the_next_one_starts(store):
 
 
 def unfinished(store):
-    return [(half.import_id, half.first_day, half.n_days) for half in store.imports.unfinished()]
+    return [
+        (half.import_id, half.first_day, half.n_days) for half in store.imports.find_unfinished()
+    ]
 
 
 def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_its_end(store):
     killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
-    store.imports.casting(killed, ["2016-02-02", "2016-01-31", "2016-02-02"])
+    store.imports.mark_casting(killed, ["2016-02-02", "2016-01-31", "2016-02-02"])
     assert unfinished(store) == [(1, "2016-01-31", 2)]
     other = store.imports.start("votes", "/data/other.csv", {"sha256": "cd"})
-    store.imports.casting(other, ["2016-03-01"])
+    store.imports.mark_casting(other, ["2016-03-01"])
     store.imports.finish(other, {"sha256": "cd", "imported": 3})
     assert unfinished(store) == [(1, "2016-01-31", 2)]
     moved = store.imports.start("votes", "/elsewhere/votes.csv", {"sha256": "ab"})
@@ -66,7 +68,7 @@ def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_it
 def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
     mapping = {"sha256": "ab", "columns": {}, "choices": {"first": "a"}}
     killed = store.imports.start("votes", "/data/votes.csv", mapping)
-    store.imports.casting(killed, ["2016-03-01"])
+    store.imports.mark_casting(killed, ["2016-03-01"])
     unmapped = {**mapping, "choices": {}}
     store.imports.finish(
         store.imports.start("votes", "/data/votes.csv", unmapped),
@@ -76,10 +78,10 @@ def test_the_same_bytes_read_otherwise_or_not_at_all_complete_nothing(store):
     store.imports.finish(
         store.imports.start("votes", "/data/votes.csv", mapping), {**mapping, **nothing}
     )
-    assert [half.import_id for half in store.imports.unfinished()] == [killed]
+    assert [half.import_id for half in store.imports.find_unfinished()] == [killed]
     again = store.imports.start("votes", "/data/votes.csv", mapping)
     store.imports.finish(again, {**mapping, **nothing, "known": 1, "rejected": 1})
-    assert store.imports.unfinished() == []
+    assert store.imports.find_unfinished() == []
 
 
 def test_an_import_that_failed_is_unfinished_only_where_it_had_begun_to_cast(store):
@@ -88,33 +90,33 @@ def test_an_import_that_failed_is_unfinished_only_where_it_had_begun_to_cast(sto
     pairs = store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
     store.imports.fail(pairs, {"error": "no space is left"})
     full = store.imports.start("votes", "/data/votes.csv", {"sha256": "cd"})
-    store.imports.casting(full, ["2016-02-01"])
+    store.imports.mark_casting(full, ["2016-02-01"])
     store.imports.fail(full, {"error": "no space is left"})
-    (half,) = store.imports.unfinished()
+    (half,) = store.imports.find_unfinished()
     assert (half.import_id, half.state, half.error) == (full, "failed", "no space is left")
 
 
 def test_a_repetition_that_was_killed_too_completes_nothing(store):
     for n in (1, 2):
         again = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
-        store.imports.casting(again, [f"2016-01-0{n}"])
+        store.imports.mark_casting(again, [f"2016-01-0{n}"])
     store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ef"})
-    assert [half.import_id for half in store.imports.unfinished()] == [1, 2]
+    assert [half.import_id for half in store.imports.find_unfinished()] == [1, 2]
 
 
 def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store):
-    assert store.imports.take_as_is() == []
+    assert store.imports.accept_unfinished() == []
     killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
-    store.imports.casting(killed, ["2016-01-31"])
+    store.imports.mark_casting(killed, ["2016-01-31"])
     before = store.audit.verify()
-    assert [half.file for half in store.imports.take_as_is()] == ["/data/votes.csv"]
-    assert store.imports.unfinished() == []
+    assert [half.file for half in store.imports.accept_unfinished()] == ["/data/votes.csv"]
+    assert store.imports.find_unfinished() == []
     assert store.audit.verify() == before + 1
     (row,) = store.imports.all()
     assert row.state == "failed"  # it was never finished, and goes on saying so
     assert json.loads(row.record)["taken_as_is_at"]
     again = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
-    store.imports.casting(again, ["2016-02-01"])
+    store.imports.mark_casting(again, ["2016-02-01"])
     assert unfinished(store) == [(again, "2016-02-01", 1)]  # what comes later was not taken
 
 
@@ -122,25 +124,25 @@ def test_an_import_that_never_began_cannot_end(store):
     with pytest.raises(StoreError, match="There is no import 7"):
         store.imports.finish(7, {})
     with pytest.raises(StoreError, match="There is no import 7"):
-        store.imports.casting(7, ["2016-01-31"])
+        store.imports.mark_casting(7, ["2016-01-31"])
     with pytest.raises(InvalidScores):
         store.imports.start("votes", "f", {"share": float("nan")})
 
 
 def test_only_what_is_stored_is_known(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    keys = store.imports.pair_keys(["c0", "c2", "c9"])
+    keys = store.imports.find_pair_keys(["c0", "c2", "c9"])
     assert sorted(keys) == ["c0", "c2"]
     assert store.comparisons.with_pair_keys(keys.values()) == {
         key: name for name, key in keys.items()
     }
     cast = store.votes.cast(make_vote())
-    assert store.imports.known_keys(["c0/ann", "c1/ann"]) == {"c0/ann"}
-    assert store.imports.votes_on(["c0", "c1"]) == {("c0", "ann", "a", cast.voted_at)}
+    assert store.imports.find_known_keys(["c0/ann", "c1/ann"]) == {"c0/ann"}
+    assert store.imports.find_votes(["c0", "c1"]) == {("c0", "ann", "a", cast.voted_at)}
 
 
 def test_of_many_ids_all_are_looked_up(store, make_comparisons):
     store.comparisons.publish(make_comparisons(600), published_at=NOON)
     wanted = [f"c{n}" for n in range(25_000)]
-    assert len(store.imports.pair_keys(wanted)) == 600
-    assert store.imports.known_keys(wanted) == set()
+    assert len(store.imports.find_pair_keys(wanted)) == 600
+    assert store.imports.find_known_keys(wanted) == set()

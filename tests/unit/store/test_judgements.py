@@ -7,8 +7,8 @@ import pytest
 
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.judgements import Judgements, Known
-from rlhf_pipeline.store.visibility import judged_by
+from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements
+from rlhf_pipeline.store.visibility import filter_judged
 from tests.unit.store.conftest import NOON
 
 TODAY = date(2026, 1, 3)
@@ -35,12 +35,12 @@ def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published
     )
     published.votes.cast(undone)
     ids = [f"c{i}" for i in range(6)]
-    assert judged_by(published.database, "ann", ids) == {"c0"}
+    assert filter_judged(published.database, "ann", ids) == {"c0"}
     published.votes.cast(
         make_vote("c0", choice="tie", supersedes=first.vote_id, idempotency_key="again")
     )
-    assert judged_by(published.database, "ann", ids) == {"c0"}
-    assert judged_by(published.database, "ann", []) == set()
+    assert filter_judged(published.database, "ann", ids) == {"c0"}
+    assert filter_judged(published.database, "ann", []) == set()
 
 
 @dataclass
@@ -65,15 +65,15 @@ def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vo
     cast(1, "c3", annotator_id="bob")
     cast(2, "c2", choice="a", duration_s=7.0)
     skipped = cast(2, "c4", choice="skip")
-    judgements = Judgements(published.database)
-    told = judgements.before("ann", TODAY, n_paces=3)
+    judgements = StandingJudgements(published.database)
+    told = judgements.snapshot_before("ann", TODAY, n_paces=3)
     assert told.seq == 8
     assert told.by_day == {date(2026, 1, 1): 3, date(2026, 1, 2): 1}
     assert (told.n_again, told.n_same) == (2, 1)
-    assert sorted(told.known) == [Known(0.9, False, 1), Known(0.9, True, 1)]
+    assert sorted(told.known) == [GoldCount(0.9, False, 1), GoldCount(0.9, True, 1)]
     assert told.paces == [None, None, 5.0]
     assert list(told.today.values()) == [7.0]
     assert told.skips == {skipped.vote_id}
-    assert [vote.seq for vote in judgements.since("ann", 4)] == [5, 7, 8]
-    nobody = judgements.before("nobody", TODAY, n_paces=3)
+    assert [vote.seq for vote in judgements.votes_since("ann", 4)] == [5, 7, 8]
+    nobody = judgements.snapshot_before("nobody", TODAY, n_paces=3)
     assert (nobody.seq, nobody.by_day, nobody.known, nobody.today) == (8, {}, [], {})

@@ -35,7 +35,7 @@ def written(store) -> Store:
 
 
 def tamper(store: Store, statement: str) -> None:
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         if store.database.is_sqlite:
             for (name,) in connection.exec_driver_sql(
                 "SELECT name FROM sqlite_master WHERE type='trigger'"

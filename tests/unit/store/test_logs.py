@@ -122,14 +122,14 @@ def test_gate_decisions_are_numbered_and_kept(store):
 
 
 def test_calibrations_are_numbered_per_reward_model(store):
-    assert store.calibrations.latest("demo.reward_model@1") is None
+    assert store.calibrations.latest_serving("demo.reward_model@1") is None
     versions = [
         store.calibrations.add(report(), {"temperature": 1.5}),
         store.calibrations.add(report(value=0.05), {"temperature": 1.25}),
         store.calibrations.add(report("demo.reward_model@2"), {}),
     ]
     assert versions == [1, 2, 1]
-    latest, calibrator = store.calibrations.latest("demo.reward_model@1")
+    latest, calibrator = store.calibrations.latest_serving("demo.reward_model@1")
     assert (latest, calibrator) == (
         report(value=0.05).model_copy(update={"calibrator_version": 2}),
         {"temperature": 1.25},
@@ -146,13 +146,13 @@ def test_a_calibrator_that_may_not_serve_is_logged_and_the_one_before_stays(stor
         store.calibrations.add(
             report(value=value).model_copy(update={"may_serve": may_serve}), {"temperature": value}
         )
-    latest, calibrator = store.calibrations.latest("demo.reward_model@1")
+    latest, calibrator = store.calibrations.latest_serving("demo.reward_model@1")
     assert (latest.calibrator_version, calibrator) == (1, {"temperature": 0.1})
     assert [r.may_serve for r in store.calibrations.log()] == [True, False, False]
     store.calibrations.add(
         report("demo.reward_model@2").model_copy(update={"may_serve": False}), {}
     )
-    assert store.calibrations.latest("demo.reward_model@2") is None
+    assert store.calibrations.latest_serving("demo.reward_model@2") is None
 
 
 def test_nan_is_never_stored(store):
@@ -169,7 +169,9 @@ def test_a_silent_run_is_found(ticking):
     ticking.heartbeats.beat("run-1", pid=1, host="h", job="retraining")
     ticking.heartbeats.beat("run-2", pid=2, host="h", job="feedback")
     ticking.heartbeats.beat("run-1", pid=3, host="h", job="retraining")
-    assert [h.run_id for h in ticking.heartbeats.stale(NOON + timedelta(minutes=3))] == ["run-2"]
+    assert [h.run_id for h in ticking.heartbeats.find_stale(NOON + timedelta(minutes=3))] == [
+        "run-2"
+    ]
     beat = ticking.heartbeats.get("run-1")
     assert (beat.pid, beat.started_at, beat.at) == (
         3,
@@ -183,12 +185,12 @@ def test_a_cleared_run_is_forgotten(ticking):
     ticking.heartbeats.clear("run-1")
     ticking.heartbeats.clear("run-1")
     assert ticking.heartbeats.get("run-1") is None
-    assert ticking.heartbeats.stale(NOON + timedelta(days=1)) == []
+    assert ticking.heartbeats.find_stale(NOON + timedelta(days=1)) == []
 
 
 def test_a_time_without_zone_is_refused(store):
     with pytest.raises(StoreError, match="no time zone"):
-        store.heartbeats.stale(datetime(2026, 1, 1))  # noqa: DTZ001
+        store.heartbeats.find_stale(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_the_cache_keeps_the_first_value_of_a_key(store):

@@ -13,26 +13,29 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     store.votes.cast(make_vote("c0", "ann"))
     store.votes.cast(make_vote("c1", "ann"))
     store.votes.cast(make_vote("c0", "bob", voted_at=SECOND_DAY))
-    found = store.votes.on(["c0", "c2", "unknown"])
+    found = store.votes.for_comparisons(["c0", "c2", "unknown"])
     assert found[["annotator_id", "day"]].values.tolist() == [
         ["ann", "2026-01-01"],
         ["bob", "2026-01-02"],
     ]
-    assert store.votes.on(["c0"], up_to_seq=2)["annotator_id"].tolist() == ["ann"]
-    assert store.votes.on([]).empty
+    assert store.votes.for_comparisons(["c0"], up_to_seq=2)["annotator_id"].tolist() == ["ann"]
+    assert store.votes.for_comparisons([]).empty
 
 
 def test_a_later_pass_displaces_the_earlier_one_here_too(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     store.votes.cast(make_vote("c0", "ann", "a"))
     store.votes.cast(make_vote("c0", "ann", "b", voted_at=SECOND_DAY, idempotency_key="again"))
-    assert store.votes.on(["c0"])["choice"].tolist() == ["b"]
+    assert store.votes.for_comparisons(["c0"])["choice"].tolist() == ["b"]
 
 
 def test_predictions_and_comparisons_are_found_by_id(store, make_comparisons, make_predictions):
     frame = make_comparisons(3)
     store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
-    assert store.predictions.of(["c2", "c0", "unknown"])["comparison_id"].tolist() == ["c0", "c2"]
+    assert store.predictions.for_comparisons(["c2", "c0", "unknown"])["comparison_id"].tolist() == [
+        "c0",
+        "c2",
+    ]
     assert store.comparisons.with_ids(["c2", "c0", "unknown"])["comparison_id"].tolist() == [
         "c0",
         "c2",

@@ -17,7 +17,7 @@ def test_a_comparison_that_only_a_machine_judged_waits_for_people(
     assert store.votes.n_voted_comparisons() == 2
     assert store.votes.n_voted_comparisons(after_seq=3) == 1
     assert store.votes.n_voted_comparisons(up_to_seq=2) == 0
-    assert store.comparisons.offerable(unvoted_only=True) == ["c0", "c2", "c3"]
+    assert store.comparisons.find_offerable_ids(unvoted_only=True) == ["c0", "c2", "c3"]
 
 
 def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons, make_vote):
@@ -28,7 +28,7 @@ def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons
     )
     other = store.votes.cast(make_vote("c1"))
     store.votes.cast(make_vote("c2"))
-    told = store.votes.cast_on(["c1", "c0"])
+    told = store.votes.as_cast_for_comparisons(["c1", "c0"])
     assert told["vote_id"].tolist() == [first.vote_id, second.vote_id, other.vote_id]
     assert told["is_superseded"].tolist() == [True, False, False]
     assert told["is_counting"].tolist() == [False, True, True]
@@ -50,7 +50,7 @@ def test_votes_of_a_machine_leave_the_slots_to_people(store, make_comparisons, m
     cards = store.assignments.deal("bot", 3, PLAIN)
     first, *_ = [cast(card, "machine", idempotency_key=card.assignment_id) for card in cards]
     assert store.assignments.deal("bot", 3, PLAIN) == [], "it judges each once"
-    left = store.assignments.work_left()
+    left = store.assignments.remaining_work()
     assert (left.n_done, left.n_open) == (0, 3)
     undone = cast(
         cards[0],
@@ -64,4 +64,4 @@ def test_votes_of_a_machine_leave_the_slots_to_people(store, make_comparisons, m
     assert len(people) == 3
     for card in people:
         cast(card, "human", idempotency_key=card.assignment_id)
-    assert store.assignments.work_left().n_done == 3
+    assert store.assignments.remaining_work().n_done == 3

@@ -57,7 +57,7 @@ def whole_votes(store: Store) -> int:
     that the chain verifies.
     """
     store.audit.verify()
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         n_votes, max_seq = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
         assert n_votes == (max_seq or 0)
         assert (

@@ -28,7 +28,7 @@ def test_the_head_is_the_newest_version():
 
 
 def test_schema_and_head_migration_are_the_same(store):
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert (
             compare_metadata(
                 MigrationContext.configure(connection, opts={"compare_type": True}), metadata
@@ -41,7 +41,7 @@ def test_schema_and_head_migration_are_the_same(store):
 def test_schema_and_head_migration_agree_on_every_constraint_of_sqlite(store, tmp_path):
     engine = create_engine(f"sqlite:///{tmp_path / 'direct.db'}")
     metadata.create_all(engine)
-    with engine.connect() as direct, store.database.reading() as migrated:
+    with engine.connect() as direct, store.database.read_transaction() as migrated:
         assert _definitions(direct) == _definitions(migrated)
 
 
@@ -49,7 +49,7 @@ def test_schema_and_head_migration_agree_on_every_constraint_of_sqlite(store, tm
 def test_schema_and_head_migration_agree_on_every_constraint_of_postgres(store, postgres_url):
     engine = create_engine(postgres_url)
     metadata.create_all(engine)
-    with engine.connect() as direct, store.database.reading() as migrated:
+    with engine.connect() as direct, store.database.read_transaction() as migrated:
         assert _constraints(direct) == _constraints(migrated)
     engine.dispose()
 
@@ -77,7 +77,7 @@ def test_down_and_up_with_data_keeps_every_row(
     before, n_triggers = _rows(store), _triggers(store)
     assert n_triggers == (12 if store.database.is_sqlite else 6)
     migrations.downgrade(store.database, "0001")
-    assert migrations.current(store.database) == "0001"
+    assert migrations.current_revision(store.database) == "0001"
     assert _triggers(store) == 0
     store.migrate()
     assert _rows(store) == before
@@ -115,7 +115,7 @@ def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fil
         "0001",
     ):
         migrations.downgrade(store.database, version)
-        assert migrations.current(store.database) == version
+        assert migrations.current_revision(store.database) == version
         store.migrate()
         after = _sums(store)
         assert after == before, version
@@ -177,7 +177,9 @@ def test_what_people_are_and_said_is_put_aside_for_an_older_version_and_given_ba
     write(store, make_vote)
     before, n_links, n_triggers = _sums(store), store.audit.verify(), _triggers(store)
     migrations.downgrade(store.database, "0006")
-    with store.database.writing() as connection:  # what only the older version knows goes on
+    with (
+        store.database.write_transaction() as connection
+    ):  # what only the older version knows goes on
         connection.execute(text("UPDATE comparisons SET category = category"))
     store.migrate()
     assert (_sums(store), store.audit.verify(), _triggers(store)) == (before, n_links, n_triggers)
@@ -195,7 +197,7 @@ def test_base_drops_nothing_that_no_older_version_holds(store, make_comparisons,
         r"changed.*down to 0001",
     ):
         migrations.downgrade(store.database, "base")
-    assert migrations.current(store.database) == migrations.HEAD
+    assert migrations.current_revision(store.database) == migrations.HEAD
     assert _sums(store) == before
 
 
@@ -213,10 +215,10 @@ def test_a_vote_cast_by_an_older_version_stays_beside_what_is_given_back(
         "idempotency_key": "'later'",
     }
     copied = ", ".join(changed.get(name, name) for name in columns.split(", "))
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(text(f"INSERT INTO votes ({columns}) SELECT {copied} FROM votes"))
     store.migrate()
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         found = dict(
             connection.execute(text("SELECT vote_id, is_swapped FROM votes")).tuples().all()
         )
@@ -259,12 +261,12 @@ def test_votes_without_a_time_are_refused_by_an_older_version_and_kept(
         r"export votes`",
     ):
         migrations.downgrade(store.database, "0001")
-    assert migrations.current(store.database) == migrations.HEAD
+    assert migrations.current_revision(store.database) == migrations.HEAD
     assert _sums(store) == before
 
 
 def _insert(store: Store, table: str) -> None:
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         store.database.insert(connection, metadata.tables[table], [OTHERS[table]])
 
 
@@ -461,7 +463,7 @@ def test_many_may_migrate_at_once(url):
 
 
 def test_a_store_of_a_newer_package_is_refused(store):
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match="newer version of this package"):
         store.migrate()
@@ -469,7 +471,7 @@ def test_a_store_of_a_newer_package_is_refused(store):
 
 @on_sqlite
 def test_sqlite_is_set_up_for_many_writers_and_power_cuts(store):
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         values = {
             name: connection.execute(text(f"PRAGMA {name}")).scalar()
             for name in ("journal_mode", "synchronous", "foreign_keys")
@@ -480,7 +482,7 @@ def test_sqlite_is_set_up_for_many_writers_and_power_cuts(store):
 
 @on_postgres
 def test_postgres_answers_in_utc_and_keeps_one_state_for_a_reader(store, make_comparisons):
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert connection.execute(text("SHOW timezone")).scalar() == "UTC"
         assert connection.execute(text("SHOW lock_timeout")).scalar() == "30s"
         # whatever the server's default is
@@ -542,13 +544,13 @@ def test_a_comparison_is_found_by_its_whole_row_where_its_texts_are_wanted(store
 
 @pytest.mark.parametrize("version", ["0003", "0005"])
 def test_a_store_of_an_earlier_version_gets_the_newest_indexes_and_statistics(store, version):
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         before = _read_by(connection)
     migrations.downgrade(store.database, version)
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert _read_by(connection) != before
     store.migrate()
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         assert _read_by(connection) == before
 
 
@@ -592,7 +594,7 @@ def _parts(sql: str) -> list[str]:
 
 
 def _rows(store: Store) -> dict[str, list[tuple]]:
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         return {
             name: [tuple(r) for r in connection.execute(table.select())]
             for name, table in metadata.tables.items()
@@ -616,7 +618,7 @@ def _triggers(store: Store) -> int:
         if store.database.is_sqlite
         else "pg_trigger WHERE NOT tgisinternal"
     )
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         return connection.execute(text(f"SELECT count(*) FROM {where}")).scalar_one()
 
 

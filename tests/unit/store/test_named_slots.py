@@ -74,8 +74,8 @@ def test_what_one_person_is_asked_for_is_dealt_to_them_first_and_to_nobody_else(
     assert not set(dealt(store, "bo", 3)) & set(ids[4:6])
     assert set(dealt(store, "cy")) <= set(ids[:4])
     assert sorted(dealt(store, "ann", 2)) == ids[4:6]
-    assert store.assignments.left_for("dee", PLAIN).reason_empty == "others_hold_them"
-    assert store.assignments.work_left().n_slots == 6
+    assert store.assignments.remaining_for("dee", PLAIN).reason_empty == "others_hold_them"
+    assert store.assignments.remaining_work().n_slots == 6
 
 
 def test_it_stands_beside_what_anybody_is_asked_for(store, ids):
@@ -93,7 +93,7 @@ def test_it_stands_beside_what_anybody_is_asked_for(store, ids):
         ids[:1],
         [],
     ]
-    assert store.assignments.slots_of(ids[:1]) == {ids[0]: (4, 1)}
+    assert store.assignments.count_slots(ids[:1]) == {ids[0]: (4, 1)}
 
 
 def test_nobody_is_asked_twice_nor_for_what_they_judged_or_hold(store, ids, make_comparisons):
@@ -128,7 +128,7 @@ def test_who_wrote_a_correction_cannot_be_told_by_asking_one_after_the_other(sto
     counted = []
     for who in ("ann", "bo", "cy"):
         assert ask(store, who, [made.comparison_id]) == 1
-        counted.append(store.assignments.work_left().n_slots)
+        counted.append(store.assignments.remaining_work().n_slots)
     assert counted == [1, 2, 3], "and progress tells it no more than the answers do"
     assert [ask(store, who, [made.comparison_id]) for who in ("ann", "bo", "cy")] == [0, 0, 0]
     assert [dealt(store, who) for who in ("ann", "bo", "cy", "dee")] == [
@@ -154,7 +154,7 @@ def test_it_stays_theirs_when_given_back_or_left_lying(store, ids):
         (card.assignment_id, card.is_swapped) for card in (first, second)
     }
     store.votes.cast(vote_on(again[0]))
-    assert store.assignments.work_left().n_done == 1
+    assert store.assignments.remaining_work().n_done == 1
 
 
 def test_what_they_skip_is_left_to_anybody(store, ids):
@@ -247,7 +247,7 @@ def test_of_a_free_slot_and_ones_own_the_own_is_taken(store, ids):
     (card,) = store.assignments.deal("ann", 5, PLAIN)
     store.votes.cast(vote_on(card))
     assert dealt(store, "bo") == ids[:1]
-    assert store.assignments.slots_of(ids[:1]) == {ids[0]: (2, 1)}
+    assert store.assignments.count_slots(ids[:1]) == {ids[0]: (2, 1)}
 
 
 def test_it_is_taken_back_as_any_other_and_is_an_act_of_the_chain(store, ids):

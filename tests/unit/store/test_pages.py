@@ -20,7 +20,7 @@ def test_pages_of_votes_hold_each_once(store, make_comparisons, make_vote):
         store.votes.cast(make_vote("c0", f"late{len(seen)}"))  # pages do not shift
         page = store.votes.page(limit=3, before_seq=seen[-1])
     assert seen == [vote.seq for vote in reversed(cast)]
-    assert page.dtypes.equals(VOTES_AS_CAST.empty().dtypes)
+    assert page.dtypes.equals(VOTES_AS_CAST.empty_frame().dtypes)
 
 
 def test_a_page_of_votes_says_what_became_of_each(store, make_comparisons, make_vote):
@@ -51,7 +51,7 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     ordered = store.comparisons.for_days(["2026-01-01", "2026-01-02"])["comparison_id"].tolist()
     assert seen == ordered[::-1]
     assert len(seen) == 9
-    assert page.dtypes.equals(COMPARISONS.empty().dtypes)
+    assert page.dtypes.equals(COMPARISONS.empty_frame().dtypes)
 
 
 def test_the_newest_seq_of_a_day_counts_votes_that_left_it(store, make_comparisons, make_vote):

@@ -34,8 +34,8 @@ def test_reading_leaves_nothing_beside_the_store(tmp_path: Path, migrated: Path)
     (tmp_path / "store.db").write_bytes(migrated.read_bytes())
     before = tree(tmp_path)
     with opened(tmp_path / "store.db") as store:
-        assert migrations.current(store.database) == migrations.HEAD
-        assert integrity.damage(store.database) == []
+        assert migrations.current_revision(store.database) == migrations.HEAD
+        assert integrity.find_damage(store.database) == []
     assert tree(tmp_path) == before
 
 
@@ -52,7 +52,7 @@ def test_log_of_a_store_in_use_is_read(tmp_path: Path, is_link: bool) -> None:
         writer.commit()
         before = tree(tmp_path)
         with opened(path) as store:
-            assert migrations.current(store.database) == "0042"
+            assert migrations.current_revision(store.database) == "0042"
         assert tree(tmp_path) == before
 
 
@@ -75,6 +75,6 @@ def test_damaged_page_is_found(tmp_path: Path, migrated: Path) -> None:
 
 def faults(store: Store) -> list[str]:
     try:
-        return integrity.damage(store.database)
+        return integrity.find_damage(store.database)
     except StoreError as error:
         return [str(error)]

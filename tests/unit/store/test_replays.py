@@ -48,14 +48,14 @@ def vote(
 
 
 def test_days_wait_oldest_first_until_they_are_done(store: Store) -> None:
-    store.replays.ask([DAYS[1], DAYS[0], DAYS[1]])
-    store.replays.ask([DAYS[2]])
-    assert store.replays.pending() == list(DAYS)
-    assert store.replays.done(DAYS[0])
-    assert store.replays.pending() == [DAYS[1], DAYS[2]]
-    assert store.replays.finished() == [DAYS[0]]
-    store.replays.ask([DAYS[0]])
-    assert store.replays.pending() == list(DAYS)
+    store.replays.request([DAYS[1], DAYS[0], DAYS[1]])
+    store.replays.request([DAYS[2]])
+    assert store.replays.pending_days() == list(DAYS)
+    assert store.replays.mark_done(DAYS[0])
+    assert store.replays.pending_days() == [DAYS[1], DAYS[2]]
+    assert store.replays.finished_days() == [DAYS[0]]
+    store.replays.request([DAYS[0]])
+    assert store.replays.pending_days() == list(DAYS)
 
 
 def test_imported_days_nobody_asked_for_are_known(
@@ -72,23 +72,23 @@ def test_imported_days_nobody_asked_for_are_known(
         ]
     )
     # neither the undated vote nor the live one makes a day
-    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]
-    store.replays.ask([DAYS[0]])
-    assert store.replays.never_asked() == [DAYS[1]]
-    store.replays.done(DAYS[0])
-    assert store.replays.never_asked() == [DAYS[1]]
+    assert store.replays.unrequested_days() == [DAYS[0], DAYS[1]]
+    store.replays.request([DAYS[0]])
+    assert store.replays.unrequested_days() == [DAYS[1]]
+    store.replays.mark_done(DAYS[0])
+    assert store.replays.unrequested_days() == [DAYS[1]]
     store.votes.cast(vote(make_vote, "c2", DAYS[0]))  # imported after that day was replayed
-    assert store.replays.never_asked() == [DAYS[0], DAYS[1]]
+    assert store.replays.unrequested_days() == [DAYS[0], DAYS[1]]
 
 
 def test_a_step_is_leased_to_one_caller_until_the_lease_runs_out(store: Store) -> None:
-    store.replays.ask([DAYS[0]])
+    store.replays.request([DAYS[0]])
     take = [store.replays.lease(DAYS[0], "feedback:1", now=NOW, lease=MINUTE) for _ in range(2)]
     assert take == [True, False]
     assert store.replays.lease(DAYS[0], "feedback:1", now=NOW + MINUTE, lease=MINUTE)
     # a later step
     assert store.replays.lease(DAYS[0], "learning:1", now=NOW + MINUTE, lease=MINUTE)
-    store.replays.done(DAYS[0])
+    store.replays.mark_done(DAYS[0])
     assert not store.replays.lease(DAYS[0], "learning:2", now=NOW + MINUTE, lease=MINUTE)
 
 
@@ -97,11 +97,11 @@ def test_a_day_is_not_done_while_votes_came_that_the_replay_has_not_seen(
 ) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)
     store.votes.cast_many([vote(make_vote, "c0", DAYS[0]), vote(make_vote, "c1", DAYS[1])])
-    store.replays.ask([DAYS[0]])
+    store.replays.request([DAYS[0]])
     store.votes.cast(vote(make_vote, "c0", DAYS[0], by="late"))
-    assert not store.replays.done(DAYS[0], up_to_seq=1)
-    assert store.replays.done(DAYS[0], up_to_seq=3)
-    assert store.replays.pending() == []
+    assert not store.replays.mark_done(DAYS[0], up_to_seq=1)
+    assert store.replays.mark_done(DAYS[0], up_to_seq=3)
+    assert store.replays.pending_days() == []
 
 
 def test_seqs_of_a_day_are_those_of_dated_imported_votes(
@@ -144,11 +144,11 @@ def test_predicted_are_imported_comparisons_first_judged_on_that_day(
             vote(make_vote, "c2", DAYS[2], by="second"),
         ]
     )
-    assert store.predictions.unpredicted(DAYS[0], data_seq=0) == ["c0"]
-    assert store.predictions.unpredicted(DAYS[1], data_seq=1) == ["c1", "c2"]
+    assert store.predictions.find_unpredicted(DAYS[0], data_seq=0) == ["c0"]
+    assert store.predictions.find_unpredicted(DAYS[1], data_seq=1) == ["c1", "c2"]
     # the vote on c1 may have been learnt from
-    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2"]
-    assert store.predictions.unpredicted(DAYS[2], data_seq=1) == []
+    assert store.predictions.find_unpredicted(DAYS[1], data_seq=2) == ["c2"]
+    assert store.predictions.find_unpredicted(DAYS[2], data_seq=1) == []
 
 
 def test_what_any_model_has_predicted_is_not_predicted_again(
@@ -164,7 +164,7 @@ def test_what_any_model_has_predicted_is_not_predicted_again(
         make_predictions(frame.iloc[:1], reward_model="demo.reward_model@7"), data_seq=0
     )
     assert made.n_written == 1
-    assert store.predictions.unpredicted(DAYS[0], data_seq=0) == ["c1", "c2"]
+    assert store.predictions.find_unpredicted(DAYS[0], data_seq=0) == ["c1", "c2"]
 
 
 def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
@@ -185,18 +185,20 @@ def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
     # older days come in later
     store.votes.cast_many([vote(make_vote, "c2", DAYS[1]), vote(make_vote, "c3", DAYS[1])])
     # seen: a day before, and a vote of no day
-    assert store.predictions.unpredicted(DAYS[1], data_seq=2) == ["c2", "c3"]
-    assert store.predictions.left_out(DAYS[1], data_seq=2) == 0
-    assert store.predictions.unpredicted(DAYS[1], data_seq=3) == []
-    assert store.predictions.left_out(DAYS[1], data_seq=3) == 2
+    assert store.predictions.find_unpredicted(DAYS[1], data_seq=2) == ["c2", "c3"]
+    assert store.predictions.count_left_out(DAYS[1], data_seq=2) == 0
+    assert store.predictions.find_unpredicted(DAYS[1], data_seq=3) == []
+    assert store.predictions.count_left_out(DAYS[1], data_seq=3) == 2
     # nobody is left out of a day that is not in the past
-    assert store.predictions.left_out(DAYS[2], data_seq=3) == 0
-    assert store.predictions.left_out(DAYS[0], data_seq=3) == 0  # learnt from itself, not late
+    assert store.predictions.count_left_out(DAYS[2], data_seq=3) == 0
+    assert (
+        store.predictions.count_left_out(DAYS[0], data_seq=3) == 0
+    )  # learnt from itself, not late
     predicted = make_predictions(frame.iloc[2:4]).assign(day=DAYS[1])
     made = store.predictions.replay(predicted, data_seq=3)
     assert (made.n_written, made.n_refused) == (0, 2)
     assert store.predictions.replay(predicted, data_seq=2).n_written == 2
-    assert store.predictions.left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
+    assert store.predictions.count_left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
 
 
 def test_votes_of_days_that_wait_are_known_by_their_first_seq(
@@ -204,12 +206,12 @@ def test_votes_of_days_that_wait_are_known_by_their_first_seq(
 ) -> None:
     store.comparisons.publish(imported(make_comparisons, 4), published_at=NOW)
     store.votes.cast_many([vote(make_vote, f"c{i}", DAYS[i]) for i in (0, 2, 1)])
-    store.replays.ask(DAYS)
+    store.replays.request(DAYS)
     assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 2
     assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=3) == 2
     assert store.replays.first_waiting_seq(DAYS[1], up_to_seq=1) is None
     assert store.replays.first_waiting_seq(DAYS[2], up_to_seq=3) is None
-    store.replays.done(DAYS[2])
+    store.replays.mark_done(DAYS[2])
     assert store.replays.first_waiting_seq(DAYS[0], up_to_seq=3) == 3
 
 

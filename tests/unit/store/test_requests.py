@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_pipeline.errors import AlreadyRunning, IdempotencyConflict
 from rlhf_pipeline.records import Role, User, utc_now
-from rlhf_pipeline.store import Answer
+from rlhf_pipeline.store import StoredResponse
 
 
 class ShiftedClock:
@@ -26,8 +26,8 @@ def clock(store) -> ShiftedClock:
 
 def test_what_was_answered_is_answered_again(store):
     assert store.requests.begin("ann", "k", "hash") is None
-    store.requests.finish("ann", "k", Answer(201, '{"a": "ü"}'))
-    assert store.requests.begin("ann", "k", "hash") == Answer(201, '{"a": "ü"}')
+    store.requests.finish("ann", "k", StoredResponse(201, '{"a": "ü"}'))
+    assert store.requests.begin("ann", "k", "hash") == StoredResponse(201, '{"a": "ü"}')
 
 
 def test_another_request_under_the_key_is_refused_and_anothers_key_is_another(store):
@@ -63,23 +63,23 @@ def test_one_whose_process_died_may_be_sent_again_after_a_minute(store, clock):
 
 def test_one_that_failed_may_be_sent_again_at_once_and_what_was_answered_stays(store):
     store.requests.begin("ann", "k", "hash")
-    store.requests.give_up("ann", "k")
+    store.requests.forget("ann", "k")
     assert store.requests.begin("ann", "k", "other") is None
-    store.requests.finish("ann", "k", Answer(200, "x"))
-    store.requests.give_up("ann", "k")
-    assert store.requests.begin("ann", "k", "other") == Answer(200, "x")
+    store.requests.finish("ann", "k", StoredResponse(200, "x"))
+    store.requests.forget("ann", "k")
+    assert store.requests.begin("ann", "k", "other") == StoredResponse(200, "x")
 
 
 def test_an_act_and_its_answer_are_kept_together_or_not_at_all(store):
     store.requests.begin("ann", "k", "hash")
 
     def add(is_killed: bool) -> User:
-        with store.requests.answering("ann", "k") as keep:
+        with store.requests.answer_transaction("ann", "k") as keep:
             user = store.users.add(
                 email="new@example.org", name="New", roles=[Role.ANNOTATOR], actor="ann"
             )
             store.tokens.issue(user.user_id, kind="login", lifetime=timedelta(days=1), actor="ann")
-            keep(Answer(201, "made"))
+            keep(StoredResponse(201, "made"))
             if is_killed:
                 raise RuntimeError("killed")
         return user
@@ -87,11 +87,11 @@ def test_an_act_and_its_answer_are_kept_together_or_not_at_all(store):
     with pytest.raises(RuntimeError, match="killed"):
         add(is_killed=True)
     assert (store.users.count(), store.audit.count()) == (0, 0)
-    store.requests.give_up("ann", "k")
+    store.requests.forget("ann", "k")
     assert store.requests.begin("ann", "k", "hash") is None
     user = add(is_killed=False)
-    store.requests.give_up("ann", "k")  # too late: it was done
-    assert store.requests.begin("ann", "k", "hash") == Answer(201, "made")
+    store.requests.forget("ann", "k")  # too late: it was done
+    assert store.requests.begin("ann", "k", "hash") == StoredResponse(201, "made")
     assert store.users.get(user.user_id) == user
     assert [link.action for link in store.audit.after(0, limit=9)] == [
         "users.add",
@@ -108,18 +108,18 @@ def test_of_two_that_do_the_same_request_one_is_kept(store, clock):
     assert store.requests.begin("ann", "k", "hash") is None
     for n in range(2):
         refused = pytest.raises(AlreadyRunning, match="sent twice") if n else nullcontext()
-        with refused, store.requests.answering("ann", "k") as keep:
+        with refused, store.requests.answer_transaction("ann", "k") as keep:
             store.guidelines.add("Be fair.", after=n, actor="ann")
-            keep(Answer(201, str(n)))
-    assert store.requests.begin("ann", "k", "hash") == Answer(201, "0")
+            keep(StoredResponse(201, str(n)))
+    assert store.requests.begin("ann", "k", "hash") == StoredResponse(201, "0")
     assert [one.version for one in store.guidelines.all()] == [1]
     store.audit.verify()
 
 
 def test_answers_are_kept_for_a_week(store, clock):
     store.requests.begin("ann", "k", "hash")
-    store.requests.finish("ann", "k", Answer(200, "x"))
+    store.requests.finish("ann", "k", StoredResponse(200, "x"))
     clock.shift = timedelta(days=6, hours=23)
-    assert store.requests.begin("ann", "k", "hash") == Answer(200, "x")
+    assert store.requests.begin("ann", "k", "hash") == StoredResponse(200, "x")
     clock.shift = timedelta(days=7)
     assert store.requests.begin("ann", "k", "other") is None

@@ -63,7 +63,7 @@ def test_written_words_are_not_changed(store):
         for statement in (f"UPDATE {table} SET created_by = 'x'", f"DELETE FROM {table}"):
             with (
                 pytest.raises(StoreError, match="append-only"),
-                store.database.writing() as connection,
+                store.database.write_transaction() as connection,
             ):
                 connection.exec_driver_sql(statement)
 

@@ -115,7 +115,7 @@ def test_migration_copies_the_changes_of_earlier_decisions(voted, decide):
     decide(decision("hold", change_seq=None))
     fired = decide(decision(), seq=11)
     kept = voted.taste_changes.all()
-    with voted.database.writing() as connection:
+    with voted.database.write_transaction() as connection:
         connection.execute(text("DELETE FROM taste_changes"))
     migrations.downgrade(voted.database, "0010")
     voted.migrate()
@@ -152,7 +152,7 @@ def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
     voted.taste_changes.add(3, cause="new guidelines", category="factual", actor="ann")
     voted.taste_changes.retract(2, reason="false alarm", actor="bob")
     assert integrity.changed_taste_changes(voted.database) == []
-    with voted.database.writing() as connection:
+    with voted.database.write_transaction() as connection:
         connection.execute(text(change))
     (found,) = integrity.changed_taste_changes(voted.database)
     assert "in the store" in found or "from the store" in found
@@ -161,11 +161,11 @@ def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
 @pytest.mark.parametrize("dialect", ["sqlite"])
 def test_taste_change_that_a_migration_carried_over_is_sound(voted, decide):
     decide(decision())
-    with voted.database.writing() as connection:
+    with voted.database.write_transaction() as connection:
         connection.execute(text("DROP TRIGGER IF EXISTS audit_refuse_delete"))
         connection.execute(text("DELETE FROM audit WHERE action LIKE 'taste_change.%'"))
     assert integrity.changed_taste_changes(voted.database) == []
-    with voted.database.writing() as connection:
+    with voted.database.write_transaction() as connection:
         connection.execute(text("UPDATE taste_changes SET change_seq = 1"))
     assert integrity.changed_taste_changes(voted.database) == [
         "The taste change 1 was changed in the store."

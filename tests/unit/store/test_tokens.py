@@ -52,7 +52,7 @@ def test_a_secret_is_kept_as_its_hash_alone(store, ann):
     assert len(secret) == 5 + 43  # 256 bits
     digest = hashlib.sha256(secret.encode()).hexdigest()
     assert token.token_id == digest[:16]
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all()) + str(
             connection.exec_driver_sql("SELECT * FROM audit").all()
         )
@@ -192,7 +192,7 @@ def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
     used, expired, holding = (issue(store, ann, "login") for _ in range(3))
     store.tokens.redeem(used)
     not_holding = ["rlhf_nope", used, issue(store, ann, "api")]
-    with impatient(store) as web, store.database.writing():
+    with impatient(store) as web, store.database.write_transaction():
         assert [web.tokens.exchange(secret, lifetime=DAY) for secret in not_holding] == [None] * 3
         with pytest.raises(StoreError):
             web.tokens.exchange(holding, lifetime=DAY)
@@ -204,7 +204,7 @@ def test_only_a_login_that_holds_waits_for_the_write_lock(store, ann, clock):
 def test_tries_that_must_wait_do_not_take_the_write_lock(store):
     for _ in range(10):
         store.failed_logins.attempt("ann", everywhere=["ann"])
-    with impatient(store) as web, store.database.writing():
+    with impatient(store) as web, store.database.write_transaction():
         assert web.failed_logins.attempt("ann") > 0
         assert web.failed_logins.attempt(everywhere=["ann"]) > 0
         with pytest.raises(StoreError):
@@ -220,7 +220,7 @@ def test_the_wait_has_an_end(store, clock):
     assert 0 < store.failed_logins.wait_s("ann") <= 5 * 60
     clock.shift += timedelta(days=2)
     store.failed_logins.attempt("bob")
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         # what is a day old is forgotten
         assert len(connection.exec_driver_sql("SELECT * FROM failed_logins").all()) == 1
 

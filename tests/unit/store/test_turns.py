@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from rlhf_pipeline.store.turns import LONGEST_PAUSE_S, Turns
+from rlhf_pipeline.store.write_queue import LONGEST_PAUSE_S, WriteQueue
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def test_a_series_lets_those_who_wait_go_first(
 
 
 def test_giving_way_ends_when_nobody_waits_and_after_a_while_in_any_case(tmp_path):
-    turns = Turns(tmp_path / "mark", 1.0, "here")
+    turns = WriteQueue(tmp_path / "mark", 1.0, "here")
     start = time.monotonic()
     turns.give_way()
     assert not turns.mark.exists()
@@ -46,37 +46,40 @@ def test_giving_way_ends_when_nobody_waits_and_after_a_while_in_any_case(tmp_pat
 
 
 def test_whoever_waits_leaves_a_mark_for_other_processes(tmp_path):
-    mine, theirs = Turns(tmp_path / "mark", 1.0, "here"), Turns(tmp_path / "mark", 1.0, "here")
-    assert not theirs._is_fresh()
+    mine, theirs = (
+        WriteQueue(tmp_path / "mark", 1.0, "here"),
+        WriteQueue(tmp_path / "mark", 1.0, "here"),
+    )
+    assert not theirs._has_recent_waiter()
     looks = iter([False, False, True])
-    assert mine.tried(lambda: next(looks))
+    assert mine.retry_until_begun(lambda: next(looks))
     mark = theirs.mark.stat().st_mtime
     assert abs(time.time() - mark) < 60
 
 
 def test_waiting_for_a_turn_ends(tmp_path):
-    turns = Turns(None, 0.05, "here")
-    assert not turns.tried(lambda: False)
-    with turns.taken(), ThreadPoolExecutor(1) as pool:
-        error = pool.submit(lambda: turns.taken().__enter__()).exception()
+    turns = WriteQueue(None, 0.05, "here")
+    assert not turns.retry_until_begun(lambda: False)
+    with turns.hold_turn(), ThreadPoolExecutor(1) as pool:
+        error = pool.submit(lambda: turns.hold_turn().__enter__()).exception()
     assert "another thread held the write lock longer than 0.05 s" in str(error)
 
 
 def test_a_folder_that_takes_no_mark_only_costs_the_courtesy(tmp_path):
-    turns = Turns(tmp_path / "no" / "folder" / "mark", 1.0, "here")
+    turns = WriteQueue(tmp_path / "no" / "folder" / "mark", 1.0, "here")
     looks = iter([False, True])
-    assert turns.tried(lambda: next(looks))
+    assert turns.retry_until_begun(lambda: next(looks))
 
 
 def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
     """Four that are patient wait while one of them has the turn: the lock that the urgent one wants
     has nobody else before it.
     """
-    turns, go_on = Turns(None, 30.0, "here"), threading.Event()
+    turns, go_on = WriteQueue(None, 30.0, "here"), threading.Event()
     order: list[str] = []
 
     def take(name: str, *, urgent: bool = False) -> None:
-        with turns.taken(urgent=urgent):
+        with turns.hold_turn(urgent=urgent):
             order.append(name)
             go_on.wait(30)
 
@@ -85,7 +88,7 @@ def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
         _until(lambda: bool(order))
         wanted: list[threading.Lock] = []
         turns._acquire = lambda lock, deadline: (
-            wanted.append(lock) or Turns._acquire(turns, lock, deadline)
+            wanted.append(lock) or WriteQueue._acquire(turns, lock, deadline)
         )
         asked.append(pool.submit(take, "urgent", urgent=True))
         _until(lambda: bool(wanted))
@@ -100,9 +103,9 @@ def test_who_is_urgent_stands_behind_one_of_the_others_at_most():
 
 
 def test_a_turn_that_never_comes_leaves_no_lock_behind():
-    turns = Turns(None, 0.05, "here")
-    with turns.taken(urgent=True), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: turns.taken().__enter__()).exception() is not None
+    turns = WriteQueue(None, 0.05, "here")
+    with turns.hold_turn(urgent=True), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: turns.hold_turn().__enter__()).exception() is not None
         assert not turns._patient.locked()
 
 

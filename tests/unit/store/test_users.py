@@ -86,7 +86,7 @@ def test_address_is_normalised_when_added_and_looked_up(store):
 @pytest.mark.parametrize("odd", ["an\u00adn@example.org", "ａnn@example.org"])
 def test_user_with_an_odd_address_is_still_found(store, odd):
     old = store.users.add(email="old@example.org", name="Old", actor="test")
-    with store.database.writing() as connection:
+    with store.database.write_transaction() as connection:
         connection.execute(users.update().values(email=odd))  # as an earlier version stored it
     assert store.users.with_email(f" {odd.upper()} ").user_id == old.user_id
     if odd.startswith("ａ"):
@@ -384,12 +384,12 @@ def test_who_was_disabled_in_one_project_and_enabled_in_another_gets_in_by_a_lin
             boss, kind="login", lifetime=timedelta(days=1), actor="test"
         )
         assert project.tokens.redeem(secret) is not None
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         rows = connection.exec_driver_sql(
             "SELECT name, disabled_at FROM users WHERE email = 'boss@example.org'"
         ).all()
     assert [tuple(row) for row in rows] == [("Bea", None)] * 2
-    with store.database.writing() as connection:  # as a store may have it from before
+    with store.database.write_transaction() as connection:  # as a store may have it from before
         connection.exec_driver_sql(
             "UPDATE users SET disabled_at = created_at WHERE project_id = 'other'"
         )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rlhf_pipeline.records import Choice, NewVote, VoteDetails
 from rlhf_pipeline.store import Store, visibility
-from rlhf_pipeline.store.looks import looks
+from rlhf_pipeline.store.vote_signals import read_vote_signals
 from tests.unit.store.conftest import NOON
 
 READER, OTHERS = "reader", ("ann", "bob")
@@ -75,9 +75,9 @@ def read(store: Store) -> tuple[Any, ...]:
         votes.search("x", seen_by=READER),
         votes.judged_comparisons(seen_by=READER, limit=100),
         sorted(map(repr, votes.tallies(seen_by=READER))),
-        sorted(map(repr, votes.replaced(seen_by=READER))),
+        sorted(map(repr, votes.superseded_tallies(seen_by=READER))),
         votes.paces(0, up_to_seq=votes.max_seq(), seen_by=READER),
-        looks(store.database, 0, up_to_seq=votes.max_seq(), seen_by=READER),
+        read_vote_signals(store.database, 0, up_to_seq=votes.max_seq(), seen_by=READER),
     )
 
 

@@ -207,7 +207,7 @@ def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on
             )
         )
         live = [vote for vote in live if vote is not corrected] + [cast]
-    with store.database.reading() as connection:
+    with store.database.read_transaction() as connection:
         rows = [
             dict(row) for row in connection.execute(votes.select().order_by(votes.c.seq)).mappings()
         ]
@@ -225,7 +225,7 @@ def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on
 
 
 def test_an_empty_day_gives_an_empty_typed_snapshot(store):
-    assert store.votes.snapshot([NEXT_DAY]).dtypes.equals(VOTES.empty().dtypes)
+    assert store.votes.snapshot([NEXT_DAY]).dtypes.equals(VOTES.empty_frame().dtypes)
     assert store.votes.day_digest(NEXT_DAY).n == 0
     assert store.votes.snapshot([]).empty
 
@@ -243,7 +243,7 @@ def test_a_snapshot_says_which_side_stood_left_where_a_card_was_dealt(store, mak
     store.votes.cast_many(
         [make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)]
     )
-    for frame in (store.votes.snapshot([DAY]), store.votes.on(["c0", "c1", "c2"])):
+    for frame in (store.votes.snapshot([DAY]), store.votes.for_comparisons(["c0", "c1", "c2"])):
         assert frame["is_swapped"].isna().tolist() == [True, False, False]
         assert frame["is_swapped"].tolist()[1:] == [True, False]
 

@@ -81,9 +81,9 @@ def test_the_ceiling_is_one_vote_against_the_majority_of_the_others():
 
 def test_without_overlap_there_is_no_ceiling_instead_of_a_perfect_one():
     assert noise_ceiling(votes([("c1", "x", "a", None), ("c2", "y", "b", None)])) is None
-    assert noise_ceiling(VOTES.empty()) is None
+    assert noise_ceiling(VOTES.empty_frame()) is None
     assert noise_ceiling(votes([("c1", "x", "tie", None), ("c1", "y", "tie", None)])) is None
-    empty = agreement(VOTES.empty())
+    empty = agreement(VOTES.empty_frame())
     assert empty.raw_agreement is None
     assert empty.share_of_ties is None
 
@@ -182,4 +182,4 @@ def test_swapped_repeats_and_later_passes_measure_self_consistency_together():
 def test_a_skipped_pass_measures_nothing():
     only_skips = passes([("c0", "skip", "a"), ("c1", "a", "skip")])
     assert agreement(votes([("c0", "x", "a", None)]), passes=only_skips).self_consistency is None
-    assert agreement(VOTES.empty(), passes=passes([])).self_consistency is None
+    assert agreement(VOTES.empty_frame(), passes=passes([])).self_consistency is None

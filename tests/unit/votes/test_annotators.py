@@ -8,7 +8,7 @@ from rlhf_pipeline.frames import EFFORTS, check_frame
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.joint_model import JointParams, joint_model
-from rlhf_pipeline.votes.plots import reliability_plot, told_apart
+from rlhf_pipeline.votes.plots import distinct_labels, reliability_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 
@@ -220,13 +220,13 @@ def test_the_picture_is_a_png_of_any_number_of_annotators():
 
 @pytest.mark.filterwarnings("error")
 def test_nobody_can_be_drawn_too():
-    assert reliability_plot(ANNOTATOR_FIGURES.empty()).startswith(b"\x89PNG")
+    assert reliability_plot(ANNOTATOR_FIGURES.empty_frame()).startswith(b"\x89PNG")
 
 
 def test_names_are_cut_as_long_as_they_stay_apart():
-    assert told_apart(["ann", "x" * 20 + "y" * 20]) == ["ann", "x" * 12 + "…" + "y" * 11]
+    assert distinct_labels(["ann", "x" * 20 + "y" * 20]) == ["ann", "x" * 12 + "…" + "y" * 11]
     alike = [f"somebody-with-a-long-name-{n}@example.org" for n in range(3)]
-    assert told_apart(alike) == alike
+    assert distinct_labels(alike) == alike
 
 
 def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_sides():

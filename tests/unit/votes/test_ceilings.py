@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.votes.agreement import noise_ceiling
-from rlhf_pipeline.votes.ceilings import ceiling_of_agreement, ceilings, shown_ceiling
+from rlhf_pipeline.votes.ceilings import ceiling_of_agreement, ceilings, noise_ceiling_or_repeats
 from tests.unit.votes.simulated import votes_of
 
 
@@ -72,7 +72,7 @@ def test_what_is_shown_holds_the_truth_however_few_votes_overlap(n: int, each: i
     """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree
     in 74.5 %.
     """
-    shown = shown_ceiling(flipped(n, each, 0.15))
+    shown = noise_ceiling_or_repeats(flipped(n, each, 0.15))
     assert shown is not None
     assert shown.low <= 0.85 <= shown.high
     assert shown.value == pytest.approx(0.85, abs=0.05 if each < 4 else 0.03)
@@ -116,7 +116,7 @@ def test_who_is_asked_more_often_counts_more_often(
 
 
 def test_all_of_one_mind_is_no_certainty():
-    shown = shown_ceiling(flipped(10, 5, 0.0))
+    shown = noise_ceiling_or_repeats(flipped(10, 5, 0.0))
     assert shown is not None
     assert shown.low < 0.9
     assert shown.high == pytest.approx(1.0)
@@ -163,7 +163,7 @@ def test_without_overlap_nothing_is_claimed():
 
 def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
     votes = repeated(flipped(200, 3, 0.15), 0.3)
-    shown = shown_ceiling(votes)
+    shown = noise_ceiling_or_repeats(votes)
     assert shown is not None
     row = ceilings(votes).iloc[0]
     assert (shown.value, shown.low, shown.high) == (
@@ -178,7 +178,7 @@ def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
 def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_it_is_from():
     votes = repeated(flipped(450, 1, 0.15), 1 - (0.85**2 + 0.15**2), 10)
     assert noise_ceiling(votes) is None
-    shown = shown_ceiling(votes)
+    shown = noise_ceiling_or_repeats(votes)
     assert shown is not None
     row = ceilings(votes).iloc[0]
     assert (shown.value, shown.low, shown.high) == (
@@ -209,7 +209,7 @@ def passes(*judged: tuple[str, str, str]) -> pd.DataFrame:
 def test_later_passes_are_repeats_too_and_count_in_their_group():
     votes = votes_of([0, 1, 2], [0, 0, 1], ["a", "a", "b"], prompt=[0, 1, 2])
     again = passes(("c00000", "a", "a"), ("c00001", "a", "a"), ("c00001", "tie", "a"))
-    shown = shown_ceiling(votes, passes=again)
+    shown = noise_ceiling_or_repeats(votes, passes=again)
     assert shown is not None
     assert (shown.value, shown.n, shown.basis) == (1.0, 2, "repeats")  # the tie took no side
     rows = ceilings(votes, {"c00000": "x", "c00002": "y"}, passes=again).set_index("group")
@@ -218,5 +218,5 @@ def test_later_passes_are_repeats_too_and_count_in_their_group():
 
 
 def test_without_overlap_and_repeat_no_ceiling_is_shown():
-    assert shown_ceiling(votes_of([0, 1], [0, 1], ["a", "b"])) is None
-    assert shown_ceiling(votes_of([], 0, [])) is None
+    assert noise_ceiling_or_repeats(votes_of([0, 1], [0, 1], ["a", "b"])) is None
+    assert noise_ceiling_or_repeats(votes_of([], 0, [])) is None

@@ -5,12 +5,12 @@ import pytest
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.simulation.annotators import SimulatedAnnotator
-from rlhf_pipeline.votes import agreement, by_people, gold_ceiling, noise_ceiling
+from rlhf_pipeline.votes import agreement, drop_machine_votes, gold_ceiling, noise_ceiling
 from rlhf_pipeline.votes.consensus import (
     CONSENSUS,
     WEIGHINGS,
     ConsensusParams,
-    adjudication,
+    adjudication_queue,
     consensus,
 )
 
@@ -40,7 +40,7 @@ def votes(
         }
         for i, (c, who, choice, strength) in enumerate(cast)
     ]
-    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty()
+    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty_frame()
 
 
 def only(frame: pd.DataFrame) -> pd.Series:
@@ -134,7 +134,7 @@ def test_machines_skips_and_repeats_are_not_counted():
 
 @pytest.mark.parametrize("method", WEIGHINGS)
 def test_no_votes_are_the_empty_frame(method):
-    pd.testing.assert_frame_equal(consensus(votes(), method), CONSENSUS.empty())
+    pd.testing.assert_frame_equal(consensus(votes(), method), CONSENSUS.empty_frame())
 
 
 @pytest.mark.parametrize("method", WEIGHINGS)
@@ -171,7 +171,7 @@ def test_adjudication_lists_what_is_disputed_the_most_even_first():
         ("leaning", "z", "b", 1),
         ("alone", "x", "a", 1),
     )
-    assert adjudication(consensus(cast))["comparison_id"].tolist() == [
+    assert adjudication_queue(consensus(cast))["comparison_id"].tolist() == [
         "three ways",
         "split",
         "leaning",
@@ -193,7 +193,7 @@ def test_shares_that_differ_by_rounding_alone_are_equal_in_adjudication():
     )
     mirrored = [1 - 0.41, 0.59] * 2
     assert mirrored[0] != mirrored[1]
-    assert adjudication(frame.assign(share=mirrored))["comparison_id"].tolist() == [
+    assert adjudication_queue(frame.assign(share=mirrored))["comparison_id"].tolist() == [
         "c0",
         "c1",
         "c2",
@@ -252,7 +252,7 @@ def test_machine_votes_measure_no_agreement_among_people():
     assert agreement(both) == agreement(people)
     assert agreement(both).n_annotators == 2
     assert noise_ceiling(both) == noise_ceiling(people)
-    pd.testing.assert_frame_equal(by_people(both), people)
+    pd.testing.assert_frame_equal(drop_machine_votes(both), people)
 
 
 def test_machine_votes_do_not_meet_gold():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.votes import TasteChanges, apart, joint_model
+from rlhf_pipeline.votes import TasteChanges, joint_model, separate_old_completions
 from tests.unit.votes.simulated import comparisons_of, votes_of
 
 N_OLD, N_NEW = 6, 2  # comparisons of the same two completions
@@ -39,7 +39,7 @@ def test_labels_since_a_change_rest_on_no_utility_of_before() -> None:
     votes, comparisons, change = reversed_taste()
     # six comparisons of before outvote two of today
     assert (p_a(votes, comparisons)[N_OLD:] > 0.5).all()
-    told = p_a(votes, apart(comparisons, votes, TasteChanges(change)))
+    told = p_a(votes, separate_old_completions(comparisons, votes, TasteChanges(change)))
     assert (told[N_OLD:] < 0.5).all()
     assert (told[:N_OLD] > 0.5).all()
 
@@ -49,7 +49,9 @@ def test_what_was_judged_on_both_sides_of_the_change_is_of_today_as_in_pairs() -
     late = votes.assign(
         seq=votes["seq"].where(votes["vote_id"] != votes["vote_id"].iloc[0], votes["seq"].max() + 1)
     )
-    parted = apart(comparisons, late, TasteChanges(change)).set_index("comparison_id")
+    parted = separate_old_completions(comparisons, late, TasteChanges(change)).set_index(
+        "comparison_id"
+    )
     is_today = parted["completion_a_id"].isin(comparisons["completion_a_id"])
     assert is_today.tolist() == [True, *[False] * (N_OLD - 1), *[True] * N_NEW]
 
@@ -57,4 +59,6 @@ def test_what_was_judged_on_both_sides_of_the_change_is_of_today_as_in_pairs() -
 @pytest.mark.parametrize("change", [None, 1])
 def test_without_a_change_or_with_all_since_nothing_is_parted(change: int | None) -> None:
     votes, comparisons, _ = reversed_taste()
-    pd.testing.assert_frame_equal(apart(comparisons, votes, TasteChanges(change)), comparisons)
+    pd.testing.assert_frame_equal(
+        separate_old_completions(comparisons, votes, TasteChanges(change)), comparisons
+    )

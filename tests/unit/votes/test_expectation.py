@@ -8,21 +8,21 @@ import pytest
 from scipy.special import expit
 
 from rlhf_pipeline.votes import judgements as judgements_module
-from rlhf_pipeline.votes.expectation import Expectation
-from rlhf_pipeline.votes.judgements import Judgements
+from rlhf_pipeline.votes.expectation import ExpectationStep
+from rlhf_pipeline.votes.judgements import JudgementArrays
 from tests.unit.votes.simulated import simulate
 
 N_NODES, STEPS = 7, np.array([0.8, 1.1, 0.9])
 
 
 @pytest.fixture
-def world() -> tuple[Judgements, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def world() -> tuple[JudgementArrays, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Votes of every kind, on cards with sides drawn, by annotators who are nothing alike, on
     comparisons known more or less.
     """
     truth = simulate(12, n_annotators=5, votes_each=4, strengths=True)
     rng = np.random.default_rng(0)
-    votes = Judgements(
+    votes = JudgementArrays(
         truth.votes.assign(is_swapped=pd.array(rng.random(len(truth.votes)) < 0.5, dtype="boolean"))
     )
     theta = np.array([1.5, 0.0, -0.8, 0.0]) + 0.4 * rng.normal(size=(5, 4))
@@ -30,7 +30,7 @@ def world() -> tuple[Judgements, np.ndarray, tuple[np.ndarray, np.ndarray]]:
 
 
 def chance(
-    votes: Judgements,
+    votes: JudgementArrays,
     vote: int,
     d: float,
     theta: np.ndarray,
@@ -54,7 +54,10 @@ def chance(
 
 
 def log_likelihood(
-    votes: Judgements, theta: np.ndarray, steps: np.ndarray, cavity: tuple[np.ndarray, np.ndarray]
+    votes: JudgementArrays,
+    theta: np.ndarray,
+    steps: np.ndarray,
+    cavity: tuple[np.ndarray, np.ndarray],
 ) -> float:
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
     of_comparisons = []
@@ -70,7 +73,7 @@ def log_likelihood(
 
 def test_a_pass_gives_the_chance_of_the_votes_and_what_they_say_of_each_comparison(world):
     votes, theta, cavity = world
-    sums = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
+    sums = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     assert sums.log_likelihood == pytest.approx(log_likelihood(votes, theta, STEPS, cavity))
     nodes, weights = np.polynomial.hermite_e.hermegauss(N_NODES)
     for c in range(len(votes.ids)):
@@ -90,7 +93,7 @@ def test_slopes_are_those_of_the_chance_of_all_votes(world):
     was.
     """
     votes, theta, cavity = world
-    sums, step = Expectation(votes, N_NODES).sums(theta, STEPS, cavity), 1e-5
+    sums, step = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity), 1e-5
     for place in np.ndindex(theta.shape):
         moved = np.zeros_like(theta)
         moved[place] = step
@@ -159,17 +162,17 @@ def test_the_curve_is_gauss_newtons(world):
                 expected[votes.annotator[vote]] -= (
                     posterior[k] * of_ends.T @ np.array([[by_low, both], [both, by_high]]) @ of_ends
                 )
-    sums = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
+    sums = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     np.testing.assert_allclose(sums.curve, expected, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(sums.curve, np.swapaxes(sums.curve, 1, 2))
 
 
 def test_how_many_votes_are_taken_at_once_is_irrelevant(world, monkeypatch):
     votes, theta, cavity = world
-    whole = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
+    whole = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     monkeypatch.setattr(judgements_module, "VOTES_AT_ONCE", 5)
     assert len(list(votes.parts())) > 4
-    parted = Expectation(votes, N_NODES).sums(theta, STEPS, cavity)
+    parted = ExpectationStep(votes, N_NODES).compute_sums(theta, STEPS, cavity)
     for name in (
         "mean",
         "variance",

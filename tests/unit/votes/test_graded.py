@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from rlhf_pipeline.votes.graded import chances, slopes, softplus
+from rlhf_pipeline.votes.graded_response import chances, slopes, softplus
 
 FELT = np.array([-3.0, -0.4, 0.0, 0.7, 5.0])
 ENDS = [(0.3, np.inf), (-0.3, 0.3), (0.3, 1.1), (-np.inf, -0.3), (0.3, 800.0)]

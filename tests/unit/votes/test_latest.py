@@ -34,7 +34,7 @@ def test_the_last_day_counts_because_it_holds_all_votes() -> None:
 
 
 def test_no_pairs_stay_no_pairs() -> None:
-    assert latest_pairs(PREFERENCE_PAIRS.empty()).empty
+    assert latest_pairs(PREFERENCE_PAIRS.empty_frame()).empty
 
 
 def test_a_pair_that_rests_on_a_later_vote_is_as_good_as_not_there() -> None:

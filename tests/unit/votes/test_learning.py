@@ -5,7 +5,12 @@ import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.votes.joint_model import joint_model
-from rlhf_pipeline.votes.learning import judged_ids, last_words, learn_annotators, training_labels
+from rlhf_pipeline.votes.learning import (
+    judged_comparison_ids,
+    latest_votes,
+    learn_annotators,
+    training_labels,
+)
 from rlhf_pipeline.votes.splits import splits_of
 from tests.unit.votes.simulated import simulate, votes_of
 
@@ -49,17 +54,17 @@ def test_of_two_snapshots_the_later_word_of_an_annotator_counts():
     first = votes_of([0, 1], 0, ["a", "a"])
     again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
     both = pd.concat([again, first], ignore_index=True)
-    assert last_words(both)[["comparison_id", "choice"]].to_numpy().tolist() == [
+    assert latest_votes(both)[["comparison_id", "choice"]].to_numpy().tolist() == [
         ["c00001", "a"],
         ["c00000", "b"],
     ]
-    assert last_words(both, up_to_seq=6)["choice"].tolist() == ["a", "a"]
-    assert last_words(both, up_to_seq=0).empty
+    assert latest_votes(both, up_to_seq=6)["choice"].tolist() == ["a", "a"]
+    assert latest_votes(both, up_to_seq=0).empty
 
 
 def test_a_repeat_needs_its_original_too():
     votes = votes_of([3, 7], [0, 0], ["a", "b"]).assign(repeat_of=[None, "c00001"])
-    assert judged_ids(votes) == ["c00001", "c00003", "c00007"]
+    assert judged_comparison_ids(votes) == ["c00001", "c00003", "c00007"]
 
 
 def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():

@@ -10,15 +10,15 @@ from sklearn.metrics import cohen_kappa_score
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import check_frame
 from rlhf_pipeline.votes import krippendorff_alpha, pairwise_kappa
-from rlhf_pipeline.votes.intervals import wilson_bounds
-from rlhf_pipeline.votes.over_time import (
+from rlhf_pipeline.votes.annotators_over_time import (
     AGREEMENT_OVER_TIME,
     ANNOTATORS_OVER_TIME,
     CASTS,
-    WindowParams,
+    AnnotatorWindowParams,
     agreement_over_time,
     annotators_over_time,
 )
+from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.plots import over_time_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
@@ -63,7 +63,7 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
         [NEXT_MONDAY, "2026-01-18", 1],
     ]
     by_day = annotators_over_time(
-        casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=WindowParams(window_days=1)
+        casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=AnnotatorWindowParams(window_days=1)
     )
     assert by_day[["first_day", "last_day"]].values.tolist() == [[MONDAY, MONDAY], [SUNDAY, SUNDAY]]
 
@@ -71,7 +71,7 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
 @pytest.mark.parametrize("length", [1, 3, 7, 30])
 def test_where_a_window_begins_depends_on_no_vote(length: int):
     all_days = pd.date_range("2025-12-01", periods=90).strftime("%Y-%m-%d")
-    params = WindowParams(window_days=length)
+    params = AnnotatorWindowParams(window_days=length)
     every = annotators_over_time(
         casts(*((day, i, 0, "a") for i, day in enumerate(all_days))), params=params
     )
@@ -95,10 +95,10 @@ def test_who_did_not_vote_in_a_window_has_no_row_there():
         ["ann0000", MONDAY], ["ann0001", MONDAY], ["ann0001", NEXT_MONDAY]
     ]  # fmt: skip
     pd.testing.assert_frame_equal(
-        annotators_over_time(casts((MONDAY, 0, 0, "skip"))), ANNOTATORS_OVER_TIME.empty()
+        annotators_over_time(casts((MONDAY, 0, 0, "skip"))), ANNOTATORS_OVER_TIME.empty_frame()
     )
-    pd.testing.assert_frame_equal(annotators_over_time(casts()), ANNOTATORS_OVER_TIME.empty())
-    pd.testing.assert_frame_equal(agreement_over_time(casts()), AGREEMENT_OVER_TIME.empty())
+    pd.testing.assert_frame_equal(annotators_over_time(casts()), ANNOTATORS_OVER_TIME.empty_frame())
+    pd.testing.assert_frame_equal(agreement_over_time(casts()), AGREEMENT_OVER_TIME.empty_frame())
 
 
 def test_what_nobody_measured_is_missing_and_not_zero():
@@ -207,7 +207,7 @@ def test_kappa_of_two_is_cohens():
 def test_who_votes_at_random_has_no_kappa_with_the_others_and_who_reads_has():
     cast, shown, _ = of_world(spammers=0.25)
     whole = (
-        annotators_over_time(cast, shown, WindowParams(window_days=366))
+        annotators_over_time(cast, shown, AnnotatorWindowParams(window_days=366))
         .groupby("annotator_id")[["kappa", "gold_accuracy"]]
         .mean()
     )
@@ -229,7 +229,7 @@ def test_the_intervals_of_kappa_cover():
         for j in range(40)
         for who, choice in enumerate((one, other))
     ]
-    found = annotators_over_time(casts(*said), params=WindowParams(window_days=1))
+    found = annotators_over_time(casts(*said), params=AnnotatorWindowParams(window_days=1))
     mine = found[found["annotator_id"] == "ann0000"]
     assert len(mine) == 200
     assert 0.91 <= ((mine["kappa_low"] <= 0.4) & (mine["kappa_high"] >= 0.4)).mean() <= 0.99

@@ -3,9 +3,9 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
-from rlhf_pipeline.votes.latest import latest_pairs
+from rlhf_pipeline.votes.latest_pairs import latest_pairs
 from rlhf_pipeline.votes.preference_pairs import PairParams, count_pairs, preference_pairs
-from rlhf_pipeline.votes.splits import SPLITS, divided_prompts, split_of
+from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
 from rlhf_pipeline.votes.training_data import training_data_hash, training_rows
 
 
@@ -51,7 +51,7 @@ def votes(*cast: tuple[str, str, str, int | None], kinds: tuple[str, ...] = ()) 
         }
         for i, (c, who, choice, strength) in enumerate(cast)
     ]
-    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty()
+    return check_frame(pd.DataFrame(rows), VOTES) if rows else VOTES.empty_frame()
 
 
 def test_the_majority_is_chosen_with_its_mean_signed_strength():
@@ -263,6 +263,6 @@ def test_a_prompt_that_an_import_put_into_two_splits_is_named():
     pairs = preference_pairs(
         votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given
     )
-    assert divided_prompts(pairs) == ["p"]
-    assert divided_prompts(pairs[pairs["split"] == "train"]) == []
-    assert divided_prompts(PREFERENCE_PAIRS.empty()) == []
+    assert prompts_in_several_splits(pairs) == ["p"]
+    assert prompts_in_several_splits(pairs[pairs["split"] == "train"]) == []
+    assert prompts_in_several_splits(PREFERENCE_PAIRS.empty_frame()) == []

@@ -18,7 +18,7 @@ from rlhf_pipeline.votes.quality import (
     SKIP,
     UNKNOWN,
     VOTES,
-    concern,
+    concern_score,
     quality,
 )
 from tests.unit.votes.simulated import simulate
@@ -94,7 +94,7 @@ def test_nothing_is_no_share_and_no_concern() -> None:
     found = quality(cast())
     assert found.n_votes == 0
     assert [found.marked[mark].share for mark in MARKS] == [None] * 3
-    assert concern(found) == 0.0
+    assert concern_score(found) == 0.0
     one = quality(cast((1, LEFT)))
     assert one.marked["duplicate"].share is not None
     assert one.marked["duplicate"].share.high > 0.5  # one vote says next to nothing
@@ -111,9 +111,9 @@ def test_who_holds_a_key_down_is_looked_at_first_and_a_coin_never() -> None:
         )
     )
     few = quality(cast((1, LEFT), (2, LEFT), (3, LEFT)))
-    assert concern(steady) > 0.8
-    assert concern(few) == concern(coin) == 0.0
-    assert concern(steady, ["too_fast", "duplicate"]) == 0.0
+    assert concern_score(steady) > 0.8
+    assert concern_score(few) == concern_score(coin) == 0.0
+    assert concern_score(steady, ["too_fast", "duplicate"]) == 0.0
 
 
 def test_shares_are_those_that_are_told_of_whole_frames() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.votes.utilities import Utilities
+from rlhf_pipeline.votes.completion_utilities import Utilities
 
 
 def written_out(a, b, precision, weighted):

@@ -12,8 +12,13 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.votes import dawid_skene, joint_model
-from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication, consensus
-from rlhf_pipeline.votes.verdicts import KEPT_AS, known_up_to, leave, verdicts
+from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
+from rlhf_pipeline.votes.model_consensus import (
+    LABELS_FRAME,
+    consensus_by_model,
+    newest_known_seq,
+    store_labels,
+)
 from tests.unit.votes.simulated import simulate, votes_of
 
 
@@ -35,7 +40,7 @@ def labels(*rows: tuple[int, float, float, float], up_to_seq: int | None = 1000)
     return (
         check_frame(pd.DataFrame(named).assign(max_seq=up_to_seq), SOFT_LABELS)
         if rows
-        else SOFT_LABELS.empty()
+        else SOFT_LABELS.empty_frame()
     )
 
 
@@ -62,7 +67,7 @@ def said(choices: str, comparison: int = 0) -> pd.DataFrame:
 def test_the_state_follows_from_the_chance_and_its_interval(
     p, low, high, choice, state, share, ends
 ):
-    row = verdicts(said("ab"), labels((0, p, low, high))).iloc[0]
+    row = consensus_by_model(said("ab"), labels((0, p, low, high))).iloc[0]
     assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (
         choice or True,
         state,
@@ -72,42 +77,51 @@ def test_the_state_follows_from_the_chance_and_its_interval(
 
 
 def test_two_who_agree_are_outvoted_by_what_the_model_knows_of_them():
-    row = verdicts(said("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
+    row = consensus_by_model(said("aab"), labels((0, 0.1, 0.05, 0.2))).iloc[0]
     assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
 
 
 def test_fewer_judgements_than_wanted_are_open_whatever_the_model_says():
     known = labels((0, 0.95, 0.9, 0.99))
-    assert verdicts(said("a"), known).iloc[0]["state"] == "open"
-    assert verdicts(said("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"] == "agreed"
-    assert verdicts(said("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"] == "open"
+    assert consensus_by_model(said("a"), known).iloc[0]["state"] == "open"
+    assert (
+        consensus_by_model(said("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
+        == "agreed"
+    )
+    assert (
+        consensus_by_model(said("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
+        == "open"
+    )
 
 
 def test_that_neither_is_better_stays_what_people_agree_on():
     known = labels((0, 0.52, 0.3, 0.7))
-    equal = verdicts(said("ttna"), known).iloc[0]
+    equal = consensus_by_model(said("ttna"), known).iloc[0]
     assert (equal["choice"], equal["state"], equal["share"], equal["p_a"]) == (
         "tie",
         "agreed",
         0.75,
         0.52,
     )
-    assert verdicts(said("ttab"), known).iloc[0]["state"] == "disputed"
+    assert consensus_by_model(said("ttab"), known).iloc[0]["state"] == "disputed"
 
 
 def test_what_the_labels_do_not_know_is_left_out():
     cast = pd.concat(
         [said("ab"), said("ab", 1).assign(vote_id=["v8", "v9"], seq=[8, 9])], ignore_index=True
     )
-    assert verdicts(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == ["c00001"]
-    pd.testing.assert_frame_equal(verdicts(cast, labels()), CONSENSUS.empty())
-    assert known_up_to(labels()) == 0
+    assert consensus_by_model(cast, labels((1, 0.9, 0.8, 0.95)))["comparison_id"].tolist() == [
+        "c00001"
+    ]
+    pd.testing.assert_frame_equal(consensus_by_model(cast, labels()), CONSENSUS.empty_frame())
+    assert newest_known_seq(labels()) == 0
 
 
 def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     cast = said("abb")
     before, after = (
-        verdicts(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0] for seq in (3, 1)
+        consensus_by_model(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0]
+        for seq in (3, 1)
     )
     assert (before["n_since"], after["n_since"], after["up_to_seq"], after["n_votes"]) == (
         0,
@@ -117,31 +131,34 @@ def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     )
     assert (before["p_a"], before["state"]) == (after["p_a"], after["state"])
     skipped = cast.assign(choice=["a", "b", "skip"])
-    assert verdicts(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"] == 1
+    assert (
+        consensus_by_model(skipped, labels((0, 0.9, 0.8, 0.95), up_to_seq=1)).iloc[0]["n_since"]
+        == 1
+    )
 
 
 def test_labels_that_do_not_say_up_to_which_vote_they_know_are_refused():
     with pytest.raises(FrameError, match="Materialise annotator_model"):
-        verdicts(said("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
+        consensus_by_model(said("ab"), labels((0, 0.9, 0.8, 0.95), up_to_seq=None))
 
 
 def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
     files = Artefacts(tmp_path)
 
     def p_a() -> list[float]:
-        return files.read_frame(*KEPT_AS)["p_a"].tolist()
+        return files.read_frame(*LABELS_FRAME)["p_a"].tolist()
 
-    assert leave(files, labels(), newest_seq=0) is None
+    assert store_labels(files, labels(), newest_seq=0) is None
     assert p_a() == []
-    assert leave(files, labels((0, 0.8, 0.7, 0.9), up_to_seq=10), newest_seq=10) is None
-    assert leave(files, labels((0, 0.1, 0.0, 0.2), up_to_seq=9), newest_seq=12) == 10
-    assert leave(files, labels(), newest_seq=12) == 10, "a fit to no vote"
+    assert store_labels(files, labels((0, 0.8, 0.7, 0.9), up_to_seq=10), newest_seq=10) is None
+    assert store_labels(files, labels((0, 0.1, 0.0, 0.2), up_to_seq=9), newest_seq=12) == 10
+    assert store_labels(files, labels(), newest_seq=12) == 10, "a fit to no vote"
     assert p_a() == [0.8]
-    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=10), newest_seq=12) is None, (
+    assert store_labels(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=10), newest_seq=12) is None, (
         "the same votes, fitted otherwise"
     )
     assert p_a() == [0.3]
-    assert leave(files, labels((0, 0.4, 0.2, 0.6), up_to_seq=3), newest_seq=5) is None, (
+    assert store_labels(files, labels((0, 0.4, 0.2, 0.6), up_to_seq=3), newest_seq=5) is None, (
         "what lies there knows votes that there are not"
     )
     assert p_a() == [0.4]
@@ -149,13 +166,15 @@ def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_pat
 
 def test_labels_that_cannot_be_read_give_way_to_any(tmp_path: Path):
     files = Artefacts(tmp_path)
-    path = files.write_frame(KEPT_AS[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=None), KEPT_AS[1])
-    assert leave(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, (
+    path = files.write_frame(
+        LABELS_FRAME[0], labels((0, 0.8, 0.7, 0.9), up_to_seq=None), LABELS_FRAME[1]
+    )
+    assert store_labels(files, labels((0, 0.3, 0.2, 0.4), up_to_seq=1), newest_seq=9) is None, (
         "those do not say what they know"
     )
     path.write_bytes(b"no parquet")
-    assert leave(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
-    assert files.read_frame(*KEPT_AS)["p_a"].tolist() == [0.2]
+    assert store_labels(files, labels((0, 0.2, 0.1, 0.4), up_to_seq=1), newest_seq=9) is None
+    assert files.read_frame(*LABELS_FRAME)["p_a"].tolist() == [0.2]
 
 
 def test_the_nearest_to_one_half_is_adjudicated_first():
@@ -169,13 +188,15 @@ def test_the_nearest_to_one_half_is_adjudicated_first():
     known = labels(
         (0, 0.8, 0.4, 0.9), (1, 0.45, 0.2, 0.7), (2, 0.97, 0.9, 0.99), (3, 0.7, 0.2, 0.9)
     )
-    assert adjudication(verdicts(cast, known))["comparison_id"].tolist() == [
+    assert adjudication_queue(consensus_by_model(cast, known))["comparison_id"].tolist() == [
         "c00001",
         "c00003",
         "c00000",
     ]
-    shuffled = verdicts(cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2))
-    pd.testing.assert_frame_equal(shuffled, verdicts(cast, known), check_exact=True)
+    shuffled = consensus_by_model(
+        cast.sample(frac=1, random_state=1), known.sample(frac=1, random_state=2)
+    )
+    pd.testing.assert_frame_equal(shuffled, consensus_by_model(cast, known), check_exact=True)
 
 
 def share_right(choice: pd.Series, better: np.ndarray) -> float:
@@ -192,7 +213,7 @@ def test_votes_weighed_by_who_cast_them_beat_the_majority_with_a_fifth_of_bad_ra
         truth = simulate(2000, n_annotators=30, votes_each=5, spammers=0.2, seed=seed)
         better = np.where(truth.d > 0, "a", "b")
         base = share_right(consensus(truth.votes)["choice"], better)
-        by_model = verdicts(truth.votes, joint_model(truth.votes).labels)["choice"]
+        by_model = consensus_by_model(truth.votes, joint_model(truth.votes).labels)["choice"]
         confusions = dawid_skene(truth.votes)
         by_confusion = pd.Series(np.where(confusions["p_a"] > confusions["p_b"], "a", "b"))
         gained["joint model"].append(share_right(by_model, better) - base)
@@ -212,6 +233,6 @@ def test_what_the_model_calls_agreed_is_right_more_often_than_what_the_majority_
             (sided["choice"].to_numpy() == better[sided["comparison_id"]].to_numpy()).mean()
         )
 
-    by_model = verdicts(truth.votes, joint_model(truth.votes).labels)
+    by_model = consensus_by_model(truth.votes, joint_model(truth.votes).labels)
     assert right(by_model) > right(consensus(truth.votes))
     assert 0.2 < (by_model["state"] == "agreed").mean() < 0.6

@@ -140,7 +140,7 @@ def test_homes_on_one_host_have_cookies_of_their_own(store: Store, settings: Set
     for auth in (one, other):
         secret = auth.secret_of(request)
         assert secret is not None
-        found = auth.principal(secret, from_cookie=True)
+        found = auth.find_principal(secret, from_cookie=True)
         assert found is not None
         assert found.user_id == ann.user_id
 

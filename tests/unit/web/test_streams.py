@@ -13,13 +13,13 @@ from rlhf_pipeline.web.streams import EventStream, Streams
 
 def test_streams_beyond_the_limit_are_refused_until_one_ends():
     streams = Streams(most_per_token=2)
-    with streams.opened("ann"), streams.opened("ann"):
-        with pytest.raises(Problem) as refused, streams.opened("ann"):
+    with streams.open_stream("ann"), streams.open_stream("ann"):
+        with pytest.raises(Problem) as refused, streams.open_stream("ann"):
             pass
         assert (refused.value.status, refused.value.kind) == (429, "too_many_streams")
-        with streams.opened("bob"):
+        with streams.open_stream("bob"):
             pass
-    with streams.opened("ann"), streams.opened("ann"):
+    with streams.open_stream("ann"), streams.open_stream("ann"):
         pass
 
 
@@ -41,7 +41,7 @@ def test_stream_counts_as_open_until_its_client_leaves():
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
             if len(sent) > 2:
-                with pytest.raises(Problem), streams.opened("ann"):
+                with pytest.raises(Problem), streams.open_stream("ann"):
                     pass
                 left.set()
 
@@ -50,7 +50,7 @@ def test_stream_counts_as_open_until_its_client_leaves():
         )
         assert sent[0]["status"] == 200
         assert dict(sent[0]["headers"])[b"content-type"].startswith(b"text/event-stream")
-        with streams.opened("ann"):
+        with streams.open_stream("ann"):
             pass
 
     with ThreadPoolExecutor(1) as pool:
@@ -66,7 +66,7 @@ def test_stream_that_does_not_begin_is_not_counted():
     async def ask() -> None:
         with pytest.raises(Problem, match="No provider"):
             await EventStream(streams, "ann", begin)({"type": "http"}, None, None)
-        with streams.opened("ann"):
+        with streams.open_stream("ann"):
             pass
 
     with ThreadPoolExecutor(1) as pool:

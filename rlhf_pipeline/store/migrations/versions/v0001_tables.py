@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 
 revision = "0001"
 down_revision = None
@@ -254,7 +254,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    kept.refuse_to_drop()
+    preservation.refuse_to_drop()
     tables = (
         "votes",
         "predictions",

@@ -9,7 +9,7 @@ from alembic import op
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import content_id
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 from rlhf_pipeline.store.migrations.versions import v0002_append_only, v0003_planner_statistics
 
 revision = "0004"
@@ -54,7 +54,7 @@ def upgrade() -> None:
     op.add_column(
         "predictions", sa.Column("is_replayed", sa.Boolean(), nullable=True, comment=replayed)
     )
-    _change_votes(before=_votes(dated=True), nullable=True)
+    _change_votes(before=_votes_table(dated=True), nullable=True)
     _create(
         "imports",
         sa.Column("import_id", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -81,16 +81,16 @@ def upgrade() -> None:
         key=("day",),
     )
     for table in TABLES:
-        kept.give_back_rows(revision, table)
-    kept.give_back_columns(revision, "comparisons", ("comparison_id",), NAMED)
+        preservation.restore_rows(revision, table)
+    preservation.restore_columns(revision, "comparisons", ("comparison_id",), NAMED)
     for table, key, column in LATER:
-        kept.give_back_columns(revision, table, key, (column,), append_only=True)
+        preservation.restore_columns(revision, table, key, (column,), append_only=True)
     # the rebuilt table lost its statistics, the new indexes have none yet
     v0003_planner_statistics.upgrade()
 
 
 def downgrade() -> None:
-    """What the older tables cannot hold is put aside until the way up, see `kept`.
+    """What the older tables cannot hold is put aside until the way up, see `preservation`.
 
     Refused while there are votes without a time. The older table wants one, and a made-up one would
     be read as true: it would put votes that are in no order before the drift detectors, which leave
@@ -107,13 +107,13 @@ def downgrade() -> None:
             "with `rlhf export votes`, `comparisons` and `tuples`."
         )
     for table in TABLES:
-        kept.keep_rows(revision, table)
-    kept.keep_columns(revision, "comparisons", ("comparison_id",), NAMED)
+        preservation.preserve_rows(revision, table)
+    preservation.preserve_columns(revision, "comparisons", ("comparison_id",), NAMED)
     for table, key, column in LATER:
-        kept.keep_columns(revision, table, key, (column,))
+        preservation.preserve_columns(revision, table, key, (column,))
     op.drop_table("replays")
     op.drop_table("imports")
-    _change_votes(before=_votes(dated=False), nullable=False)
+    _change_votes(before=_votes_table(dated=False), nullable=False)
     if bind.dialect.name == "sqlite":
         v0002_append_only.drop_triggers("predictions")
     op.drop_column("predictions", "is_replayed")
@@ -180,7 +180,7 @@ def _change_votes(*, before: sa.Table, nullable: bool) -> None:
     v0002_append_only.create_triggers("votes")
 
 
-def _votes(*, dated: bool) -> sa.Table:
+def _votes_table(*, dated: bool) -> sa.Table:
     """The table as it stands before the change: `dated` with version 0003, else with this one."""
     displaced = sa.text("displaced_day IS NOT NULL")
     votes = sa.Table(

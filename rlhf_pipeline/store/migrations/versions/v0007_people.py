@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 from rlhf_pipeline.store.migrations.versions import (
     v0002_append_only,
     v0003_planner_statistics,
@@ -61,18 +61,18 @@ def upgrade() -> None:
     _create_words()
     for table in APPEND_ONLY:
         _refuse_change(table)
-    _give_back()
+    _restore_rows()
     planner_statistics()
 
 
 def downgrade() -> None:
     """People, their work and their words are put aside until the way up: the older tables cannot
-    hold them, see `kept`.
+    hold them, see `preservation`.
     """
     for table in TABLES:
-        kept.keep_rows(revision, table)
-    kept.keep_columns(revision, "votes", ("seq",), NEW_IN_VOTES)
-    kept.keep_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
+        preservation.preserve_rows(revision, table)
+    preservation.preserve_columns(revision, "votes", ("seq",), NEW_IN_VOTES)
+    preservation.preserve_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
     for table in TABLES:
         op.drop_table(table)
     op.drop_index("ix_comparisons_gold", "comparisons")
@@ -88,11 +88,11 @@ def downgrade() -> None:
     v0006_snapshots.planner_statistics()
 
 
-def _give_back() -> None:
+def _restore_rows() -> None:
     for table in reversed(TABLES):  # a grant after the user it is of
-        kept.give_back_rows(revision, table)
-    kept.give_back_columns(revision, "votes", ("seq",), NEW_IN_VOTES, append_only=True)
-    kept.give_back_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
+        preservation.restore_rows(revision, table)
+    preservation.restore_columns(revision, "votes", ("seq",), NEW_IN_VOTES, append_only=True)
+    preservation.restore_columns(revision, "comparisons", ("comparison_id",), ("written_by",))
 
 
 def planner_statistics() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 from rlhf_pipeline.store.migrations.versions import v0003_planner_statistics, v0007_people
 
 revision = "0008"
@@ -139,18 +139,18 @@ def upgrade() -> None:
         "ix_generation_spending_provider", "generation_spending", [*SCOPE, "provider"], unique=False
     )
     for table in reversed(TABLES):  # a run before what refers to it
-        kept.give_back_rows(revision, table)
-    kept.give_back_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
+        preservation.restore_rows(revision, table)
+    preservation.restore_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
     planner_statistics()
 
 
 def downgrade() -> None:
-    """The ledger is put aside until the way up, see `kept`: what was asked for, what it cost, and
+    """The ledger is put aside until the way up, see `preservation`: what was asked for, what it cost, and
     when a completion was last taken.
     """
     for table in TABLES:
-        kept.keep_rows(revision, table)
-    kept.keep_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
+        preservation.preserve_rows(revision, table)
+    preservation.preserve_columns(revision, "completion_cache", ("cache_key",), ("last_hit_at",))
     for table in TABLES:
         op.drop_table(table)
     op.drop_column("completion_cache", "last_hit_at")

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 from rlhf_pipeline.store.migrations.versions import v0008_generation
 
 revision = "0009"
@@ -29,14 +29,14 @@ def upgrade() -> None:
         "ix_slots_named", "slots", columns, unique=False, sqlite_where=named, postgresql_where=named
     )
     v0008_generation.planner_statistics()
-    kept.give_back_columns(revision, "slots", KEY, ("annotator_id",))
+    preservation.restore_columns(revision, "slots", KEY, ("annotator_id",))
 
 
 def downgrade() -> None:
     """An older program deals to anybody what one person was asked for; who that was is put aside
-    until the way up, see `kept`.
+    until the way up, see `preservation`.
     """
-    kept.keep_columns(revision, "slots", KEY, ("annotator_id",))
+    preservation.preserve_columns(revision, "slots", KEY, ("annotator_id",))
     op.drop_index("ix_slots_named", "slots")
     op.drop_column("slots", "annotator_id")
     v0008_generation.planner_statistics()

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import kept
+from rlhf_pipeline.store.migrations import preservation
 
 revision = "0012"
 down_revision = "0011"
@@ -40,20 +40,20 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint(*SCOPE, "change_id", name=op.f("pk_taste_changes")),
     )
-    kept.give_back_rows(revision, TABLE)
-    if rows := list(_of_earlier_decisions()):
+    preservation.restore_rows(revision, TABLE)
+    if rows := list(_build_rows_of_decisions()):
         op.bulk_insert(made, rows)
 
 
 def downgrade() -> None:
     """An older program forgets a change after its run; who recorded or retracted one is put aside
-    until the way up, see `kept`.
+    until the way up, see `preservation`.
     """
-    kept.keep_rows(revision, TABLE)
+    preservation.preserve_rows(revision, TABLE)
     op.drop_table(TABLE)
 
 
-def _of_earlier_decisions() -> Iterator[dict[str, Any]]:
+def _build_rows_of_decisions() -> Iterator[dict[str, Any]]:
     """A row for each fired decision that dated a change and has none yet."""
     bind = op.get_bind()
     known = bind.execute(

@@ -1,0 +1,220 @@
+"""Calibration over time: ECE and Brier of predictions as they were served, window by window. Knows
+frames of votes; knows no storage.
+
+A window is a day with the days before it. It rests on the votes of these days alone, so that a late
+vote for an old day changes the windows which hold that day and no other. Neighbouring windows share
+most of their votes: they are no independent looks.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.calibration.summary import calibration_metrics
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.records import CalibrationWindow, Interval
+from rlhf_pipeline.votes import latest_votes, noise_ceiling_or_repeats
+
+JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "group", "reward_model")
+FIGURES = {
+    "accuracy": "share of the votes predicted right",
+    "noise_ceiling": "of all votes of the window",
+    "ece": "ECE without its noise",
+    "brier": "Brier score; 0.25 is a coin",
+}
+UNIT = {"low": 0.0, "high": 1.0}
+
+CALIBRATION_OVER_TIME = FrameSchema(
+    "calibration_over_time",
+    {
+        "day": text("last UTC day of the window, YYYY-MM-DD"),
+        "first_day": text("its first"),
+        "n_votes": integer("votes that met a prediction made before them", low=0),
+        "n_comparisons": integer("comparisons of these", low=0),
+        "n_prompts": integer("prompts of these, over which intervals are drawn", low=0),
+        "reward_models": text(
+            "who predicted, in the order in which they were first judged", nullable=True
+        ),
+        "last_seq": integer("highest vote seq among the judgements", nullable=True, low=1),
+        **{
+            f"{name}{end}": number(
+                f"{what}{said}; missing where there are too few", nullable=True, **UNIT
+            )
+            for name, what in FIGURES.items()
+            for end, said in (("", ""), ("_low", ", lower end"), ("_high", ", upper end"))
+        },
+        "ceiling_basis": text(
+            "what the noise ceiling is from where votes do not overlap",
+            nullable=True,
+            values=("repeats",),
+        ),
+    },
+    key=("day",),
+)
+
+# VOTES -> what was said before, as `noise_ceiling_or_repeats` takes it
+Passes = Callable[[pd.DataFrame], "pd.DataFrame | None"]
+
+
+class OverTimeParams(BaseModel):
+    """How long a window is, and how many are shown."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    window_days: int = Field(
+        default=7,
+        ge=1,
+        le=366,
+        description="Days of a window of calibration over time, its own among them; 1 is each day "
+        "by itself",
+    )
+    n_windows: int = Field(
+        default=28,
+        ge=1,
+        le=366,
+        description="Windows shown in a day's report: one ends on it, one on each day before",
+    )
+
+
+def report_days(day: str, first: str, params: OverTimeParams | None = None) -> list[str]:
+    """The last days of the windows that stand in the report of `day`: none before `first`, where
+    the records begin.
+    """
+    n = (params or OverTimeParams()).n_windows
+    return [
+        found
+        for found in (_days_earlier(day, back) for back in reversed(range(n)))
+        if found >= first or found == day
+    ]
+
+
+def days_of_window(day: str, params: OverTimeParams | None = None) -> list[str]:
+    """The days of the window that ends on `day`, its own last."""
+    return [
+        _days_earlier(day, back)
+        for back in reversed(range((params or OverTimeParams()).window_days))
+    ]
+
+
+def calibration_over_time(
+    judged: pd.DataFrame,
+    votes: pd.DataFrame,
+    days: Sequence[str],
+    *,
+    passes: Passes = lambda votes: None,
+    params: OverTimeParams | None = None,
+) -> tuple[CalibrationWindow, ...]:
+    """A window for each of `days`, in their order, also for those without a judgement: n_votes is 0
+    there and no figure is given.
+
+    `judged`: columns seq, day, p, outcome, group (comparison) and reward_model, as
+    `reflection.served_predictions` gives them: p is what was said before the vote, day that of the
+    vote. `votes`: VOTES of the same days, for the noise ceiling and the prompts, over which
+    intervals are drawn. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
+    Raises FrameError for missing columns, InvalidScores for a p or an outcome that is none.
+    """
+    params = params or OverTimeParams()
+    missing = [name for name in JUDGED_COLUMNS if name not in judged]
+    if missing:
+        raise FrameError(
+            f"Judged predictions have no columns {missing}. Give what `served_predictions` "
+            "makes of "
+            "the reflection log."
+        )
+    rows, cast = (
+        judged.sort_values(["day", "seq"]),
+        check_frame(votes, VOTES).sort_values(["day", "seq"]),
+    )
+    prompts = dict(zip(cast["comparison_id"], cast["prompt_id"], strict=True))
+    rows = rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
+    return tuple(
+        _measure_window(
+            day, _window_rows(rows, day, params), _window_rows(cast, day, params), passes, params
+        )
+        for day in days
+    )
+
+
+def over_time_frame(windows: Sequence[CalibrationWindow]) -> pd.DataFrame:
+    """CALIBRATION_OVER_TIME of these windows, a row for each."""
+    if not windows:
+        return CALIBRATION_OVER_TIME.empty_frame()
+    return check_frame(
+        pd.DataFrame([_row(window) for window in windows])[list(CALIBRATION_OVER_TIME.columns)],
+        CALIBRATION_OVER_TIME,
+    )
+
+
+def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
+    """Where a reward model was first judged, but for those of the first window: number of the
+    window and label.
+    """
+    known = set(windows[0].reward_models) if windows else set()
+    found: list[tuple[int, str]] = []
+    for i, window in enumerate(windows):
+        new = [label for label in window.reward_models if label not in known]
+        found += [(i, new[-1])] if new else []
+        known.update(new)
+    return found
+
+
+def _measure_window(
+    day: str, rows: pd.DataFrame, cast: pd.DataFrame, passes: Passes, params: OverTimeParams
+) -> CalibrationWindow:
+    n_comparisons = int(rows["group"].nunique())
+    measured = (
+        calibration_metrics(
+            rows["p"].to_numpy(), rows["outcome"].to_numpy(), groups=rows["prompt"].to_numpy()
+        )
+        if n_comparisons >= MIN_PAIRS
+        else None
+    )
+    said = latest_votes(cast)
+    return CalibrationWindow(
+        day=day,
+        first_day=days_of_window(day, params)[0],
+        n_votes=len(rows),
+        n_comparisons=n_comparisons,
+        n_prompts=int(rows["prompt"].nunique()),
+        reward_models=tuple(rows.sort_values("seq")["reward_model"].drop_duplicates()),
+        last_seq=None if rows.empty else int(rows["seq"].max()),
+        accuracy=None if measured is None else measured.accuracy,
+        noise_ceiling=None
+        if measured is None
+        else noise_ceiling_or_repeats(said, passes=passes(said)),
+        ece=None if measured is None else measured.ece_debiased,
+        brier=None if measured is None else measured.brier,
+    )
+
+
+def _window_rows(sorted_by_day: pd.DataFrame, day: str, params: OverTimeParams) -> pd.DataFrame:
+    days = sorted_by_day["day"].to_numpy(dtype=object)
+    begin, end = (
+        np.searchsorted(days, days_of_window(day, params)[0], "left"),
+        np.searchsorted(days, day, "right"),
+    )
+    return sorted_by_day.iloc[begin:end]
+
+
+def _row(window: CalibrationWindow) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        name: getattr(window, name)
+        for name in CALIBRATION_OVER_TIME.columns
+        if hasattr(window, name)
+    }
+    for name in FIGURES:
+        figure: Interval | None = getattr(window, name)
+        ends = (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+    basis = None if window.noise_ceiling is None else window.noise_ceiling.basis
+    return row | {"reward_models": ", ".join(window.reward_models) or None, "ceiling_basis": basis}
+
+
+def _days_earlier(day: str, n_days: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=n_days)).isoformat()

@@ -1,0 +1,194 @@
+"""Calibration source by source and category by category. Knows arrays, and names of groups; knows
+no model and no storage.
+
+A model can be overconfident on one source and timid on another and look calibrated over both. Of a
+small group little can be known, so every figure of a group comes with its interval, and below
+MIN_PAIRS there is none: a bare number would be read as knowledge.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from rlhf_pipeline.calibration.metrics import Floats
+from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
+from rlhf_pipeline.votes import CEILINGS, ceilings, noise_ceiling_or_repeats
+from rlhf_pipeline.votes.ceilings import ALL, group_names
+from rlhf_pipeline.votes.intervals import BootstrapParams
+
+MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
+UNKNOWN_CEILING = "unknown: no two votes overlap, and nobody judged one again"
+OWN_SOURCE = "this project"  # comparisons that were imported from nowhere
+
+Groups = Mapping[str, Mapping[str, str]]  # what is grouped by -> comparison id -> group
+Ceilings = Mapping[str, Mapping[str, Interval]]  # the same -> group -> noise ceiling
+
+
+def group_comparisons(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """By source and by category (the domain, for what is imported) of COMPARISONS rows; a column
+    that is not there groups nothing.
+
+    Raises FrameError without comparison ids.
+    """
+    if "comparison_id" not in comparisons:
+        raise FrameError(
+            "Comparisons to group by have no column comparison_id. Give rows of COMPARISONS."
+        )
+    ids = comparisons["comparison_id"].tolist()
+    return {
+        by: {
+            str(i): OWN_SOURCE if pd.isna(name) else str(name)
+            for i, name in zip(ids, comparisons[by], strict=True)
+        }
+        for by in ("source", "category")
+        if by in comparisons
+    }
+
+
+def ceilings_by_group(
+    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
+) -> dict[str, dict[str, Interval]]:
+    """The shown ceiling of each group's own VOTES; groups without one are left out. `passes` as in
+    `noise_ceiling_or_repeats`. Raises FrameError.
+    """
+
+    def iter_ceilings(names: Mapping[str, str]) -> Iterator[tuple[str, Interval]]:
+        # else of no known group
+        judged = None if passes is None or "comparison_id" not in passes else passes
+        named, again = (
+            group_names(votes, names),
+            None if judged is None else group_names(judged, names),
+        )
+        for name in sorted(named.dropna().unique()):
+            its = None if judged is None else judged[again == name]
+            ceiling = noise_ceiling_or_repeats(votes[named == name], passes=its)
+            if ceiling is not None:
+                yield str(name), ceiling
+
+    return {by: dict(iter_ceilings(names)) for by, names in groups.items()}
+
+
+def all_ceilings(
+    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of
+    each group. Raises FrameError.
+    """
+    everything = ceilings(votes, passes=passes).assign(grouped_by=ALL)
+    parts = [
+        ceilings(votes, names, passes=passes).iloc[1:].assign(grouped_by=by)
+        for by, names in groups.items()
+    ]
+    return pd.concat([everything, *parts], ignore_index=True)[["grouped_by", *CEILINGS.columns]]
+
+
+def calibration_by_group(
+    calibrated: Any,
+    outcomes: Any,
+    comparison_ids: Sequence[str] | npt.NDArray[Any],
+    groups: Groups,
+    *,
+    raw: Any = None,
+    weights: Any = None,
+    clusters: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ceilings: Ceilings | None = None,
+    params: BootstrapParams | None = None,
+) -> tuple[GroupCalibration, ...]:
+    """All measures of each group, by name of the grouping and then largest first; rows of
+    comparisons without a group are left out.
+
+    `calibrated` and `raw` are P(a preferred), (n,), `outcomes` 1 where a was; rows of one of
+    `clusters` (prompts; else comparisons) are drawn together. Raises InvalidScores and
+    NotEnoughData as the metrics do.
+    """
+    ids = np.asarray(comparison_ids, dtype=object)
+    drawn_together = ids if clusters is None else np.asarray(clusters, dtype=object)
+    y = np.asarray(outcomes, dtype=np.float64)
+    w = np.ones(len(ids)) if weights is None else np.asarray(weights, dtype=np.float64)
+
+    def measure(p: Any, inside: npt.NDArray[np.bool_], n: int) -> CalibrationMetrics | None:
+        if p is None or n < MIN_PAIRS:
+            return None
+        return calibration_metrics(
+            _select(p, inside),
+            y[inside],
+            weights=w[inside],
+            groups=drawn_together[inside],
+            n=n,
+            params=params,
+        )
+
+    def iter_groups() -> Iterator[GroupCalibration]:
+        for by, name, inside, n in _iter_members(ids, groups):
+            judged = measure(calibrated, inside, n)
+            bins = (
+                reliability_table(
+                    _select(calibrated, inside),
+                    y[inside],
+                    weights=w[inside],
+                    groups=drawn_together[inside],
+                    params=params,
+                )
+                if judged is not None
+                else ()
+            )
+            yield GroupCalibration(
+                by=by,
+                group=name,
+                n=n,
+                raw=measure(raw, inside, n),
+                calibrated=judged,
+                calibrated_bins=bins,
+                noise_ceiling=(ceilings or {}).get(by, {}).get(name),
+            )
+
+    return tuple(iter_groups())
+
+
+def largest_groups(groups: Sequence[GroupCalibration], n: int) -> list[GroupCalibration]:
+    """The `n` largest, by what they are grouped by and there the largest first."""
+    found = sorted(groups, key=lambda group: (-group.n, group.by, group.group))[:n]
+    return sorted(found, key=lambda group: (group.by, -group.n, group.group))
+
+
+HEADER = (
+    "grouped by",
+    "group",
+    "comparisons",
+    "accuracy",
+    "noise ceiling",
+    "ECE without its noise",
+    "calibration slope",
+)
+
+
+def group_cells(group: GroupCalibration) -> list[str]:
+    """A group as a row under HEADER: each figure with its interval, or words."""
+    m = group.calibrated
+    figures = (
+        ["too few"] * 3
+        if m is None
+        else [str(figure or "unknown") for figure in (m.accuracy, m.ece_debiased, m.slope)]
+    )
+    accuracy, ece, slope = figures
+    ceiling = UNKNOWN_CEILING if group.noise_ceiling is None else str(group.noise_ceiling)
+    return [group.by, group.group, str(group.n), accuracy, ceiling, ece, slope]
+
+
+def _iter_members(
+    ids: npt.NDArray[Any], groups: Groups
+) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], int]]:
+    for by, names in groups.items():
+        of_row = pd.Series(ids).map(dict(names))
+        sizes = pd.Series(ids).groupby(of_row).nunique().sort_values(ascending=False, kind="stable")
+        for name, n in sizes.items():
+            yield by, str(name), (of_row == name).to_numpy(dtype=bool), int(n)
+
+
+def _select(p: Any, inside: npt.NDArray[np.bool_]) -> Floats:
+    return np.asarray(p, dtype=np.float64)[inside]

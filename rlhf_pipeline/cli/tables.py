@@ -1,0 +1,104 @@
+"""The one place where commands print: lines, tables that a pipe does not squeeze, JSON for
+programs, bars for what takes long.
+
+Stored text may hold escape sequences and rich's markup: it is shown and never obeyed.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_pipeline import protocols
+from rlhf_pipeline.terminal import escape_controls, escape_markup
+
+
+def console() -> Console:
+    """A pipe has no width: tables would be squeezed into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def echo(
+    message: object = "",
+    *,
+    err: bool = False,
+    nl: bool = True,
+    fg: str | None = None,
+    file: IO[str] | None = None,
+) -> None:
+    """`typer.secho` of a text whose control characters are escaped; `file` instead of standard
+    output, flushed.
+    """
+    typer.secho(escape_controls(str(message)), file=file, err=err, nl=nl, fg=fg)
+
+
+def plain_text(text: str, style: str = "") -> Text:
+    """A cell that is shown as it is: without markup, control characters escaped."""
+    return Text(escape_controls(text), style)
+
+
+def show(
+    rows: Sequence[Mapping[str, str]], *, title: str, empty: str, caption: str | None = None
+) -> None:
+    """A table of texts; without rows, the sentence that says why there are none and what makes
+    some.
+    """
+    if not rows:
+        echo(empty)
+        return
+    table = Table(*map(escape_markup, rows[0]), title=plain_text(title, "table.title"))
+    if caption is not None:
+        table.caption = plain_text(caption, "table.caption")
+    for row in rows:
+        table.add_row(*map(plain_text, row.values()))
+    console().print(table)
+
+
+def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+    """One JSON array, or one object; missing values as null, times in ISO 8601."""
+    if isinstance(rows, pd.DataFrame):
+        rows = json.loads(
+            rows.to_json(
+                orient="records",
+                date_format="iso",
+                date_unit="us",
+                double_precision=15,
+                force_ascii=False,
+            )
+        )
+    echo(json.dumps(rows, ensure_ascii=False, indent=1))
+
+
+def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
+    """`0.912 [0.871, 0.947]`; a dash where nothing was measured."""
+    return "-" if pd.isna(value) else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[protocols.Progress]:
+    """A Progress that draws itself on standard error where somebody watches, and nothing
+    elsewhere.
+    """
+    watched = Console(stderr=True)
+    columns = (
+        TextColumn(escape_markup(what)),
+        *Progress.get_default_columns()[1:],
+        TextColumn("{task.description}"),
+    )
+    with Progress(
+        *columns, console=watched, transient=True, disable=not watched.is_terminal
+    ) as drawn:
+        task = drawn.add_task("", total=None)
+
+        def progress(done: int, total: int, note: str = "") -> None:
+            drawn.update(task, completed=done, total=total or None, description=escape_markup(note))
+
+        yield progress

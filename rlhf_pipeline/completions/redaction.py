@@ -1,0 +1,154 @@
+"""What of a key and of an address nobody is to read, and how it is taken out of what is said. Knows
+spellings; knows no provider.
+"""
+
+import html
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import cache
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
+
+from rlhf_pipeline.errors import ConfigurationError
+
+TOLD = 300  # characters kept of what a server says
+LEAST = 4  # characters of a secret: less stands in every message, and keeps nobody out
+# characters of what of an address is taken out of a message wherever it stands, not beside its name
+# alone
+SHORTEST_ALONE = 6
+LONG = 16  # characters that no ordinary word holds by chance
+# Of an address's question, in small letters without - and _: what the API is to do, which its
+# errors have to name.
+PLAIN = {
+    "apiversion",
+    "version",
+    "v",
+    "alt",
+    "format",
+    "region",
+    "location",
+    "deployment",
+    "model",
+    "stream",
+    "timeout",
+    "debug",
+}
+
+
+class WholeWordSecret(str):
+    """A secret that may be an ordinary word too: within another one it is none."""
+
+    __slots__ = ()
+
+
+def check_address(base_url: str) -> str:
+    """The address as it is. Raises ConfigurationError, with nothing of it in it, where a part of
+    the password would be read as something else: that part would be sent to somebody, and shown, as
+    if it were host or path."""
+    try:
+        parts = urlsplit(base_url)
+        is_whole = not any("@" in part for part in (parts.path, parts.query, parts.fragment))
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ConfigurationError(
+            "base_url (RLHF_BASE_URL) cannot be read: it has an @ behind the host, or brackets "
+            "that are no address. Percent-encode user, password, path and question: / as %2F, # as "
+            "%23, ? as %3F, @ as %40, [ as %5B, ] as %5D."
+        )
+    return base_url
+
+
+@cache
+def secrets_of(base_url: str) -> tuple[str, ...]:
+    """What of an address nobody is to read: user, password and question, as they stand in it, as
+    they mean and as they may be sent.
+
+    What is short is an ordinary word too: it counts only as it stands in the address. What a
+    question says of versions and the like is no secret.
+
+    >>> sorted(secrets_of("https://me:secret@api.example.org/v1?key=x%2Byz&api-version=2024-02-01"))
+    ['bWU6c2VjcmV0', 'key=x%2Byz', 'key=x+yz', 'me%3Asecret@', 'me:secret@', 'secret', 'x%2Byz']
+    """
+    parts = urlsplit(base_url)
+    userinfo = parts.netloc.rpartition("@")[0]
+    user, _, password = userinfo.partition(":")
+    found: list[str] = [form for form in _url_forms(password) if len(form) >= SHORTEST_ALONE]
+    words = {user}
+    if userinfo:
+        found += [f"{form}@" for form in _url_forms(userinfo)]
+        # as it is sent: RFC 7617
+        found.append(b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode())
+    for part in parts.query.split("&"):
+        name, is_named, value = part.partition("=")
+        if is_named and re.sub("[-_]", "", unquote_plus(name).lower()) in PLAIN:
+            continue
+        if len(unquote_plus(value)) >= LEAST:
+            found += [WholeWordSecret(f"{name}={form}") for form in _url_forms(value)]
+        words.add(value if is_named else part)
+    found += [
+        WholeWordSecret(form)
+        for word in words
+        for form in _url_forms(word)
+        if len(form) >= SHORTEST_ALONE
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _url_forms(written: str) -> set[str]:
+    """As it stands in an address, as it means, and as others would write it there."""
+    meant = {unquote(written), unquote_plus(written)}
+    return (
+        {written}
+        | meant
+        | {quote(one, safe="") for one in meant}
+        | {quote_plus(one) for one in meant}
+    )
+
+
+def redact(said: object, *secrets: str) -> str:
+    """What a server or a client library said, on one line, short, and without the key and the like,
+    which some servers repeat.
+    """
+    line = " ".join(str(said).split())
+    # Replaced before it is cut: half a key would no longer be found. White space in it is joined in
+    # the line too, or was taken off.
+    is_word: dict[str, bool] = {}
+    for secret in secrets:
+        for form in {secret, secret.strip(), " ".join(secret.split())}:
+            if len(form) >= LEAST:
+                for shown in _escaped_forms(form):
+                    is_word[shown] = (
+                        is_word.get(shown, True)
+                        and isinstance(secret, WholeWordSecret)
+                        and len(form) < LONG
+                    )
+    for shown in sorted(is_word, key=len, reverse=True):
+        pattern = re.escape(shown)
+        if is_word[shown]:
+            # What stands before it may end in a letter that belongs to a sign: %3D is =, \n a new
+            # line.
+            pattern = (
+                rf"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{{2}})|(?<=\\[nrt])){pattern}(?![A-Za-z0-9])"
+            )
+        # %2f is %2F
+        line = re.sub(pattern, "***", line, flags=re.IGNORECASE if "%" in shown else 0)
+    return line[:TOLD]
+
+
+def _escaped_forms(form: str) -> Iterator[str]:
+    """As it is, and as it stands within a page of HTML, in what Python shows of an object, and in
+    JSON.
+    """
+    yield form
+    escaped = html.escape(form)
+    yield from (escaped, escaped.replace("&#x27;", "&#39;"), html.escape(form, quote=False))
+    # which differs where quotes of both kinds stand in what is shown
+    beside_quotes = repr(form + "'\"")[1:-4]
+    yield from (
+        repr(form)[1:-1],
+        beside_quotes,
+        json.dumps(form)[1:-1],
+        json.dumps(form, ensure_ascii=False)[1:-1],
+    )

@@ -1,0 +1,77 @@
+"""A completion backend as a text generator: what writes prompts, judges them, or completes one
+twice. Knows requests; knows no prompts.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult
+from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.results import iterate_results
+from rlhf_pipeline.protocols import WorkLedger
+from rlhf_pipeline.records import content_hash, content_id
+
+
+class BackendTextGenerator:
+    """`TextGenerator` by a backend. A text that cannot be completed is "", which is no prompt; why
+    not is counted in `failures_`.
+
+    Texts are asked for through `ledger`, under the name `asset`: noted, made and paid for once,
+    within the budget of `calls`.
+    """
+
+    def __init__(
+        self,
+        backend: CompletionBackend,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 0.95,
+        max_tokens: int = 400,
+        ledger: WorkLedger | None = None,
+        calls: CallParams | None = None,
+        asset: str = "prompts",
+    ) -> None:
+        self._backend = backend
+        self._ledger = ledger
+        self._calls = calls or CallParams()
+        self._asset = asset
+        self._temperature = temperature
+        self._top_p = top_p
+        self._max_tokens = max_tokens
+        self.failures_: dict[str, int] = {}
+
+    def generate_texts(self, instructions: Sequence[str], *, seed: int) -> list[str]:
+        """One text an instruction, in their order. Raises BackendUnavailable where nothing can be
+        completed at all.
+        """
+        return [text or "" for text in self._complete(instructions, seed)]
+
+    def complete_twice(self, prompts: Sequence[str], seed: int) -> list[tuple[str, str] | None]:
+        """Two completions of each prompt; None where one failed, was empty, or both are the same:
+        such two cannot be compared.
+        """
+        both = self._complete([*prompts, *prompts], seed)
+        pairs = zip(both[: len(prompts)], both[len(prompts) :], strict=True)
+        return [(a, b) if a and b and a != b else None for a, b in pairs]
+
+    def _complete(self, texts: Sequence[str], seed: int) -> list[str | None]:
+        requests = [
+            CompletionRequest(
+                prompt_id=content_id("text", text),
+                prompt=text,
+                temperature=self._temperature,
+                top_p=self._top_p,
+                sample_index=i,
+                seed=int(content_hash(seed, i)[:7], 16),
+                max_tokens=self._max_tokens,
+            )
+            for i, text in enumerate(texts)
+        ]
+        made: list[str | None] = []
+        for result in self._results(requests):
+            if result.error is not None:
+                self.failures_[result.error] = self.failures_.get(result.error, 0) + 1
+            made.append(None if result.error is not None else result.text)
+        return made
+
+    def _results(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+        return iterate_results(self._backend, requests, self._calls, self._ledger, self._asset)

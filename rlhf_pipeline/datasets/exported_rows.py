@@ -1,0 +1,47 @@
+"""Rows that this pipeline exported, told by their column `schema`. Knows what exports do to cells;
+knows no store.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_pipeline.datasets.cells import RowRejected
+from rlhf_pipeline.datasets.formats.csv import unprotect_cell
+from rlhf_pipeline.datasets.mapping import SCHEMA
+from rlhf_pipeline.datasets.preference import is_exported
+from rlhf_pipeline.datasets.row_files import RowFile
+from rlhf_pipeline.errors import FrameError
+
+
+class ExportedRows:
+    """True where a file may hold exported rows; `unprotect_cells` then takes off what the export put on for
+    spreadsheets.
+    """
+
+    def __init__(self, kind: str, rows: RowFile):
+        self._kind = kind
+        self._may_be = SCHEMA in rows.columns
+        self._is_csv = rows.is_csv
+
+    def __bool__(self) -> bool:
+        return self._may_be
+
+    def unprotect_cells(self, cells: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+        """The cells and whether they are of an exported row. Raises Rejected for one of another
+        kind or version.
+        """
+        said = cells.get(SCHEMA)
+        try:
+            if not is_exported(said):
+                return cells, False
+        except FrameError as cause:
+            raise RowRejected(str(cause)) from cause
+        kind = str(said).rpartition("/")[2]
+        if kind not in (self._kind, "tuple"):  # a tuple is a vote together with its comparison
+            raise RowRejected(
+                f"it is an exported {kind}, not a {self._kind}. `rlhf import` has a command for "
+                "each"
+            )
+        return {
+            name: unprotect_cell(value) for name, value in cells.items()
+        } if self._is_csv else cells, True

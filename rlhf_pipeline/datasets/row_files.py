@@ -1,0 +1,68 @@
+"""Files of rows, opened by their suffix. Knows which kinds there are; knows no meaning of a column.
+
+Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes,
+text line by line. What is wrong with one row is said of that row (`Row.fault`); what is wrong with
+the file is a DatasetError.
+"""
+
+from pathlib import Path
+
+from rlhf_pipeline.datasets.csv_rows import CsvFile
+from rlhf_pipeline.datasets.json_rows import JsonArray, JsonLines
+from rlhf_pipeline.datasets.parquet_rows import ParquetFile
+from rlhf_pipeline.datasets.rows import FileRow, RowFile, chunks, translate_read_errors
+from rlhf_pipeline.errors import DatasetError
+
+SUFFIXES = ".parquet, .jsonl, .ndjson, .csv, .tsv or .json"
+BYTE_ORDER_MARKS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
+FOREIGN = (
+    (b"PK\x03\x04", "a spreadsheet or zip archive"),
+    (b"\x1f\x8b", "gzip"),
+    (b"PAR1", "Parquet"),
+    (b"SQLite format 3", "a SQLite database"),
+)
+
+__all__ = ["FileRow", "RowFile", "chunks", "open_rows"]
+
+
+def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
+    """The rows of a file by its suffix. Raises DatasetError for one that does not exist, is of
+    another kind, is cut off or empty.
+
+    Rows are read while they are iterated; DatasetError then names the line from which on the file
+    cannot be read.
+    """
+    if not path.exists():
+        raise DatasetError(f"{path} does not exist. Check the name.")
+    if not path.is_file():
+        raise DatasetError(f"{path} is no file. Name one file; import several one after the other.")
+    kind = path.suffix.lower()
+    if delimiter is not None and kind not in (".csv", ".tsv"):
+        raise DatasetError(f"{path}: --delimiter is for .csv and .tsv files. Leave it out.")
+    with translate_read_errors(path):
+        if path.stat().st_size == 0:
+            raise DatasetError(f"{path} is empty: 0 bytes. Write or copy it again.")
+        if kind == ".parquet":
+            return ParquetFile(path)
+        _refuse_foreign(path)
+        if kind in (".jsonl", ".ndjson"):
+            return JsonLines(path)
+        if kind in (".csv", ".tsv"):
+            return CsvFile(path, delimiter or ("\t" if kind == ".tsv" else ","))
+        if kind == ".json":
+            return JsonArray(path)
+    raise DatasetError(f"{path}: unknown kind {kind!r}. Give {SUFFIXES}.")
+
+
+def _refuse_foreign(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(16)
+    for mark, name in BYTE_ORDER_MARKS:
+        if head.startswith(mark):
+            raise DatasetError(f"{path} is {name}. Save it as UTF-8 (`iconv -f {name} -t UTF-8`).")
+    for mark, name in FOREIGN:
+        if head.startswith(mark):
+            raise DatasetError(
+                f"{path} is {name}, whatever its name says. Export it as CSV, JSONL or Parquet "
+                "under the suffix of its kind."
+            )

@@ -1,0 +1,377 @@
+"""Any transformers causal LM as a policy that completes prompts and scores completions. Knows no
+prompt library and no votes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ModelNotFound
+from rlhf_pipeline.policy.sampling import RowNoise, choose_tokens
+
+Floats = npt.NDArray[np.float64]
+OnText = Callable[[int, str], None]  # told pieces of a row's text
+DEFAULT_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """One completion; `n_tokens` counts the end token, `finish_reason` is `length` when it was cut
+    off.
+    """
+
+    text: str
+    n_prompt_tokens: int
+    n_tokens: int
+    finish_reason: Literal["stop", "length"]
+
+
+def load_policy(name_or_folder: str | Path) -> "Policy":
+    """The policy in a folder, or by hub id.
+
+    Raises ModelNotFound when the folder does not exist, holds no model or its files are damaged, or
+    the hub has no such model or cannot be reached.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = Path(name_or_folder)
+    is_folder = folder.is_dir()
+    if not is_folder and _looks_like_path(name_or_folder):
+        raise ModelNotFound(
+            f"Policy folder {folder} does not exist. Run `rlhf init`, or give the folder or hub id "
+            "of a causal LM."
+        )
+    if is_folder and not (folder / "config.json").is_file():
+        raise ModelNotFound(
+            f"Policy folder {folder} holds no config.json. Give a folder written by "
+            "save_pretrained, or delete it and run `rlhf init`."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), local_files_only=is_folder)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(name_or_folder), local_files_only=is_folder, dtype="float32"
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
+        raise ModelNotFound(
+            f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check "
+            "the "
+            "folder's files or the hub id."
+        ) from cause
+    return Policy(model.eval(), tokenizer, name=str(name_or_folder))
+
+
+class Policy:
+    """A causal LM with its tokenizer.
+
+    Prompts go through the tokenizer's chat template when it has one, else they are continued as
+    they are. Every row is sampled from its own seed: what it gets does not depend on the batch it
+    is in.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and completion may have together."""
+        return int(getattr(self.model.config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
+
+    def format_prompt(self, text: str) -> str:
+        """The prompt as the model reads it, ready for a completion to follow."""
+        if self.tokenizer.chat_template is None:
+            return text
+        return str(
+            self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    def count_prompt_tokens(self, text: str) -> int:
+        return len(self._prompt_ids(text))
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        temperature: Sequence[float] | float = 1.0,
+        top_p: Sequence[float] | float = 1.0,
+        seeds: Sequence[int],
+        max_new_tokens: int = 48,
+        batch_size: int = 64,
+        on_text: OnText | None = None,
+    ) -> list[GeneratedText]:
+        """One completion per prompt, in order. `on_text` is told each row's text piece by piece
+        while it is made; joined they are the completion.
+
+        Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context,
+        and for temperatures, top_ps or seeds of another number than the prompts.
+        """
+        n = len(prompts)
+        temperatures, top_ps = (
+            _expand_per_row(temperature, n, "temperatures"),
+            _expand_per_row(top_p, n, "top_ps"),
+        )
+        if len(seeds) != n:
+            raise CompletionError(f"{len(seeds)} seeds for {n} prompts. Give one seed per prompt.")
+        ids = [self._prompt_ids(prompt) for prompt in prompts]
+        self._check_room(ids, max_new_tokens)
+        made: dict[int, GeneratedText] = {}
+        # rows of like length share a batch: less padding
+        order = sorted(range(n), key=lambda i: len(ids[i]))
+        for start in range(0, n, batch_size):
+            rows = order[start : start + batch_size]
+            heard = None if on_text is None else _TextForwarder(self, rows, on_text)
+            batch = self._generate_batch(
+                [ids[i] for i in rows],
+                temperatures[rows],
+                top_ps[rows],
+                [seeds[i] for i in rows],
+                max_new_tokens,
+                heard,
+            )
+            if heard is not None:
+                heard.end([one.text for one in batch])
+            made.update(zip(rows, batch, strict=True))
+        return [made[i] for i in range(n)]
+
+    def save(self, folder: Path) -> None:
+        """Weights as safetensors, configuration and tokenizer, as `load_policy` reads them."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def log_likelihood(
+        self, prompts: Sequence[str], completions: Sequence[str], *, batch_size: int = 64
+    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Summed log probability (n,), in nats, of each completion and its end token given its
+        prompt, and the tokens summed over (n,).
+        """
+        ends = self._end_ids()[:1]
+        pairs = [
+            (
+                self._prompt_ids(p),
+                [*self.tokenizer(c, add_special_tokens=False)["input_ids"], *ends],
+            )
+            for p, c in zip(prompts, completions, strict=True)
+        ]
+        sums = np.zeros(len(pairs))
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
+        for start in range(0, len(pairs), batch_size):
+            rows = order[start : start + batch_size]
+            sums[rows] = self._sum_log_p([pairs[i] for i in rows])
+        return sums, np.array([len(completion) for _, completion in pairs], dtype=np.int64)
+
+    def _prompt_ids(self, text: str) -> list[int]:
+        # a chat template writes its own special tokens
+        is_plain = self.tokenizer.chat_template is None
+        ids = self.tokenizer(self.format_prompt(text), add_special_tokens=is_plain)["input_ids"]
+        return [int(i) for i in ids] or self._end_ids()[:1]
+
+    def _end_ids(self) -> list[int]:
+        ends = self.model.generation_config.eos_token_id
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        return [] if ends is None else [int(e) for e in np.atleast_1d(ends)]
+
+    def _pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(pad) if pad is not None else (self._end_ids() or [0])[0]
+
+    def _check_room(self, ids: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+        for index, row in enumerate(ids):
+            if len(row) + max_new_tokens > self.context_length:
+                raise CompletionError(
+                    f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is "
+                    f"more than the context of {self.context_length} of {self.name}. Shorten the "
+                    "prompt or lower max_new_tokens."
+                )
+
+    def _generate_batch(
+        self,
+        ids: Sequence[list[int]],
+        temperatures: Floats,
+        top_ps: Floats,
+        seeds: Sequence[int],
+        max_new_tokens: int,
+        heard: "_TextForwarder | None",
+    ) -> list[GeneratedText]:
+        import torch
+        from transformers import GenerationConfig, LogitsProcessorList
+
+        pad, ends = self._pad_id(), self._end_ids()
+        width = max(len(row) for row in ids)
+        input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
+        chooser = _TokenChooser(
+            self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, heard
+        )
+        # the chooser leaves one token per row possible, so that transformers' greedy search only
+        # has to follow
+        config = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=ends or None,
+            pad_token_id=pad,
+            repetition_penalty=1.0,
+        )
+        with torch.inference_mode():
+            output = self.model.generate(
+                input_ids=input_ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([chooser]),
+            )
+        return [
+            self._build_generated(row, len(prompt), ends)
+            for row, prompt in zip(output[:, width:].tolist(), ids, strict=True)
+        ]
+
+    def _build_generated(
+        self, tokens: list[int], n_prompt_tokens: int, ends: Sequence[int]
+    ) -> GeneratedText:
+        stop = next((i for i, token in enumerate(tokens) if token in ends), None)
+        return GeneratedText(
+            self.decode_text(tokens[:stop]),
+            n_prompt_tokens,
+            len(tokens) if stop is None else stop + 1,
+            "length" if stop is None else "stop",
+        )
+
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        """Of a completion's tokens: without the blanks around it."""
+        # A byte-level policy may draw NUL, which no database keeps.
+        return (
+            str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
+        )
+
+    def _sum_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
+        import torch
+
+        pad = self._pad_id()
+        width = max(len(p) + len(c) for p, c in pairs)
+        ids = torch.tensor([[*p, *c] + [pad] * (width - len(p) - len(c)) for p, c in pairs])
+        mask = torch.tensor(
+            [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+        )
+        scored = torch.tensor(
+            [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs]
+        )
+        with torch.inference_mode():
+            log_p = (
+                self.model(input_ids=ids, attention_mask=mask)
+                .logits[:, :-1]
+                .double()
+                .log_softmax(-1)
+            )
+        taken = log_p.gather(-1, ids[:, 1:, None])[..., 0]
+        return np.asarray((taken * scored).sum(-1), dtype=np.float64)
+
+
+class _TextForwarder:
+    """Rows of a batch, told while they are made. A character whose bytes are not all there is told
+    once they are.
+    """
+
+    def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
+        self._policy, self._rows, self._on_text = policy, rows, on_text
+        self._tokens: list[list[int]] = [[] for _ in rows]
+        self._told = [""] * len(rows)
+
+    def add(self, row: int, token: int) -> None:
+        self._tokens[row].append(token)
+        self._forward(row, self._policy.decode_text(self._tokens[row]).rstrip("\ufffd"))
+
+    def end(self, texts: Sequence[str]) -> None:
+        for row, text in enumerate(texts):
+            self._forward(row, text)
+
+    def _forward(self, row: int, text: str) -> None:
+        told = self._told[row]
+        if len(text) > len(told) and text.startswith(told):
+            self._told[row] = text
+            self._on_text(self._rows[row], text[len(told) :])
+
+
+class _TokenChooser:
+    """A logits processor that draws each row's next token from the row's own noise."""
+
+    def __init__(
+        self,
+        model: Any,
+        n_prompt: Sequence[int],
+        temperatures: Floats,
+        top_ps: Floats,
+        seeds: Sequence[int],
+        ends: Sequence[int],
+        heard: _TextForwarder | None,
+    ) -> None:
+        self._model, self._n_prompt, self._ends, self._heard = model, n_prompt, ends, heard
+        self._temperatures, self._top_ps, self._seeds = temperatures, top_ps, seeds
+        self._noise: RowNoise | None = None
+        self._open = list(range(len(n_prompt)))
+        self._width = max(n_prompt)
+        self._last_alone = (
+            {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
+        )
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self._noise = self._noise or RowNoise(self._seeds, self._temperatures, scores.shape[1])
+        rows = self._open
+        logits = np.array(scores[rows], dtype=np.float64)
+        if not np.isfinite(logits.max(axis=1)).all():
+            raise BackendUnavailable(
+                "The policy's logits are not finite. Its weights are damaged: register another "
+                "version."
+            )
+        noise = self._noise.draw(rows)
+        tokens, decided = choose_tokens(logits, self._temperatures[rows], self._top_ps[rows], noise)
+        for at in np.flatnonzero(~decided):
+            row = rows[at]
+            alone = self._logits_alone(input_ids[row, self._width - self._n_prompt[row] :])
+            tokens[at] = choose_tokens(
+                alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]]
+            )[0][0]
+        only = scores.new_full(scores.shape, -float("inf"))
+        only[:, 0] = 0.0  # closed rows: transformers writes the pad token over whatever is chosen
+        only[rows, 0] = -float("inf")
+        only[rows, tokens] = 0.0
+        self._open = [
+            row for row, token in zip(rows, tokens, strict=True) if token not in self._ends
+        ]
+        if self._heard is not None:
+            for row, token in zip(rows, tokens, strict=True):
+                self._heard.add(row, int(token))
+        return only
+
+    def _logits_alone(self, ids: Any) -> Floats:
+        # Only the last token's logits, where a model can leave out the others: the head is most of
+        # the work of a small one.
+        return np.array(
+            self._model(input_ids=ids[None], **self._last_alone).logits[:, -1], dtype=np.float64
+        )
+
+
+def _expand_per_row(value: Sequence[float] | float, n: int, what: str) -> Floats:
+    values = (
+        np.full(n, value, dtype=np.float64)
+        if isinstance(value, int | float)
+        else np.array(value, dtype=np.float64)
+    )
+    if len(values) != n or not np.isfinite(values).all() or (values < 0).any():
+        raise CompletionError(
+            f"{what} must be one number from 0 up, or one per prompt ({n}), not {value}."
+        )
+    return values
+
+
+def _looks_like_path(name: str | Path) -> bool:
+    """A hub id is `name` or `owner/name`, nothing longer, nothing absolute."""
+    text = str(name)
+    return isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1

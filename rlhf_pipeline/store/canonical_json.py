@@ -1,0 +1,63 @@
+"""Canonical JSON of flat rows, fast: byte for byte the text that `records.content_hash` digests.
+Knows no table.
+
+A vote is digested three times under the write lock, where everybody else waits for it; `json.dumps`
+takes four times as long.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from json.encoder import encode_basestring
+from math import isfinite
+from typing import Any
+
+Keys = tuple[tuple[str, str], ...]  # column and how it opens its value, in the order of the text
+
+
+def keys_of(names: Iterable[str]) -> Keys:
+    """To be made once for many rows."""
+    return tuple((name, f"{encode_basestring(name)}:") for name in sorted(names))
+
+
+def flat_json(row: Mapping[str, Any], keys: Keys) -> str:
+    """The columns `keys` of a row as one JSON object.
+
+    >>> flat_json({"b": "é", "a": None}, keys_of(["a", "b"]))
+    '{"a":null,"b":"é"}'
+    """
+    return (
+        "{"
+        + ",".join(
+            [
+                opening + _WRITERS.get(type(value := row[name]), _format_other)(value)
+                for name, opening in keys
+            ]
+        )
+        + "}"
+    )
+
+
+def _format_null(value: None) -> str:
+    return "null"
+
+
+def _format_float(value: float) -> str:
+    return float.__repr__(value) if isfinite(value) else _format_other(value)
+
+
+def _format_datetime(value: datetime) -> str:
+    return f'"{value}"'
+
+
+def _format_other(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    int: int.__repr__,
+    float: _format_float,
+    type(None): _format_null,
+    datetime: _format_datetime,
+}

@@ -1,0 +1,620 @@
+"""One annotator's hand: which comparison comes next and on which side what is shown. Knows slots
+and cards; knows no text.
+
+Everything that is drawn follows from the rules' seed, so that an order can be told afterwards.
+"""
+
+import hashlib
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
+
+from rlhf_pipeline.records import AnnotationRules, Assignment, AssignmentKind, content_id
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.prepared_statements import PreparedStatement, in_scope, scope_of
+from rlhf_pipeline.store.schema import assignments, comparisons, slots
+
+WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
+MOST_COUNTED = 200  # of what is open for one annotator: more is many
+# of the oldest cards that may be repeated: an annotator's first weeks are not asked about for ever
+REPEATS_FROM = 200
+# numbers up to here are anybody's slots, of which there are as many as people overlap
+RESERVED_SLOTS_FROM = 100
+# of the newest cards those that were given back or ran out come again before new ones
+RETURNED_CARDS_WINDOW = 200
+
+Reason = Literal[
+    "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
+]
+CardRow = dict[str, Any]
+
+
+@dataclass
+class AnnotatorQueue:
+    """Within one transaction."""
+
+    database: Database
+    connection: Connection
+    annotator_id: str
+    rules: AnnotationRules
+    now: datetime
+
+    def held_cards(self) -> list[Assignment]:
+        return [
+            assignment_of(row._asdict())
+            for row in _SELECT_HELD.rows(self.connection, self._parameters())
+        ]
+
+    def count_held(self) -> tuple[int, int]:
+        """Cards on the table, and how many of them hold a slot."""
+        row = _COUNT_HELD.rows(self.connection, self._parameters())[0]
+        return row[0], row[1]
+
+    def draw(self, n: int) -> list[Assignment]:
+        """Up to `n` cards more, leased from now on: those that were given back or ran out, then new
+        ones.
+
+        A card comes again in its place and with its sides, whatever its kind: whoever gives cards
+        back and leases again sees the same ones, so that what does not come back tells nothing. A
+        normal card that others took meanwhile stays away, as any card might.
+        """
+        n = min(n, self.remaining_quota())
+        if n == 0:
+            return []
+        last = _SELECT_LAST_ORDINAL.scalar(self.connection, self._parameters()) or 0
+        cards = self._lease(self._find_returned_cards(n, last))
+        if len(cards) < n:
+            cards += self._lease(self._draw_new_cards(n - len(cards), last))
+        return [assignment_of(card) for card in cards]
+
+    def remaining_quota(self) -> int:
+        """Cards the day's cap leaves, those already held counted."""
+        if self.rules.max_votes_per_day is None:
+            return 2**31
+        used: int = _COUNT_USED_TODAY.scalar(
+            self.connection, self._parameters(midnight=self._midnight())
+        )
+        return max(0, self.rules.max_votes_per_day - used)
+
+    def count_open(self, most: int) -> int:
+        """Comparisons with a free slot that this annotator has not met, at most `most`."""
+        return int(_COUNT_OPEN.scalar(self.connection, self._parameters(most=most)))
+
+    def count_without_slot(self) -> int:
+        """Cards that were judged today and took no slot: repeats and gold."""
+        return int(
+            _COUNT_WITHOUT_SLOT.scalar(self.connection, self._parameters(midnight=self._midnight()))
+        )
+
+    def find_empty_reason(self) -> Reason:
+        """Asked where nothing is open for this annotator."""
+        if _HAS_UNFINISHED.first(self.connection, self._parameters()) is not None:
+            return "others_hold_them"
+        if _HAS_JUDGED.first(self.connection, self._parameters()) is not None:
+            return "all_judged_by_you"
+        return (
+            "all_judged"
+            if _HAS_OFFERED.first(self.connection, self._parameters())
+            else "no_comparisons"
+        )
+
+    def _find_returned_cards(self, n: int, last: int) -> list[CardRow]:
+        """Cards that were given back or ran out: hidden ones as they were, normal ones where a slot
+        of the comparison is free.
+        """
+        rows = _SELECT_RETURNED.rows(
+            self.connection, self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
+        )
+        cards = [{**row._asdict(), "is_known": True} for row in rows]
+        for card in cards:
+            free = card.pop("free_slot")
+            card["slot_no"] = None if card["kind"] == AssignmentKind.REPEAT else free
+        return cards
+
+    def _draw_new_cards(self, n: int, last: int) -> list[CardRow]:
+        """Cards for the places after `last`."""
+        normal = self._draw_normal_cards(n)
+        cards: dict[str, CardRow] = {}
+        while len(cards) < n:
+            ordinal = last + len(cards) + 1
+            card = self._draw_special_card(ordinal, cards) or next(
+                (c for c in normal if c["comparison_id"] not in cards), None
+            )
+            if card is None:
+                break
+            cards[card["comparison_id"]] = {**card, "n": ordinal}
+        return list(cards.values())
+
+    def _lease(self, cards: list[CardRow]) -> list[CardRow]:
+        """Write them down, with the slots they take."""
+        until = self.now + timedelta(minutes=self.rules.lease_minutes)
+        leased = [
+            {
+                **c,
+                "state": "leased",
+                "leased_at": self.now,
+                "leased_until": until,
+                "settled_at": None,
+            }
+            for c in cards
+        ]
+        new = [
+            {name: value for name, value in c.items() if name != "is_known"}
+            for c in leased
+            if not c["is_known"]
+        ]
+        self.database.insert(self.connection, assignments, new)
+        self._write_cards(_RENEW_LEASE, [c for c in leased if c["is_known"]])
+        self._write_cards(_CLAIM_SLOT, [c for c in leased if c["slot_no"] is not None])
+        return leased
+
+    def _draw_special_card(self, ordinal: int, drawn: Container[str]) -> CardRow | None:
+        """A repeat or a gold card, where this place in the annotator's row is one of them and there
+        is something for it.
+        """
+        if self._is_drawn_place(ordinal, self.rules.repeat_share, "repeat"):
+            found = self._draw_repeat_card(drawn)
+            if found is not None:
+                return found
+        return (
+            self._draw_gold_card(drawn)
+            if self._is_drawn_place(ordinal, self.rules.gold_share, "gold")
+            else None
+        )
+
+    def _is_drawn_place(self, ordinal: int, share: float, kind: str) -> bool:
+        """One place of every 1/share is drawn: the share is kept over any stretch, and where it
+        falls cannot be foreseen.
+        """
+        if share == 0:
+            return False
+        size = round(1 / share)
+        block, place = divmod(ordinal - 1, size)
+        return place == self._drawn_number(kind, block) % size
+
+    def _draw_repeat_card(self, drawn: Container[str]) -> CardRow | None:
+        """One of one's own, judged once, with at least `repeat_after` votes since, with sides
+        swapped.
+        """
+        found = next(
+            ((c, is_swapped) for c, is_swapped in self._repeatable_cards if c not in drawn), None
+        )
+        if found is None:
+            return None
+        chosen, is_swapped = found
+        return self._build_hidden_card(
+            chosen, AssignmentKind.REPEAT, pass_no=2, is_swapped=not is_swapped, slot_no=None
+        )
+
+    @cached_property
+    def _repeatable_cards(self) -> list[tuple[str, bool]]:
+        """(comparison, sides of its first card) of the oldest cards that may be repeated, in the
+        order drawn. Read once for a hand.
+        """
+        before = _SELECT_SETTLED_AT.scalar(
+            self.connection, self._parameters(skipped=self.rules.repeat_after - 1)
+        )
+        if before is None:
+            return []
+        rows = _SELECT_REPEATABLE.rows(
+            self.connection, self._parameters(before=before, most=REPEATS_FROM)
+        )
+        return sorted(
+            [(c, is_swapped) for c, is_swapped in rows],
+            key=lambda card: self._drawn_number("repeats", card[0]),
+        )
+
+    def _draw_gold_card(self, drawn: Container[str]) -> CardRow | None:
+        """A comparison whose answer is known, that this annotator has not met. Where people are
+        asked for it, the card takes a slot of it: else that work would vanish for this annotator
+        without a vote."""
+        chosen = next((c for c in self._gold_slots if c not in drawn), None)
+        if chosen is None:
+            return None
+        return self._build_hidden_card(
+            chosen,
+            AssignmentKind.GOLD,
+            pass_no=1,
+            is_swapped=self._is_swapped(chosen),
+            slot_no=self._gold_slots[chosen],
+        )
+
+    @cached_property
+    def _gold_slots(self) -> dict[str, int | None]:
+        """comparison -> a free slot of it, in the order drawn. Read once for a hand."""
+        rows = _SELECT_GOLD.rows(self.connection, self._parameters(most=WINDOW))
+        return {
+            c: free_slot
+            for c, free_slot in sorted(rows, key=lambda row: self._drawn_number("gold", row[0]))
+        }
+
+    def _build_hidden_card(
+        self,
+        comparison_id: str,
+        kind: AssignmentKind,
+        *,
+        pass_no: int,
+        is_swapped: bool,
+        slot_no: int | None,
+    ) -> CardRow:
+        """One that was given back or ran out long ago comes with its sides."""
+        before = _SELECT_EARLIER_CARD.first(
+            self.connection, self._parameters(comparison=comparison_id, pass_no=pass_no)
+        )
+        if before is None:
+            return self._build_card(
+                comparison_id, kind, pass_no=pass_no, is_swapped=is_swapped, slot_no=slot_no
+            )
+        return {**before._asdict(), "kind": kind.value, "slot_no": slot_no, "is_known": True}
+
+    def _draw_normal_cards(self, n: int) -> Iterator[CardRow]:
+        """Open slots of comparisons this annotator has not met, the head of the queue in an order
+        of this annotator's own.
+        """
+        free: dict[str, Any] = {
+            row[0]: row
+            for row in reversed(
+                _SELECT_RESERVED.rows(self.connection, self._parameters(most=WINDOW + n))
+            )
+        }
+        # what this annotator was asked for by name comes before what anybody may judge
+        named = set(free)
+        for row in _SELECT_OPEN.rows(
+            self.connection, self._parameters(most=(WINDOW + n) * self.rules.overlap)
+        ):
+            free.setdefault(row[0], row)
+        for c in sorted(
+            free, key=lambda c: (c not in named, free[c].priority, self._drawn_number("order", c))
+        ):
+            own = free[c]  # a card given back or run out long ago comes with its sides
+            is_swapped = self._is_swapped(c) if own.assignment_id is None else own.is_swapped
+            card = self._build_card(
+                c, AssignmentKind.NORMAL, pass_no=1, is_swapped=is_swapped, slot_no=own.slot_no
+            )
+            yield (
+                card
+                if own.assignment_id is None
+                else {**card, "assignment_id": own.assignment_id, "is_known": True}
+            )
+
+    def _build_card(
+        self,
+        comparison_id: str,
+        kind: AssignmentKind,
+        *,
+        pass_no: int,
+        is_swapped: bool,
+        slot_no: int | None,
+    ) -> CardRow:
+        return {
+            "assignment_id": content_id(
+                "assignment", comparison_id, self.annotator_id, pass_no, self.rules.seed
+            ),
+            "comparison_id": comparison_id,
+            "annotator_id": self.annotator_id,
+            "pass_no": pass_no,
+            "kind": kind.value,
+            "is_swapped": is_swapped,
+            "slot_no": slot_no,
+            "is_known": False,
+        }
+
+    def _write_cards(self, statement: PreparedStatement, cards: Sequence[CardRow]) -> None:
+        statement.write(
+            self.connection,
+            [
+                scope_of(self.database, **{f"its_{name}": card[name] for name in _LEASE_COLUMNS})
+                for card in cards
+            ],
+        )
+
+    def _midnight(self) -> datetime:
+        return self.now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+    def _is_swapped(self, comparison_id: str) -> bool:
+        return bool(self._drawn_number("side", comparison_id) & 1)
+
+    def _drawn_number(self, what: str, of: str | int) -> int:
+        return _number_of(f"{what}/{self._draw_key}/{of}")
+
+    @cached_property
+    def _draw_key(self) -> str:
+        return f"{self.rules.seed}/{self.annotator_id}"
+
+    def _parameters(self, **parameters: Any) -> dict[str, Any]:
+        return scope_of(self.database, annotator=self.annotator_id, now=self.now, **parameters)
+
+
+@lru_cache(maxsize=65_536)  # the next lease draws among much the same cards
+def _number_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
+
+
+def assignment_of(row: Any) -> Assignment:
+    """The record of a stored assignment."""
+    return Assignment.model_validate({name: row[name] for name in Assignment.model_fields})
+
+
+def is_unfinished() -> ColumnElement[bool]:
+    # word for word as the index says it, or SQLite does not use it
+    return slots.c.state != literal_column("'done'")
+
+
+def is_free(now: Any) -> ColumnElement[bool]:
+    """A slot that nobody holds at a moment."""
+    return or_(
+        slots.c.state == "open", and_(slots.c.state == "leased", slots.c.leased_until <= now)
+    )
+
+
+def _is_own(table: Any) -> ColumnElement[bool]:
+    return and_(in_scope(table), table.c.annotator_id == bindparam("annotator"))
+
+
+def _is_held(table: Any) -> ColumnElement[bool]:
+    return and_(table.c.state == "leased", table.c.leased_until > bindparam("now"))
+
+
+def _is_returned(table: Any) -> ColumnElement[bool]:
+    """That a card was given back or ran out: its comparison may come again."""
+    return or_(
+        table.c.state == "released",
+        and_(table.c.state == "leased", table.c.leased_until <= bindparam("now")),
+    )
+
+
+def _is_met(comparison_id: Any) -> ColumnElement[bool]:
+    """That one has a card on a comparison that is judged, or on the table now."""
+    own = assignments.alias("own")
+    return (
+        select(literal(1))
+        .select_from(own)
+        .where(_is_own(own), own.c.comparison_id == comparison_id, ~_is_returned(own))
+        .exists()
+    )
+
+
+def _is_eligible() -> ColumnElement[bool]:
+    """That a comparison is no flagged one, and not of one's own writing."""
+    own = comparisons.c.written_by
+    return and_(comparisons.c.flag.is_(None), or_(own.is_(None), own != bindparam("annotator")))
+
+
+def _select_slots(*columns: ColumnElement[Any]) -> Select[Any]:
+    """Slots that are not done, of comparisons this annotator has not met and did not write."""
+    of_comparison = and_(
+        in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id
+    )
+    return (
+        select(*columns)
+        .join(comparisons, of_comparison)
+        .where(
+            in_scope(slots),
+            is_unfinished(),
+            or_(_is_unreserved(), _is_reserved()),
+            _is_eligible(),
+            ~_is_met(slots.c.comparison_id),
+        )
+    )
+
+
+def _is_unreserved() -> ColumnElement[bool]:
+    return slots.c.annotator_id.is_(None)
+
+
+def _is_reserved() -> ColumnElement[bool]:
+    """That a slot asks for this annotator's judgement and nobody else's."""
+    return slots.c.annotator_id == bindparam("annotator")
+
+
+def _select_open_slots(whose: ColumnElement[bool]) -> Select[Any]:
+    """Free slots of comparisons this annotator has not met, the head of the queue first, with the
+    card that was given back or ran out.
+    """
+    own = assignments.alias("first")
+    of_own = and_(_is_own(own), own.c.comparison_id == slots.c.comparison_id, own.c.pass_no == 1)
+    of_comparison = and_(
+        in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id
+    )
+    return (
+        select(
+            slots.c.comparison_id,
+            slots.c.slot_no,
+            slots.c.priority,
+            own.c.assignment_id,
+            own.c.is_swapped,
+        )
+        .select_from(slots)
+        .join(comparisons, of_comparison)
+        .outerjoin(own, of_own)
+        .where(
+            in_scope(slots),
+            is_unfinished(),
+            whose,
+            is_free(bindparam("now")),
+            _is_eligible(),
+            or_(own.c.assignment_id.is_(None), _is_returned(own)),
+        )
+        .order_by(slots.c.priority, slots.c.comparison_id, slots.c.slot_no)
+        .limit(bindparam("most"))
+    )
+
+
+def _select_free_slot(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
+    """The number of a slot of a comparison that nobody holds, of this annotator's own before
+    anybody's; NULL where there is none.
+    """
+    free = in_scope(slots), slots.c.comparison_id == comparison_id, is_free(bindparam("now"))
+    first = [
+        select(func.min(slots.c.slot_no)).where(*free, whose).scalar_subquery()
+        for whose in (_is_reserved(), _is_unreserved())
+    ]
+    return func.coalesce(*first)
+
+
+def _select_returned_cards() -> Select[Any]:
+    """An annotator's newest cards that were given back or ran out and may come again, in their
+    order, with a slot for each.
+    """
+    # Found by number and not, as SQLite would, by state: of given back ones that others took there
+    # are more with every year.
+    state = assignments.c.state.concat("")
+    is_gone = or_(
+        state == "released", and_(state == "leased", assignments.c.leased_until <= bindparam("now"))
+    )
+    mine = _is_own(assignments), assignments.c.n > bindparam("since"), is_gone
+    free = _select_free_slot(assignments.c.comparison_id).label("free_slot")
+    gone = select(assignments, free).where(*mine).subquery()
+    may_come = or_(gone.c.kind != AssignmentKind.NORMAL.value, gone.c.free_slot.is_not(None))
+    return select(gone).where(may_come).order_by(gone.c.n).limit(bindparam("most"))
+
+
+def _select_repeatable_cards() -> Select[Any]:
+    """Cards judged once, before a moment, without a repeat that is judged or on the table."""
+    second = assignments.alias("second")
+    repeated = select(literal(1)).select_from(second)
+    repeated = repeated.where(
+        _is_own(second),
+        second.c.comparison_id == assignments.c.comparison_id,
+        second.c.pass_no > 1,
+        ~_is_returned(second),
+    )
+    normal = assignments.c.kind == AssignmentKind.NORMAL.value, assignments.c.pass_no == 1
+    return (
+        select(assignments.c.comparison_id, assignments.c.is_swapped)
+        .where(
+            _is_own(assignments),
+            assignments.c.state == "voted",
+            *normal,
+            assignments.c.settled_at < bindparam("before"),
+            ~repeated.exists(),
+        )
+        .order_by(assignments.c.settled_at)
+        .limit(bindparam("most"))
+    )
+
+
+_LEASE_COLUMNS = (
+    "assignment_id",
+    "comparison_id",
+    "kind",
+    "n",
+    "state",
+    "leased_at",
+    "leased_until",
+    "settled_at",
+    "slot_no",
+)
+_SELECT_HELD = PreparedStatement(
+    select(assignments).where(_is_own(assignments), _is_held(assignments)).order_by(assignments.c.n)
+)
+_COUNT_HELD = PreparedStatement(
+    select(func.count(), func.count(assignments.c.slot_no)).where(
+        _is_own(assignments), _is_held(assignments)
+    )
+)
+_SELECT_RETURNED = PreparedStatement(_select_returned_cards())
+_SELECT_LAST_ORDINAL = PreparedStatement(
+    select(func.max(assignments.c.n)).where(_is_own(assignments))
+)
+_HAS_JUDGED = PreparedStatement(
+    select(literal(1)).where(_is_own(assignments), assignments.c.state == "voted").limit(1)
+)
+_IS_VOTED_TODAY = and_(
+    assignments.c.state == "voted", assignments.c.settled_at >= bindparam("midnight")
+)
+_COUNT_USED_TODAY = PreparedStatement(
+    select(func.count()).where(_is_own(assignments), or_(_IS_VOTED_TODAY, _is_held(assignments)))
+)
+_COUNT_WITHOUT_SLOT = PreparedStatement(
+    select(func.count()).where(
+        _is_own(assignments),
+        or_(assignments.c.state == "voted", assignments.c.state == "skipped"),
+        assignments.c.settled_at >= bindparam("midnight"),
+        assignments.c.slot_no.is_(None),
+    )
+)
+_SELECT_SETTLED_AT = PreparedStatement(
+    select(assignments.c.settled_at)
+    .where(_is_own(assignments), assignments.c.state == "voted")
+    .order_by(assignments.c.settled_at.desc())
+    .offset(bindparam("skipped"))
+    .limit(1)
+)
+_SELECT_REPEATABLE = PreparedStatement(_select_repeatable_cards())
+_SELECT_GOLD = PreparedStatement(
+    select(
+        comparisons.c.comparison_id,
+        _select_free_slot(comparisons.c.comparison_id).label("free_slot"),
+    )
+    .where(
+        in_scope(comparisons),
+        comparisons.c.gold.is_not(None),
+        _is_eligible(),
+        ~_is_met(comparisons.c.comparison_id),
+    )
+    .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+    .limit(bindparam("most"))
+)
+_SELECT_OPEN = PreparedStatement(_select_open_slots(_is_unreserved()))
+_SELECT_RESERVED = PreparedStatement(_select_open_slots(_is_reserved()))
+_COUNT_OPEN = PreparedStatement(
+    select(func.count()).select_from(
+        _select_slots(slots.c.comparison_id)
+        .where(is_free(bindparam("now")))
+        .distinct()
+        .limit(bindparam("most"))
+        .subquery()
+    )
+)
+_HAS_UNFINISHED = PreparedStatement(_select_slots(slots.c.comparison_id).limit(1))
+_HAS_OFFERED = PreparedStatement(
+    select(literal(1))
+    .select_from(slots)
+    .join(
+        comparisons,
+        and_(in_scope(comparisons), comparisons.c.comparison_id == slots.c.comparison_id),
+    )
+    .where(in_scope(slots), _is_eligible())
+    .limit(1)
+)
+_SELECT_EARLIER_CARD = PreparedStatement(
+    select(assignments).where(
+        _is_own(assignments),
+        assignments.c.comparison_id == bindparam("comparison"),
+        assignments.c.pass_no == bindparam("pass_no"),
+    )
+)
+_RENEW_LEASE = PreparedStatement(
+    assignments.update()
+    .where(in_scope(assignments), assignments.c.assignment_id == bindparam("its_assignment_id"))
+    .values({name: bindparam(f"its_{name}") for name in _LEASE_COLUMNS[2:]})
+)
+_CLAIM_SLOT = PreparedStatement(
+    slots.update()
+    .where(
+        in_scope(slots),
+        slots.c.comparison_id == bindparam("its_comparison_id"),
+        slots.c.slot_no == bindparam("its_slot_no"),
+    )
+    .values(
+        state="leased",
+        assignment_id=bindparam("its_assignment_id"),
+        leased_until=bindparam("its_leased_until"),
+    )
+)

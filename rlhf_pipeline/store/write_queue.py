@@ -1,0 +1,107 @@
+"""Whose turn it is to write: those who wait look often and leave a mark, and a long series of
+transactions lets them go first.
+
+SQLite's own waiting sleeps up to 100 ms between two looks, so a process that writes back to back
+(an import, a run that publishes) is there first every time and a page's vote waits for seconds.
+Postgres queues fairly, but a vote of eight threads of one server then waits for eight transactions
+of the series. Knows files and clocks; knows no SQL.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from rlhf_pipeline.errors import StoreError
+
+LOOK_S = 0.002  # between two looks of somebody who waits
+FRESH_S = 0.03  # as long as this after the last look of anybody, more may come
+LONGEST_PAUSE_S = 0.2  # after which the series goes on, however many wait: it must end some day
+
+
+class WriteQueue:
+    """The writers of one database: threads of this process stand behind a lock, processes behind
+    the database's own.
+
+    A process that waits touches `mark`, a file beside a SQLite database. A mark and no lock:
+    whoever is killed while waiting leaves one that is stale at once.
+    """
+
+    def __init__(self, mark: Path | None, timeout_s: float, where: str):
+        self.mark = mark
+        self._timeout_s = timeout_s
+        self._where = where
+        self._lock = threading.Lock()
+        self._patient = threading.Lock()  # held by the one that is not urgent and may take the turn
+        self._looked_at = 0.0  # by a thread of this process, time.monotonic
+
+    @contextmanager
+    def hold_turn(self, *, urgent: bool = False) -> Iterator[None]:
+        """This thread's turn in this process; who is urgent waits behind one of the others at most.
+        Raises StoreError after the timeout.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        with ExitStack() as held:
+            for lock in (self._lock,) if urgent else (self._patient, self._lock):
+                self._acquire(lock, deadline)
+                held.callback(lock.release)
+            yield
+
+    def _acquire(self, lock: threading.Lock, deadline: float) -> None:
+        if lock.acquire(blocking=False):
+            return
+        self.note_waiter()
+        if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise StoreError(
+                f"The store {self._where}: database is locked: another thread held the write lock "
+                f"longer than {self._timeout_s:g} s. Let it finish, then try again; nothing of "
+                "this "
+                "transaction was kept."
+            )
+
+    def retry_until_begun(self, begin: Callable[[], bool]) -> bool:
+        """Call `begin` every few milliseconds until it says that it could; whether it did before
+        the timeout.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while not begin():
+            if time.monotonic() > deadline:
+                return False
+            self.note_waiter()
+            time.sleep(LOOK_S)
+        return True
+
+    def note_waiter(self) -> None:
+        """Somebody looked and could not write yet."""
+        self._looked_at = time.monotonic()
+        if self.mark is not None:
+            with suppress(OSError):  # a full disk: then nobody is let go first
+                if not self.mark.exists():
+                    self.mark.touch()
+                os.utime(self.mark)
+
+    def give_way(self, others_wait: Callable[[], bool] | None = None) -> None:
+        """Return when nobody waits any more, and after the longest pause in any case. Never holding
+        a turn.
+
+        `others_wait` asks the database, where it knows its queue.
+        """
+        deadline = time.monotonic() + LONGEST_PAUSE_S
+        while time.monotonic() < deadline:
+            if others_wait is not None and others_wait():
+                self._looked_at = time.monotonic()
+            if not self._has_recent_waiter():
+                return
+            time.sleep(LOOK_S)
+
+    def _has_recent_waiter(self) -> bool:
+        if time.monotonic() - self._looked_at < FRESH_S:
+            return True
+        if self.mark is None:
+            return False
+        try:
+            return 0 <= time.time() - self.mark.stat().st_mtime < FRESH_S
+        except OSError:
+            return False

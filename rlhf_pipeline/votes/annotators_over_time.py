@@ -1,0 +1,368 @@
+"""How well each annotator votes, window by window. Knows every vote as it was cast; fits no model
+and knows no storage.
+
+A window is `window_days` days in a row; windows follow each other without overlap, and where they
+begin depends on nothing but their length (of 7 days on Mondays). A vote belongs to the window of
+its day, in which it was cast, and a window knows the votes of its own days alone:
+
+- what an annotator said of a comparison is the last they said of it within the window. A vote that
+  was changed or judged again in a later window was said all the same, and stays in its own.
+- the others are those who judged the same comparison in the same window.
+
+So a vote that comes in late changes the window of its day and no other. Self-consistency alone
+looks back, at what the same person had said before (by seq, so that nothing that comes later
+changes it).
+
+    kappa              with the others, a and b and neither: 1 is always the same, 0 as often as chance (Cohen 1960, each vote against all others)
+    gold_accuracy      comparisons whose right choice is known, in the window in which the annotator judged them first
+    median_seconds, too_fast, mean_confidence, confidence_gap, brier   as `annotators` has them of all votes
+    share_left         of votes for a side where it is known which stood left: one half is no leaning
+    self_consistency   a swapped repeat or a later pass against what was said before
+
+Every figure has its count and its interval. Who did not vote in a window has no row there, and what
+nobody measured is missing.
+"""
+
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.records import Choice
+from rlhf_pipeline.votes.agreement import SWAPPED
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.annotators import (
+    FiguresParams,
+    compare_with_others,
+    displayed_side,
+    is_too_fast,
+    matches_gold,
+)
+from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
+from rlhf_pipeline.votes.intervals import wilson_bounds
+from rlhf_pipeline.votes.statistics import (
+    UNIT,
+    Figures,
+    GroupStatistics,
+    Ints,
+    interval_columns,
+    measure_columns,
+)
+
+ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
+N_ANSWERS = 3
+
+CASTS = FrameSchema(
+    "casts",
+    {
+        **VOTES.columns,
+        "pass_no": integer("1 first judgement of the comparison, 2 the next pass, …", low=1),
+        "duration_s": number("seconds it took", nullable=True, low=0.0),
+        "stated_confidence": number("how sure the annotator was", nullable=True, **UNIT),
+    },
+    key=("seq",),
+)
+# Of a million votes the rest would be copied for nothing.
+NEEDED = [
+    "seq",
+    "comparison_id",
+    "annotator_id",
+    "choice",
+    "repeat_of",
+    "is_swapped",
+    "pass_no",
+    "duration_s",
+    "stated_confidence",
+    "first_day",
+    "last_day",
+]
+WINDOW = {
+    "first_day": text("first UTC day of the window, YYYY-MM-DD"),
+    "last_day": text("its last"),
+}
+ANNOTATORS_OVER_TIME = FrameSchema(
+    "annotators_over_time",
+    {
+        "annotator_id": text("pseudonym"),
+        **WINDOW,
+        "n_votes": integer("judgements in the window, skips left out", low=1),
+        "n_compared": integer("of them those of comparisons that others judged in it too", low=0),
+        **measure_columns("kappa", "agreement with these others beyond chance", low=-1.0, high=1.0),
+        "n_gold": integer(
+            "comparisons with a known right choice that the annotator judged first in the window",
+            low=0,
+        ),
+        **measure_columns("gold_accuracy", "share of them that are right", **UNIT),
+        "n_timed": integer("votes that say how long they took", low=0),
+        **measure_columns("median_seconds", "median of these times", low=0.0),
+        "n_read": integer("of them those whose completions are known", low=0),
+        **measure_columns(
+            "too_fast", "share of them faster than anybody reads both completions", **UNIT
+        ),
+        "n_sided": integer("votes for a side of which is known which stood left", low=0),
+        **measure_columns("share_left", "share of them for the left one", **UNIT),
+        "n_again": integer(
+            "judgements of two completions that the annotator had judged before", low=0
+        ),
+        **measure_columns("self_consistency", "share of them that are the same as before", **UNIT),
+        "n_sure": integer(
+            "votes for a side that say how sure they are, and on which the others lean to one",
+            low=0,
+        ),
+        "mean_confidence": number("mean of what these say", nullable=True, **UNIT),
+        **measure_columns(
+            "confidence_gap",
+            "mean confidence less the share that took the others' side",
+            low=-1.0,
+            high=1.0,
+        ),
+        **measure_columns("brier", "mean squared distance of confidence from being right", **UNIT),
+    },
+    key=("annotator_id", "first_day"),
+)
+AGREEMENT_OVER_TIME = FrameSchema(
+    "agreement_over_time",
+    {
+        **WINDOW,
+        "n_votes": integer("judgements in the window, skips left out", low=1),
+        "n_annotators": integer("people who judged", low=1),
+        "n_overlapping": integer("comparisons that two or more judged in it", low=0),
+        **measure_columns(
+            "alpha",
+            "Krippendorff's, nominal: 1 where all agree, 0 as often as chance",
+            low=-1.0,
+            high=1.0,
+        ),
+    },
+    key=("first_day",),
+)
+
+
+class AnnotatorWindowParams(BaseModel):
+    """How long a window is."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    window_days: int = Field(
+        default=7,
+        ge=1,
+        le=366,
+        description="Days of a window of annotators' figures over time; of 7 windows begin on "
+        "Mondays",
+    )
+
+
+def annotators_over_time(
+    cast: pd.DataFrame,
+    comparisons: pd.DataFrame | None = None,
+    params: AnnotatorWindowParams | None = None,
+    figures: FiguresParams | None = None,
+) -> pd.DataFrame:
+    """ANNOTATORS_OVER_TIME of CASTS, a row per annotator and window in which they judged, by
+    annotator and time.
+
+    COMPARISONS bring gold and the length of what was read; without them the figures that need them
+    are missing. Rows may come in any order. Raises FrameError.
+    """
+    figures = figures or FiguresParams()
+    everything = _assign_windows(cast, params)[NEEDED]
+    said = _latest_in_window(everything)
+    if said.empty:
+        return ANNOTATORS_OVER_TIME.empty_frame()
+    shown = None if comparisons is None else check_frame(comparisons, COMPARISONS)
+    cells = (
+        said[["annotator_id", "first_day"]]
+        .drop_duplicates()
+        .sort_values(["annotator_id", "first_day"], ignore_index=True)
+    )
+    place = cells.reset_index().rename(columns={"index": "cell"})
+    said = said.merge(place, on=["annotator_id", "first_day"])
+    said.index = pd.Index(said["seq"].to_numpy())
+    tell = GroupStatistics(len(cells), figures.level)
+
+    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
+        return tell.share(measure, counted, _codes(said.loc[what.index, "cell"]), what)
+
+    timed, sure = said[said["duration_s"].notna()], compare_with_others(said, "in_window")
+    side = displayed_side(said).dropna()
+    frame = pd.DataFrame(
+        {
+            "annotator_id": cells["annotator_id"],
+            "first_day": cells["first_day"],
+            "last_day": said.groupby("cell")["last_day"].first(),
+            "n_votes": tell.count(_codes(said["cell"])),
+            **_kappa(tell, said),
+            **share(
+                "gold_accuracy",
+                "n_gold",
+                matches_gold(_first_seen_in_window(everything, said), shown),
+            ),
+            **tell.median("median_seconds", "n_timed", _codes(timed["cell"]), timed["duration_s"]),
+            **share("too_fast", "n_read", is_too_fast(timed, shown, figures.fastest_reading)),
+            **share("share_left", "n_sided", side[side != 0] > 0),
+            **share("self_consistency", "n_again", _repeats_answer(everything, said)),
+            **tell.confidence(
+                _codes(said.loc[sure.index, "cell"]), sure["stated_confidence"], sure["is_right"]
+            ),
+        }
+    )
+    return check_frame(frame, ANNOTATORS_OVER_TIME)
+
+
+def agreement_over_time(
+    cast: pd.DataFrame, params: AnnotatorWindowParams | None = None
+) -> pd.DataFrame:
+    """AGREEMENT_OVER_TIME of CASTS: what all who judged in a window had in common, a row per window
+    with a judgement, by time.
+    """
+    said = _latest_in_window(_assign_windows(cast, params))
+    rows = []
+    for (first, last), window in said.groupby(["first_day", "last_day"], sort=True):
+        votes = window[list(VOTES.columns)]
+        judges = window[window["repeat_of"].isna()].groupby("comparison_id").size()
+        alpha = krippendorff_alpha(votes)
+        found = (None, None, None) if alpha is None else (alpha.value, alpha.low, alpha.high)
+        rows.append(
+            {
+                "first_day": first,
+                "last_day": last,
+                "n_votes": len(window),
+                "n_annotators": window["annotator_id"].nunique(),
+                "n_overlapping": int((judges >= 2).sum()),
+                **dict(zip(interval_columns("alpha"), found, strict=True)),
+            }
+        )
+    return (
+        check_frame(pd.DataFrame(rows), AGREEMENT_OVER_TIME)
+        if rows
+        else AGREEMENT_OVER_TIME.empty_frame()
+    )
+
+
+def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) -> pd.DataFrame:
+    """People's CASTS by seq, with first_day and last_day of the window."""
+    length = (params or AnnotatorWindowParams()).window_days
+    checked = drop_machine_votes(check_frame(cast, CASTS)).sort_values("seq")
+    # Day 1 of the calendar is a Monday.
+    first = {
+        day: (date.fromisoformat(day).toordinal() - 1) // length * length + 1
+        for day in checked["day"].unique()
+    }
+    window = {
+        day: (
+            date.fromordinal(begin).isoformat(),
+            date.fromordinal(min(begin + length - 1, date.max.toordinal())).isoformat(),
+        )
+        for day, begin in first.items()
+    }
+    named = {
+        name: checked["day"].map({day: found[i] for day, found in window.items()})
+        for i, name in enumerate(WINDOW)
+    }
+    return checked.assign(**named)
+
+
+def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
+    """Of each annotator and comparison the last word in each window, skips left out; `in_window`
+    names a comparison in a window.
+    """
+    last = cast.drop_duplicates(["annotator_id", "comparison_id", "first_day"], keep="last")
+    said = last[last["choice"] != Choice.SKIP]
+    window, windows = pd.factorize(said["first_day"])
+    return said.assign(
+        in_window=pd.factorize(said["comparison_id"])[0] * np.int64(len(windows)) + window
+    )
+
+
+def _first_seen_in_window(cast: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
+    """Of what was said that in the window in which its annotator judged the comparison first, by
+    seq: who knows it already does better.
+    """
+    # by seq
+    judged = cast[cast["choice"] != Choice.SKIP].drop_duplicates(["annotator_id", "comparison_id"])
+    first = pd.MultiIndex.from_frame(judged[["annotator_id", "comparison_id", "first_day"]])
+    return said[
+        pd.MultiIndex.from_frame(said[["annotator_id", "comparison_id", "first_day"]]).isin(first)
+    ]
+
+
+def _codes(cells: pd.Series) -> Ints:
+    return np.asarray(cells, dtype=np.int64)
+
+
+def _kappa(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
+    """Each first judgement against all others of its comparison in its window. Wilson's ends of the
+    agreement, corrected by the same chance: that is taken as known, as in Cohen's standard
+    error."""
+    first = said[said["repeat_of"].isna()]
+    answer = (
+        first["choice"]
+        .map({str(choice): number for choice, number in ANSWERS.items()})
+        .to_numpy(dtype=np.int64)
+    )
+    where = pd.factorize(first["in_window"])[0]
+    given = np.bincount(
+        where * N_ANSWERS + answer, minlength=(int(where.max(initial=-1)) + 1) * N_ANSWERS
+    ).reshape(-1, N_ANSWERS)[where]
+    own = np.eye(N_ANSWERS)[answer]
+    others = given - own
+    n_others = others.sum(axis=1)
+    has = n_others > 0
+    code, own, others = _codes(first["cell"])[has], own[has], others[has] / n_others[has, None]
+    n = tell.count(code)
+    by_chance: npt.NDArray[np.float64] = np.zeros(tell.n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        agreement = tell.sums(code, (own * others).sum(axis=1)) / n
+        for one, other in zip(own.T, others.T, strict=True):
+            by_chance += tell.sums(code, one) / n * (tell.sums(code, other) / n)
+        low, high = wilson_bounds(agreement, n, tell.level)
+        told = [
+            np.where(by_chance < 1 - 1e-12, (share - by_chance) / (1 - by_chance), np.nan)
+            for share in (agreement, np.minimum(low, agreement), np.maximum(high, agreement))
+        ]
+    return {
+        "n_compared": n,
+        **dict(
+            zip(
+                interval_columns("kappa"),
+                (np.clip(figure, -1.0, 1.0) for figure in told),
+                strict=True,
+            )
+        ),
+    }
+
+
+def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]":
+    """Of the judgements in `said` of what their annotator had judged before: whether they say the
+    same, by seq.
+
+    A repeat shows the sides swapped and is held against the last word on its original, a later pass
+    against that of an earlier one.
+    """
+    spoken = cast[cast["choice"] != Choice.SKIP]
+    is_repeat = said["repeat_of"].notna()
+    repeats = said.loc[is_repeat].assign(about=said["repeat_of"], turn=0)
+    passes = said.loc[~is_repeat & (said["pass_no"] > 1)].assign(
+        about=said["comparison_id"], turn=lambda again: again["pass_no"] - 1
+    )
+    of_any = spoken.assign(about=spoken["comparison_id"], turn=0)
+    of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"])
+    found = []
+    by = ["annotator_id", "about", "turn"]
+    for again, before in ((repeats, of_any), (passes, of_pass)):
+        both = again[["seq", *by, "choice"]].merge(
+            before[["seq", *by, "choice"]], on=by, suffixes=("", "_first")
+        )
+        both = both[both["seq_first"] < both["seq"]].sort_values("seq_first")
+        found.append(both.drop_duplicates("seq", keep="last"))
+    swapped, same = found
+    swapped = swapped.assign(
+        choice=swapped["choice"].map(lambda choice: SWAPPED.get(choice, choice))
+    )
+    both = pd.concat([swapped, same])
+    return pd.Series(
+        (both["choice"] == both["choice_first"]).to_numpy(dtype=bool), index=both["seq"].to_numpy()
+    )

@@ -1,0 +1,99 @@
+"""Utilities of completions that were compared with each other, as one Gaussian: what votes say of
+one comparison tells of its neighbours. Knows arrays alone.
+
+A completion has a utility u with prior N(0, 1/2), so that a difference d = u_a - u_b has prior N(0,
+1). What votes say of a comparison's d is a Gaussian factor, given by its precision and its
+precision times its mean; all factors together make one Gaussian over the completions that
+comparisons connect.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+PRIOR_PRECISION = 2.0  # of one utility
+CELLS_AT_ONCE = 4_000_000  # of matrices, 32 MB
+
+
+class Utilities:
+    """The completions of n comparisons: `a` and `b` (n,) number them from 0, and no comparison has
+    one number twice.
+
+    A block of m connected completions is solved as an m by m matrix: those of one prompt, dozens,
+    not thousands.
+    """
+
+    def __init__(self, a: Ints, b: Ints):
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        self._n = len(a)
+        n_nodes = int(max(a.max(initial=-1), b.max(initial=-1))) + 1
+        graph = coo_array((np.ones(len(a)), (a, b)), shape=(n_nodes, n_nodes))
+        block_of = np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+        sizes = np.bincount(block_of)
+        place = np.empty(n_nodes, dtype=np.int64)  # of a completion within its block
+        place[np.argsort(block_of, kind="stable")] = np.arange(n_nodes) - np.repeat(
+            np.cumsum(sizes) - sizes, sizes
+        )
+        n_edges = np.bincount(block_of[a], minlength=len(sizes))
+        is_alone = n_edges[block_of[a]] == 1
+        self._alone = np.flatnonzero(is_alone)
+        self._blocks = [
+            self._blocks_of_size(int(size), a, b, block_of, place, sizes, is_alone)
+            for size in np.unique(sizes[block_of[a[~is_alone]]])
+        ]
+
+    def differences(self, precision: Floats, weighted: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance (n,) of each comparison's d, given the factors: precision, and
+        precision times mean.
+        """
+        variance = 1.0 / (1.0 + precision)  # of a comparison that shares no completion with another
+        mean = variance * weighted
+        for size, n_blocks, edges, block, at, bt in self._blocks:
+            at_once = max(1, CELLS_AT_ONCE // size**2)
+            for start in range(0, n_blocks, at_once):
+                some = np.flatnonzero((block >= start) & (block < start + at_once))
+                who = edges[some]
+                mean[who], variance[who] = _solve_blocks(
+                    min(at_once, n_blocks - start),
+                    size,
+                    block[some] - start,
+                    at[some],
+                    bt[some],
+                    precision[who],
+                    weighted[who],
+                )
+        return mean, variance
+
+    @staticmethod
+    def _blocks_of_size(
+        size: int,
+        a: Ints,
+        b: Ints,
+        block_of: Ints,
+        place: Ints,
+        sizes: Ints,
+        is_alone: npt.NDArray[np.bool_],
+    ) -> tuple[int, int, Ints, Ints, Ints, Ints]:
+        edges = np.flatnonzero(~is_alone & (sizes[block_of[a]] == size))
+        block = np.asarray(np.unique(block_of[a[edges]], return_inverse=True)[1], dtype=np.int64)
+        return size, int(block.max()) + 1, edges, block, place[a[edges]], place[b[edges]]
+
+
+def _solve_blocks(
+    n_blocks: int, size: int, block: Ints, at: Ints, bt: Ints, precision: Floats, weighted: Floats
+) -> tuple[Floats, Floats]:
+    matrix = np.zeros((n_blocks, size, size))
+    matrix[:, np.arange(size), np.arange(size)] = PRIOR_PRECISION
+    for i, j, sign in ((at, at, 1.0), (bt, bt, 1.0), (at, bt, -1.0), (bt, at, -1.0)):
+        np.add.at(matrix, (block, i, j), sign * precision)
+    known = np.zeros((n_blocks, size))
+    np.add.at(known, (block, at), weighted)
+    np.add.at(known, (block, bt), -weighted)
+    covariance = np.linalg.inv(matrix)
+    means = (covariance @ known[..., None])[..., 0]
+    variance = covariance[block, at, at] + covariance[block, bt, bt] - 2 * covariance[block, at, bt]
+    return means[block, at] - means[block, bt], variance

@@ -1,0 +1,84 @@
+"""The annotator model's labels as the web shows them: read where they were left, again when others
+lie there. Knows files; knows no request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.model_consensus import LABELS_FRAME, newest_known_seq
+from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+
+
+@dataclass(frozen=True)
+class AnnotatorFit:
+    """SOFT_LABELS by comparison, the newest vote they rest on, and a name that no other fit has,
+    not even one to the same votes.
+    """
+
+    labels: pd.DataFrame
+    up_to_seq: int
+    name: str
+
+    def labels_for(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
+        """SOFT_LABELS of those that it knows."""
+        places = self.labels.index.get_indexer(
+            pd.Index(comparison_ids, dtype=self.labels.index.dtype)
+        )
+        return self.labels.iloc[places[places >= 0]].reset_index()
+
+
+class AnnotatorFits:
+    """The newest fit. Whoever asks is given the last one while a thread reads the next: of a
+    million votes that takes a second.
+    """
+
+    def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes):
+        self._files = Artefacts(settings.frames, store.file_hashes)
+        self._known: tuple[str, AnnotatorFit | None] | None = (
+            None  # hash of the file, and what it holds
+        )
+        self._newest = CachedValue(
+            self._read, cache_times.fits_s, may_lag=True, quick_s=cache_times.quick_s
+        )
+
+    def get_newest(self) -> AnnotatorFit | None:
+        """None where nothing was fitted, or to no judgement. Raises Problem 503 where what lies
+        there cannot be read.
+        """
+        found = self._newest()
+        if isinstance(found, str):
+            raise Problem(503, found, kind="annotator_model_unreadable", headers=RETRY_SOON)
+        return found
+
+    def _read(self) -> AnnotatorFit | str | None:
+        """In words what is wrong: it may be a thread that reads, and who asks next is to be
+        told.
+        """
+        stage, part = LABELS_FRAME
+        try:
+            held = self._files.hash_days([part], [stage])[part]
+            if self._known is None or self._known[0] != held:
+                self._known = held, self._load_fit(stage, part, held)
+            return self._known[1]
+        except (ArtefactError, FrameError) as cause:
+            return f"What the annotator model said cannot be read: {cause}"
+
+    def _load_fit(self, stage: str, part: str, held: str) -> AnnotatorFit | None:
+        try:
+            labels = self._files.read_frame(stage, part)
+        except MissingPartition:
+            return None
+        return (
+            None
+            if labels.empty
+            else AnnotatorFit(
+                labels.set_index("comparison_id"), newest_known_seq(labels), held[:16]
+            )
+        )

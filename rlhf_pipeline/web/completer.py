@@ -1,0 +1,163 @@
+"""One completion while somebody watches it being made. Knows the engine and the provider of the
+settings; knows no request.
+"""
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_pipeline.completions import (
+    CallParams,
+    CompletionParams,
+    HostedBackend,
+    default_call_params,
+    generate,
+    hosted_backend,
+)
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.prompts.base import Draft, to_frame
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+
+ASSET = "web"  # under which the ledger keeps these calls
+NO_DAY = "2000-01-01"  # they belong to no day: the same again is not paid for again
+AT_MOST = 8  # watched at once: each holds one of the forty threads that all routes share
+# between two comments while the provider is silent: proxies drop silent streams
+STILL_HERE_S = 15.0
+
+
+@dataclass(frozen=True)
+class CompletionEvent:
+    """`piece` of a text, `again` where what came does not count, and at last `completion` or
+    `failed`.
+    """
+
+    name: str
+    data: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"event: {self.name}\ndata: {json.dumps(self.data)}\n\n"
+
+
+class Completer:
+    """Asks the provider that the settings name, through the ledger: what is watched is kept, and
+    once it is kept it is not asked for again.
+    """
+
+    def __init__(self, settings: Settings, store: Store):
+        self._settings = settings
+        self._store = store
+        self._places = threading.BoundedSemaphore(AT_MOST)
+
+    def stream(self, prompt: str, params: CompletionParams) -> Iterator[str]:
+        """Server-sent events. Raises Problem 409 where no provider is set, 503 where too many are
+        watched already, before the first of them.
+        """
+        try:
+            backend, calls = (
+                hosted_backend(self._settings),
+                default_call_params(self._settings, concurrency=1, stream=True),
+            )
+            calls.budget  # noqa: B018  one that cannot be kept is refused before anything is asked
+        except ConfigurationError as cause:
+            raise Problem(
+                409, f"This server cannot ask its provider: {cause}", kind="no_provider"
+            ) from cause
+        if not isinstance(backend, HostedBackend):
+            raise Problem(
+                409,
+                f"Completions are made by the backend {self._settings.completion_backend!r}, on "
+                "the "
+                "machine that runs the asset `completions` or `rlhf generate`; this server asks "
+                "providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or anthropic.",
+                kind="no_provider",
+            )
+        if not self._places.acquire(blocking=False):
+            raise Problem(
+                503,
+                f"{AT_MOST} completions are being watched already. Come again in a moment.",
+                kind="too_many_watched",
+                headers=RETRY_SOON,
+            )
+        told: queue.SimpleQueue[CompletionEvent | None] = queue.SimpleQueue()
+        # In a thread of its own: who stops watching does not stop what is paid for.
+        threading.Thread(
+            target=self._complete,
+            args=(backend, calls, prompt, params, told),
+            name="watched",
+            daemon=True,
+        ).start()
+        return _render_events(told)
+
+    def _complete(
+        self,
+        backend: HostedBackend,
+        calls: CallParams,
+        prompt: str,
+        params: CompletionParams,
+        told: "queue.SimpleQueue[CompletionEvent | None]",
+    ) -> None:
+        heard: list[str] = []
+
+        def listen(_: int, piece: str | None) -> None:
+            if piece is None:
+                heard.clear()
+                told.put(CompletionEvent("again", {}))
+            else:
+                heard.append(piece)
+                told.put(CompletionEvent("piece", {"text": piece}))
+
+        try:
+            # a frame of prompts says something there; nothing below reads it
+            draft = Draft(prompt, "factual", "easy")
+            frame = to_frame([(draft.prompt_id, draft)], source="dataset", day=NO_DAY, seed=0)
+            made = generate(
+                frame,
+                [backend],
+                params,
+                ledger=self._store.generation,
+                calls=calls,
+                asset=ASSET,
+                on_text=listen,
+            )
+            row = made.frame.iloc[0]
+            if not heard:  # it was there already
+                told.put(CompletionEvent("piece", {"text": row["text"]}))
+            whole = {
+                name: row[name]
+                for name in ("completion_id", "text", "model_version", "finish_reason")
+            }
+            told.put(
+                CompletionEvent(
+                    "completion",
+                    whole | {name: int(row[name]) for name in ("n_prompt_tokens", "n_tokens")},
+                )
+            )
+        except PipelineError as cause:
+            told.put(CompletionEvent("failed", {"error": str(cause)}))
+        except Exception:
+            told.put(
+                CompletionEvent(
+                    "failed", {"error": "The server failed. It is a bug, and the log says where."}
+                )
+            )
+            raise
+        finally:
+            told.put(None)
+            self._places.release()
+
+
+def _render_events(told: "queue.SimpleQueue[CompletionEvent | None]") -> Iterator[str]:
+    while True:
+        try:
+            event = told.get(timeout=STILL_HERE_S)
+        except queue.Empty:
+            yield ": still here\n\n"
+            continue
+        if event is None:
+            return
+        yield str(event)

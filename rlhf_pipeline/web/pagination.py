@@ -1,0 +1,60 @@
+"""Cursors: where a list goes on, as one opaque word. Knows JSON values; knows no list."""
+
+import base64
+import binascii
+import json
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.schemas import LARGEST, MOST_LISTED
+
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+
+
+def make_cursor(*place: str | int) -> str:
+    """
+    >>> parse_cursor(make_cursor("2026-01-01", 7), str, int)
+    ('2026-01-01', 7)
+    """
+    return (
+        base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode())
+        .decode()
+        .rstrip("=")
+    )
+
+
+def parse_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Raises Problem 422 for a word that is no cursor of this list."""
+    if cursor is None:
+        return None
+    try:
+        place = json.loads(
+            base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        )
+        if (
+            isinstance(place, list)
+            and [type(part) for part in place] == list(kinds)
+            and all(_is_sane(part) for part in place)
+        ):
+            return tuple(place)
+    except (binascii.Error, ValueError, RecursionError):
+        pass
+    raise cursor_problem()
+
+
+def cursor_problem() -> Problem:
+    return Problem(
+        422,
+        "cursor is not one of this list. Send `next` of an earlier page, or leave it out.",
+        kind="invalid",
+        errors=[("query.cursor", "is no cursor")],
+    )
+
+
+def _is_sane(part: Any) -> bool:
+    return (
+        "\x00" not in part and part.isprintable() if isinstance(part, str) else abs(part) <= LARGEST
+    )

@@ -1,0 +1,100 @@
+"""The champion reward model as the web serves it: loaded at the first question, again when another
+is champion. Knows no request.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from rlhf_pipeline.champions import Champions, Judge, PairPrediction, Question
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.memory_cache import CachedValue
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+
+# requests being answered or waiting for it: each holds one of the forty threads that all routes
+# share
+AT_MOST = 8
+
+
+class Predictor:
+    """Answers one request at a time: a model uses all cores it may have as it is. A few more wait,
+    others are asked to come again.
+    """
+
+    def __init__(self, settings: Settings, store: Store, champion_s: float):
+        registry = Registry(
+            settings.tracking_uri,
+            settings.home / "mlflow" / "artifacts",
+            settings.project,
+            ui=settings.mlflow_ui,
+        )
+        self._champions = Champions(store, registry, settings.cache, settings.encoder)
+        self._serving = CachedValue(self._find_champion_key, champion_s)
+        self._places = threading.BoundedSemaphore(AT_MOST)
+        self._lock = threading.Lock()
+        self._loaded: tuple[tuple[str, int], Judge] | None = None
+
+    def predict(self, questions: Sequence[Question]) -> list[PairPrediction]:
+        """Raises Problem 409 before there is a champion, 503 where it cannot be loaded, gives NaN,
+        or has too many waiting already.
+        """
+        if not self._places.acquire(blocking=False):
+            raise Problem(
+                503,
+                f"{AT_MOST} requests for predictions are being answered or waiting already. Ask "
+                "again in a moment, or ask for up to fifty pairs in one request.",
+                kind="too_many_predictions",
+                headers=RETRY_SOON,
+            )
+        try:
+            with self._lock:
+                judge = self._load_judge()
+                try:
+                    return judge.predict(questions)
+                except (InvalidScores, ModelError) as cause:
+                    # The schema lets nothing but texts through, and of texts a sound model has
+                    # scores: the fault is the model's.
+                    raise _unavailable_problem(
+                        f"The reward model {judge.label} cannot score: {cause}"
+                    ) from cause
+        finally:
+            self._places.release()
+
+    def _load_judge(self) -> Judge:
+        try:
+            serving = self._serving()
+            if serving is None:
+                raise Problem(
+                    409,
+                    "There is no reward model yet that predictions could be made with. It is "
+                    "fitted by the `learning` job, or by `rlhf reward train` and `rlhf reward "
+                    "calibrate`, once enough comparisons were judged.",
+                    kind="no_champion",
+                )
+            if self._loaded is None or self._loaded[0] != serving:
+                judge = self._champions.judge(self._champions.version(serving[0]))
+                assert judge is not None  # a version was given
+                self._loaded = serving, judge
+            return self._loaded[1]
+        except (ModelError, ConfigurationError, InvalidScores, OSError) as cause:
+            raise _unavailable_problem(f"The reward model cannot be loaded: {cause}") from cause
+
+    def _find_champion_key(self) -> tuple[str, int] | None:
+        """The champion's label and the number of its calibrator: what makes two predictions
+        differ.
+        """
+        registry = self._champions.registry
+        if self._champions.store.promotions.champion(registry.model_name("reward_model")) is None:
+            # asked first: a home without any model has no MLflow yet, and asking would make one
+            return None
+        champion = registry.get("reward_model", "champion")
+        if champion is None:
+            return None
+        stored = self._champions.store.calibrations.latest_serving(champion.label)
+        return champion.label, stored[0].calibrator_version or 0 if stored else 0
+
+
+def _unavailable_problem(detail: str) -> Problem:
+    return Problem(503, detail, kind="model_unavailable", headers=RETRY_SOON)

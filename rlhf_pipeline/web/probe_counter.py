@@ -1,0 +1,143 @@
+"""A reward model's served predictions beside the votes that came after them, counted off to the
+side. Knows the store; knows no route.
+
+A million predictions are never read: of a model, the comparisons with its NEWEST votes are. Whoever
+asks waits a moment for the count, then is given the one before, if there is one, and says so.
+"""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib import import_module
+
+import pandas as pd
+
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_model
+from rlhf_pipeline.reflection import reflect
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.predicted_comparisons import (
+    find_newest_predictor,
+    find_newest_voted,
+    has_predicted,
+)
+from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
+
+NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
+KEPT = 8  # counts, and as many may be waited for
+
+
+@dataclass(frozen=True)
+class ProbeQuery:
+    """Whose predictions: of which model, and through which calibrator of it; None: the model that
+    predicted last, any calibrator.
+    """
+
+    reward_model: str | None = None
+    calibrator: str | None = None
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What was counted. `judged` is what `pairs_of_bin` reads, behind `probe`; that is None where
+    nobody judged anything it predicted.
+    """
+
+    reward_model: str | None
+    has_predicted: bool
+    is_cut: bool
+    judged: pd.DataFrame | None
+    probe: Probe | None
+    counted_at: datetime
+    is_current: bool = True
+
+
+@dataclass(frozen=True)
+class _CachedProbe:
+    head: int  # of the chain when its count began: it holds all up to there
+    again_at: float
+    probed: ProbeResult
+
+    def as_of(self, head: int) -> ProbeResult:
+        """As it is told to who asked at that head: a count that began before may lack what they
+        know to have happened.
+        """
+        return replace(self.probed, is_current=self.head >= head)
+
+
+class ProbeCounter:
+    """One count at a time in a process; the newest of each question are kept."""
+
+    def __init__(self, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
+        self._store = store
+        self._times = cache_times
+        self._known = ExpiringCache[ProbeQuery, _CachedProbe](KEPT)
+        self._lock = threading.Lock()
+        self._running: dict[ProbeQuery, Future[_CachedProbe]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="probing")
+
+    def get_probe(self, asked: ProbeQuery, *, wait_s: float) -> ProbeResult | None:
+        """Of now, or of a while ago and then it says so; None where it is being counted for the
+        first time. Raises StoreError.
+        """
+        head = self._store.audit.head()[0]  # whatever is cast, published or replayed moves it
+        known = self._known.get(asked)
+        if known is not None and (known.head >= head or time.monotonic() < known.again_at):
+            return known.as_of(head)
+        with self._lock:
+            running = self._running.get(asked)
+            if running is None and len(self._running) < KEPT:
+                running = self._running[asked] = self._thread.submit(self._count, asked)
+        if running is not None:
+            try:
+                return running.result(
+                    timeout=wait_s if known is None else min(wait_s, self._times.probe_wait_s)
+                ).as_of(head)
+            except TimeoutError:
+                pass
+        return None if known is None else known.as_of(head)
+
+    def _count(self, asked: ProbeQuery) -> _CachedProbe:
+        try:
+            head = self._store.audit.head()[0]
+            # a second, once in a process: it tells nothing of how long the next count takes
+            import_module("scipy.stats")
+            began = time.thread_time()
+            probed = self._compute_probe(asked)
+            took = time.thread_time() - began
+            rests = took * self._times.rest if took > self._times.quick_probe_s else 0.0
+            known = _CachedProbe(head, time.monotonic() + rests, probed)
+            self._known.put(asked, known)
+            return known
+        finally:
+            # one that is counted at once is not forgotten before it is remembered, which would be
+            # for good
+            with self._lock:
+                self._running.pop(asked, None)
+
+    def _compute_probe(self, asked: ProbeQuery) -> ProbeResult:
+        database, now = self._store.database, self._store.database.clock.now()
+        label = asked.reward_model or find_newest_predictor(database)
+        if label is None or not has_predicted(database, label, asked.calibrator):
+            return ProbeResult(label, False, False, None, None, now)
+        ids, is_cut = find_newest_voted(database, label, asked.calibrator, limit=NEWEST)
+        if not ids:
+            return ProbeResult(label, True, False, None, None, now)
+        predicted = self._store.predictions.for_comparisons(ids)
+        wanted = predicted["reward_model"] == label
+        if asked.calibrator is not None:
+            wanted &= predicted["calibrator"] == asked.calibrator
+        votes = self._store.votes.for_comparisons(ids)
+        reflections = reflect(predicted[wanted], votes, strict=False)
+        try:
+            found = probe_model(reflections, votes, passes=self._read_earlier_passes(votes))
+        except NotEnoughData:  # undone, or without a time
+            found = None
+        return ProbeResult(label, True, is_cut, judged_rows(reflections), found, now)
+
+    def _read_earlier_passes(self, votes: pd.DataFrame) -> pd.DataFrame:
+        """What those who cast them had said of the same comparisons before."""
+        passes = self._store.votes.repeat_passes(votes["day"].unique().tolist())
+        return passes[passes["comparison_id"].isin(votes["comparison_id"])]

@@ -1,0 +1,177 @@
+// The cards on the annotator's table: leased ahead, kept while somebody looks, given back. Knows the API's cards; knows no vote and no DOM.
+
+const LEAST_AHEAD = 3;
+const MOST_AT_ONCE = 20;
+const LOOK_AGAIN = 20_000; // milliseconds, where there is nothing to judge
+const TRY_AGAIN = 2_000;
+
+/** Tells by events: `dealt` (cards came), `empty` (none are left, and why), `trouble` (no answer), `gone` (another tab judged a card). */
+export class CardQueue extends EventTarget {
+  constructor(user, unsentCards) {
+    super();
+    this.user = user;
+    this.cards = []; // ahead of the one that is shown
+    this.shown = null;
+    this.judged = new Set(); // assignment ids, whether or not their votes arrived yet
+    this.elsewhere = new Set(); // shown in other tabs
+    this.unsentCards = unsentCards; // how many judged cards the server still counts as held
+    this.rules = null;
+    this.guidelineVersion = null;
+    this.remaining = null;
+    this.skew = 0; // milliseconds by which the server's clock is ahead of ours
+    this.isLeasing = false;
+    this.timer = 0;
+    this.channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("rlhf-annotate") : null;
+    this.channel?.addEventListener("message", ({ data }) => this.heard(data));
+    this.say({ what: "hello" });
+  }
+
+  get ahead() {
+    return Math.max(LEAST_AHEAD, this.rules?.prefetch ?? 0);
+  }
+
+  /** The next card, which is shown from now on; null where none is at hand. */
+  next() {
+    this.shown = this.cards.shift() ?? null;
+    if (this.shown) this.say({ what: "shown", id: this.shown.assignment_id });
+    return this.shown;
+  }
+
+  putBack(card) {
+    this.cards.unshift(card);
+  }
+
+  judge(card) {
+    this.judged.add(card.assignment_id);
+    this.say({ what: "judged", id: card.assignment_id });
+  }
+
+  /** A card whose vote stands after all: it is not to be judged again, should it be ahead. */
+  stand(card) {
+    this.judge(card);
+    this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
+  }
+
+  /** A card whose vote will never arrive: it may be dealt again. */
+  unjudge(card) {
+    this.judged.delete(card.assignment_id);
+    this.refill();
+  }
+
+  takeBack(card) {
+    this.judged.delete(card.assignment_id);
+    this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
+    this.shown = card;
+    this.say({ what: "shown", id: card.assignment_id });
+  }
+
+  /** Lease more where fewer than wanted are ahead. */
+  async refill() {
+    const enough = this.cards.length >= this.ahead || this.cards.length > LEAST_AHEAD;
+    if (this.isLeasing || (this.shown && enough)) return;
+    this.isLeasing = true;
+    clearTimeout(this.timer);
+    let isMore = false;
+    try {
+      const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
+      const asked = Date.now();
+      const response = await this.post("/api/v1/assignments:lease", { n });
+      if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => null))?.type);
+      const told = Date.parse(response.headers.get("Date") ?? "");
+      // The header counts whole seconds; a clock that is right within some is left alone.
+      const skew = told + 500 - (asked + Date.now()) / 2;
+      this.skew = Math.abs(skew) > 3000 ? skew : 0;
+      const lease = await response.json();
+      isMore = this.take(lease) > 0 && lease.cards.length === n;
+    } catch (error) {
+      const { status, kind } = error instanceof Refused ? error : { status: 0 };
+      this.dispatchEvent(new CustomEvent("trouble", { detail: { status, kind } }));
+      this.timer = setTimeout(() => this.refill(), TRY_AGAIN);
+    } finally {
+      this.isLeasing = false;
+    }
+    if (isMore) await this.refill(); // the rules may want more ahead than was known
+  }
+
+  /** Cards that are new here. */
+  take(lease) {
+    this.rules = lease.rules;
+    this.guidelineVersion = lease.guideline_version;
+    this.remaining = lease.remaining;
+    const known = new Set(this.cards.map((card) => card.assignment_id));
+    if (this.shown) known.add(this.shown.assignment_id);
+    const fresh = lease.cards.filter((card) => !known.has(card.assignment_id) && !this.judged.has(card.assignment_id));
+    // What another tab shows comes last: it will be judged there.
+    const isElsewhere = (card) => this.elsewhere.has(card.assignment_id);
+    this.cards.push(...fresh.filter((card) => !isElsewhere(card)), ...fresh.filter(isElsewhere));
+    for (const card of this.cards) {
+      const again = lease.cards.find((one) => one.assignment_id === card.assignment_id);
+      if (again) card.leased_until = again.leased_until;
+    }
+    const isEmpty = !this.shown && this.cards.length === 0;
+    this.dispatchEvent(new CustomEvent("dealt"));
+    if (isEmpty) {
+      this.dispatchEvent(new CustomEvent("empty", { detail: { reason: lease.cards.length ? "sending" : lease.reason_empty } }));
+      this.timer = setTimeout(() => this.refill(), lease.cards.length ? TRY_AGAIN : LOOK_AGAIN);
+    }
+    return fresh.length;
+  }
+
+  /** Prolong all leases: somebody looks at a card. */
+  async extend() {
+    try {
+      const response = await this.post("/api/v1/assignments:extend");
+      if (response.ok && this.rules) {
+        const until = new Date(Date.now() + this.skew + this.rules.lease_minutes * 60_000).toISOString();
+        for (const card of [this.shown, ...this.cards]) if (card) card.leased_until = until;
+      }
+    } catch {
+      // A vote on a lease that ended is kept all the same.
+    }
+  }
+
+  /** Give everything back: the page is left. */
+  release() {
+    for (const card of [this.shown, ...this.cards]) {
+      if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id)) continue;
+      this.post(`/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`, undefined, { keepalive: true }).catch(() => {});
+    }
+    if (this.shown) this.say({ what: "left", id: this.shown.assignment_id });
+    this.cards = [];
+  }
+
+  /** For this user, whoever else logged in by another tab meanwhile. */
+  post(path, body, more = {}) {
+    const headers = { "X-Annotator": this.user, ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
+    return fetch(path, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body), ...more });
+  }
+
+  say(message) {
+    this.channel?.postMessage(message);
+  }
+
+  heard({ what, id }) {
+    if (what === "hello" && this.shown) this.say({ what: "shown", id: this.shown.assignment_id });
+    if (what === "left") this.elsewhere.delete(id);
+    if (what === "shown") {
+      this.elsewhere.add(id);
+      this.judged.delete(id);
+      const at = this.cards.findIndex((card) => card.assignment_id === id);
+      if (at >= 0) this.cards.push(...this.cards.splice(at, 1));
+    }
+    if (what === "judged") {
+      this.elsewhere.delete(id);
+      this.judged.add(id);
+      this.cards = this.cards.filter((card) => card.assignment_id !== id);
+      if (this.shown?.assignment_id === id) this.dispatchEvent(new CustomEvent("gone"));
+    }
+  }
+}
+
+class Refused extends Error {
+  constructor(status, kind) {
+    super(`status ${status}`);
+    this.status = status;
+    this.kind = kind;
+  }
+}
