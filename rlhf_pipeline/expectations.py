@@ -100,7 +100,8 @@ def validate(
     # it sets INFO itself and tells of every temporary folder
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     expectations = [_domain_object(index, expectation) for index, expectation in enumerate(suite)]
-    form = {"result_format": "SUMMARY", "partial_unexpected_count": SAMPLE}
+    # SUMMARY computes more than is read of it, and takes a third longer.
+    form = {"result_format": "BASIC", "partial_unexpected_count": SAMPLE}
     with _CONTEXT:
         # names within one context must be unique: a new one each time
         context = gx.get_context(mode="ephemeral")
