@@ -363,13 +363,17 @@ def grown(tmp_path_factory: pytest.TempPathFactory, small_policy: Path) -> Itera
 
 @pytest.fixture(scope="session")
 def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Project]]:
-    """`branch(project, **settings)`: the same history in a home of its own, to be changed.
-    Dagster's event log starts anew.
+    """`branch(project, persistent=False, **settings)`: the same history in a home of its own, to be
+    changed. Dagster's event log starts anew, below the home where it is persistent.
     """
     opened: list[Project] = []
 
     def grow(
-        project: Project, *, overrides: dict[str, Any] | None = None, **settings: Any
+        project: Project,
+        *,
+        persistent: bool = False,
+        overrides: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> Project:
         home = tmp_path_factory.mktemp("branch")
         shutil.copytree(
@@ -381,9 +385,8 @@ def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., P
         # Dagster's configuration goes along, its history does not.
         (home / "dagster").mkdir()
         shutil.copy(project.settings.home / "dagster" / "dagster.yaml", home / "dagster")
-        opened.append(
-            open_project(project.settings.model_copy(update={"home": home, **settings}), overrides)
-        )
+        changed = project.settings.model_copy(update={"home": home, **settings})
+        opened.append(open_project(changed, overrides, persistent=persistent))
         return opened[-1]
 
     yield grow

@@ -29,6 +29,7 @@ from tests.processes.daemon_home import (
     ticked_again,
     ticks,
 )
+from tests.processes.network_watch import attempts, watch_network
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,7 +54,9 @@ class Household:
         changed = type(self.project)(
             self.project.settings.model_copy(update=settings), self.instance
         )
-        self.running = self.stack.enter_context(daemons(changed.environ, self.folder, n))
+        self.running = self.stack.enter_context(
+            daemons(watch_network(changed.environ, self.folder), self.folder, n)
+        )
 
     def end(self) -> None:
         self.stack.close()
@@ -76,9 +79,10 @@ class Household:
 
 @pytest.fixture(scope="module")
 def household(
-    make_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    grown: Any, branch: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Household]:
-    project = make_project(
+    project = branch(
+        grown,
         persistent=True,
         sensor_seconds=2,
         slow_sensor_seconds=2,
@@ -86,11 +90,6 @@ def household(
         dead_after_seconds=10,
         quiet_minutes=0.02,
     )
-    for index in range(2):
-        project.collect(project.day(index))
-        project.vote(project.day(index))
-        project.run("feedback", project.day(index))
-    project.run("learning")
     household = Household(project, tmp_path_factory.mktemp("daemons"))
     yield household
     household.end()
@@ -252,6 +251,12 @@ def test_late_votes_for_an_old_day_re_make_only_that_day(
     assert [run.tags.get("dagster/partition") for run in again] == [old]
     assert len(project.files.read_frame("votes", old)) == n_votes + 20
     assert written(project, new) == made[new]
+
+
+def test_no_process_of_all_this_tried_to_reach_outside(
+    household: Household, retried: dg.DagsterRun
+) -> None:
+    assert attempts(household.folder) == []
 
 
 def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.DagsterRun) -> None:
