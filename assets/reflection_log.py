@@ -98,7 +98,8 @@ def reflection_log(
             ),
             expect_usually("expect_column_values_to_not_be_null", column="vote_id", mostly=0.5),
         ],
-        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, {_describe_best_error_rate(ceiling)}"
+        headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, "
+        f"{_describe_best_error_rate(ceiling)}"
         if len(judged)
         else "no prediction met a vote yet",
         rows=frame[

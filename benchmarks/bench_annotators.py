@@ -37,7 +37,10 @@ from rlhf_pipeline.votes import (  # noqa: E402
     learn_annotators,
     preference_pairs,
 )
-from rlhf_pipeline.votes.annotators_over_time import agreement_over_time, annotators_over_time  # noqa: E402
+from rlhf_pipeline.votes.annotators_over_time import (  # noqa: E402
+    agreement_over_time,
+    annotators_over_time,
+)
 from tests.unit.votes.simulated import Simulated, comparisons_of, simulate, votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]

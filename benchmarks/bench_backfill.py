@@ -211,7 +211,8 @@ def main() -> int:
     lengths = sorted(set(given.days))
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    start = date.today() - timedelta(days=max(lengths) + 5)  # noqa: DTZ011  # days of the past, whichever clock
+    # days of the past, whichever clock
+    start = date.today() - timedelta(days=max(lengths) + 5)  # noqa: DTZ011
     os.environ["RLHF_START_DAY"] = start.isoformat()  # partitions are part of the definitions
     with tempfile.TemporaryDirectory() as folder:
         origin = Path(folder) / "origin"

@@ -532,7 +532,12 @@ def random_policy(folder: Path) -> None:
 
 
 def _status(status: int, wait_ms: int | None, as_: str = "seconds") -> Fault:
-    return Fault(kind="status", status=status, retry_after_ms=wait_ms, retry_after_as=as_)  # type: ignore[arg-type]
+    return Fault(
+        kind="status",
+        status=status,
+        retry_after_ms=wait_ms,
+        retry_after_as=as_,  # type: ignore[arg-type]
+    )
 
 
 def _spread(values: Sequence[float], digits: int = 0) -> str:

@@ -62,12 +62,15 @@ PROSE = (
 
 WATCH = """() => {
     window.taken = [];
-    const text = () => document.querySelector("#prompt").textContent + document.querySelector("#left").textContent;
+    const text = () =>
+        document.querySelector("#prompt").textContent + document.querySelector("#left").textContent;
     document.addEventListener("keydown", (event) => {
         const before = text();
         const look = (n) => requestAnimationFrame(() => {
             const isNext = text() !== before && !document.querySelector("#desk").hidden;
-            if (n >= 2) window.taken.push({ ms: performance.now() - event.timeStamp, isNext, key: event.key });
+            if (n >= 2)
+                window.taken.push(
+                    { ms: performance.now() - event.timeStamp, isNext, key: event.key });
             else look(n + 1);
         });
         look(1);
@@ -75,14 +78,17 @@ WATCH = """() => {
 }"""
 BURST_WATCH = """(n) => new Promise((resolve, reject) => {
     setTimeout(() => reject(new Error("the burst did not end within a minute")), 60_000);
-    const text = () => document.querySelector("#desk").hidden ? "" : document.querySelector("#prompt").textContent;
+    const text = () =>
+        document.querySelector("#desk").hidden ? "" : document.querySelector("#prompt").textContent;
     const taken = [];
     const accepts = () => "acceptsVotes" in document.querySelector("#annotate").dataset;
     const step = () => {
-        if (!accepts()) return requestAnimationFrame(step); // a moment after each paint, which nobody's hand notices
+        // a moment after each paint, which nobody's hand notices
+        if (!accepts()) return requestAnimationFrame(step);
         const before = text();
         const start = performance.now();
-        document.body.dispatchEvent(new KeyboardEvent("keydown", { key: String(1 + (taken.length % 9)), bubbles: true }));
+        document.body.dispatchEvent(
+            new KeyboardEvent("keydown", { key: String(1 + (taken.length % 9)), bubbles: true }));
         const look = () => requestAnimationFrame(() => {
             const now = text();
             if (now === "" || now === before) return look();

@@ -34,7 +34,14 @@ sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in
 
 import numpy as np  # noqa: E402
 
-from benchmarks.bench_store import DAYS, FIRST, RARE, analysed, make_files, postgres_url  # noqa: E402
+from benchmarks.bench_store import (  # noqa: E402
+    DAYS,
+    FIRST,
+    RARE,
+    analysed,
+    make_files,
+    postgres_url,
+)
 from benchmarks.bench_votes import Connection, our_votes  # noqa: E402
 from benchmarks.filled_store import fill  # noqa: E402
 from benchmarks.measurement import LimitTable  # noqa: E402

@@ -30,7 +30,11 @@ from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
-from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate  # noqa: E402
+from rlhf_pipeline.retraining.strategies import (  # noqa: E402
+    STRATEGIES,
+    StrategyParams,
+    train_candidate,
+)
 from rlhf_pipeline.simulation import SOURCED_TASTE, utility  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 

@@ -389,7 +389,10 @@ def batch(limits: Limits) -> None:
         frame = generate(
             PromptParams(n=97, source="dataset"), day=DAY, source_file=file, report=report
         )
-    named = [int(re.search(r"line (\d+)", r.where).group(1)) for r in report.rejections]  # type: ignore[union-attr]
+    named = [
+        int(re.search(r"line (\d+)", r.where).group(1))  # type: ignore[union-attr]
+        for r in report.rejections
+    ]
     print_table(
         "A batch of 100 rows, 3 of them bad",
         ["line", "reason"],

@@ -64,7 +64,11 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     Encoder,
     RewardModelParams,
 )
-from rlhf_pipeline.reward_model.held_out_evaluation import accuracy_on, majority_side, margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.held_out_evaluation import (  # noqa: E402
+    accuracy_on,
+    majority_side,
+    margins_of,
+)
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,

@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from benchmarks.bench_loop import STAGES, Bench  # noqa: E402  silences telemetry before anything reports
+# silences telemetry before anything reports
+from benchmarks.bench_loop import STAGES, Bench  # noqa: E402
 from benchmarks.measurement import Limits, pin_to_cores, print_table  # noqa: E402
 from rlhf_pipeline.completions import CompletionParams  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402

@@ -51,7 +51,10 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     preference_probability,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
-from rlhf_pipeline.reward_model.margin_effect import MarginEffect, measure_margin_effect  # noqa: E402
+from rlhf_pipeline.reward_model.margin_effect import (  # noqa: E402
+    MarginEffect,
+    measure_margin_effect,
+)
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
 from rlhf_pipeline.simulation import (  # noqa: E402
     WARM_TASTE,
@@ -208,7 +211,10 @@ def learn(
     with spent.stage("pairs"):
         pairs = preference_pairs(votes, case.comparisons)
     with spent.stage("embed, fit and judge"):
-        params = RewardModelParams(n_members=case.world.n_members, label=label)  # type: ignore[arg-type]
+        params = RewardModelParams(
+            n_members=case.world.n_members,
+            label=label,  # type: ignore[arg-type]
+        )
         fitted = fit_reward_model(
             pairs,
             params,

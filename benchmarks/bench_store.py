@@ -244,7 +244,10 @@ def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
         ids = store.comparisons.page(limit=n_predictions)["comparison_id"].tolist()
     for as_processes in (False, True):
         for thinks_s in (0.05, 0.0):
-            kind = f"{VOTERS} {'processes' if as_processes else 'threads'}{', each thinks 50 ms' if thinks_s else ' without a pause'}"
+            kind = (
+                f"{VOTERS} {'processes' if as_processes else 'threads'}"
+                f"{', each thinks 50 ms' if thinks_s else ' without a pause'}"
+            )
             name = f"{'processes' if as_processes else 'threads'}-{thinks_s}"
             seen = run_load(
                 url,

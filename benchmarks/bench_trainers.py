@@ -5,21 +5,25 @@ learn what one does. Prints tables.
     [--data ../shared/data] [--runs FOLDER]
                                         [--registry FOLDER] [--seeds 3] [--variants 10]
 
-quality   convarg's test debates, opened once for each model when all are trained: accuracy against the known right choice and debiased ECE,
-          by seed and as a mean of the seeds, by kinds of labels: those that `debates` chose, and
-          soft and majority labels of the same pairs, those with a majority. Learnt from the eight
-          train debates, the calibrator fitted on the two calib debates.
-cost      CPU seconds until the calib debates are predicted with THRESHOLD accuracy in two evaluations in a row, EVERY CPU seconds apart:
-          the shared-text trainer beside TRL's defaults, on the same pairs with the same labels,
-          encoder and head, one thread each. Who is not there after AT_MOST CPU seconds is stopped:
-          TRL counts as if it had arrived then, ours as if it never did.
+quality   convarg's test debates, opened once for each model when all are trained: accuracy against
+          the known right choice and debiased ECE, by seed and as a mean of the seeds, by kinds of
+          labels: those that `debates` chose, and soft and majority labels of the same pairs, those
+          with a majority. Learnt from the eight train debates, the calibrator fitted on the two
+          calib debates.
+cost      CPU seconds until the calib debates are predicted with THRESHOLD accuracy in two
+          evaluations in a row, EVERY CPU seconds apart: the shared-text trainer beside TRL's
+          defaults, on the same pairs with the same labels, encoder and head, one thread each. Who
+          is not there after AT_MOST CPU seconds is stopped: TRL counts as if it had arrived then,
+          ours as if it never did.
 scoring   texts a CPU second, beside a loop padded to 512 tokens.
 gloo      one and two processes on a tiny model: the largest difference of their weights.
-refit     what `debates` prefer, learnt anew from all ten debates that hold no test pair: calibrated on what models of the other debates
-          said of each (Platt 1999, section 2.2), then the test debates, once for each model. By
-          seed, as a mean of the seeds, and of all pairs beside a head on the frozen encoder; that
-          mean is held to the limits, with its interval over prompts.
-debates   not by default: the train and calib debates in FOLDS parts, each predicted by models of the others; what CHOSEN is chosen by.
+refit     what `debates` prefer, learnt anew from all ten debates that hold no test pair: calibrated
+          on what models of the other debates said of each (Platt 1999, section 2.2), then the test
+          debates, once for each model. By seed, as a mean of the seeds, and of all pairs beside a
+          head on the frozen encoder; that mean is held to the limits, with its interval over
+          prompts.
+debates   not by default: the train and calib debates in FOLDS parts, each predicted by models of
+          the others; what CHOSEN is chosen by.
 cuda      TRL and ours on a GPU, for a small causal backbone made from configuration.
 
 The real votes are in --data; what needs them is skipped where they are not. A finished training
@@ -75,7 +79,11 @@ from benchmarks.real_debates import (  # noqa: E402
     train_on_all_ten,
 )
 from benchmarks.trainer_runs import TrainingRun, TrainingSpec, load_or_run  # noqa: E402
-from rlhf_pipeline.calibration import calibration_metrics, ece_debiased, fit_calibrator  # noqa: E402
+from rlhf_pipeline.calibration import (  # noqa: E402
+    calibration_metrics,
+    ece_debiased,
+    fit_calibrator,
+)
 from rlhf_pipeline.reward_model import TransformerRewardModel, preference_probability  # noqa: E402
 from rlhf_pipeline.reward_model.held_out_evaluation import margins_of  # noqa: E402
 from rlhf_pipeline.votes import interval_of_mean  # noqa: E402

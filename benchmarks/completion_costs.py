@@ -136,7 +136,8 @@ def measure_saving(table: LimitTable, n_prompts: int) -> None:
             remark = (
                 ""
                 if why_unlimited is None
-                else f"; {'below' if less < LEAST_SAVED_SHARE else 'above'} {LEAST_SAVED_SHARE:.0%}: {why_unlimited}"
+                else f"; {'below' if less < LEAST_SAVED_SHARE else 'above'} "
+                f"{LEAST_SAVED_SHARE:.0%}: {why_unlimited}"
             )
             measured = (
                 f"{costs[-1]:.4f} instead of {costs[0]:.4f}, {less:.1%} less "

@@ -1,8 +1,8 @@
 """convarg as fine-tuned models learn it, and what is chosen on its train and calib debates, left
 out in turn: labels, recipes, ensembles.
 
-Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is `ConvargData.open_test`,
-on record.
+Knows trainings (`trainer_runs`) and the real votes; the one way to a test pair is
+`ConvargData.open_test`, on record.
 """
 
 import os

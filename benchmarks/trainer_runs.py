@@ -79,9 +79,9 @@ class TrainingSpec:
 class TrainingRun:
     """What it cost and how it came along.
 
-    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_memory_gb` are of
-    the training until it was stopped or had done all its steps. `reached` says whether it was
-    stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
+    `cpu_s` is of the whole fit, with the scale of the scores; `to_quality_s` and `peak_memory_gb`
+    are of the training until it was stopped or had done all its steps. `reached` says whether it
+    was stopped because it was good enough. `curve` has (CPU seconds, accuracy, log loss) on calib.
     """
 
     cpu_s: float

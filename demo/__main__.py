@@ -22,7 +22,13 @@ silence_telemetry()
 import dagster as dg  # noqa: E402
 from filelock import FileLock, Timeout  # noqa: E402
 from rich.console import Console  # noqa: E402
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: E402
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from demo import table  # noqa: E402
 from demo.in_process import StageRun  # noqa: E402

@@ -47,7 +47,8 @@ GROUPS = {
 STYLE = """
 text { font: 14px ui-sans-serif, system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; }
 .panel { fill: #ffffff; stroke: #d0d7de; } .group { fill: #f6f8fa; stroke: #d0d7de; }
-.name { fill: #ffffff; font-weight: 600; font-size: 13px; } .label { font-size: 13px; font-weight: 600; letter-spacing: .04em; }
+.name { fill: #ffffff; font-weight: 600; font-size: 13px; } \
+.label { font-size: 13px; font-weight: 600; letter-spacing: .04em; }
 .edge { fill: none; stroke: #57606a; stroke-width: 1.5; } .note { fill: #57606a; font-size: 12px; }
 """
 

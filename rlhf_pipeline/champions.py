@@ -362,9 +362,9 @@ class Champions:
 
         A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError,
         InvalidScores). A champion that cannot, of another encoder or with damaged files, is a Judge
-        all the same, that raises once it is asked: see `UnloadableRewardModel`. It loads on whichever of
-        the encoders that the settings name it was fitted on; EncoderNotFound where that may be one
-        which is not there now, for then it is not lost.
+        all the same, that raises once it is asked: see `UnloadableRewardModel`. It loads on
+        whichever of the encoders that the settings name it was fitted on; EncoderNotFound where
+        that may be one which is not there now, for then it is not lost.
         """
         wanted = version or self.registry.get("reward_model", "champion")
         if wanted is None:
@@ -555,7 +555,8 @@ def assess(
 
     It is refused if it is too weak and no better than the champion, if it is less accurate than the
     champion on the latest window, or if no pair was voted on since the change; otherwise the log
-    loss decides (`compare_with_champion`). Of the champion's own version only calibrators are compared.
+    loss decides (`compare_with_champion`). Of the champion's own version only calibrators are
+    compared.
     """
     counted = calib[taste_changes.is_current(calib)]
     if champion is None or champion.label != new.label:
@@ -627,7 +628,8 @@ def compare_with_champion(
     if champion.load_error is not None:
         return (
             True,
-            f"{champion.label} cannot be loaded, so that it predicts nothing: {champion.load_error}",
+            f"{champion.label} cannot be loaded, so that it predicts nothing: "
+            f"{champion.load_error}",
         )
     if new.label == champion.label:
         return _compare_calibrators(new, champion, held_out, progress)

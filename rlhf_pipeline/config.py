@@ -665,7 +665,8 @@ def build_database_url(
 
     Raises ValueError, without the password, for no Postgres URL.
 
-    >>> build_database_url(SecretStr("postgres://ann@db:5433/postgres?sslmode=require"), "rlhf_store")
+    >>> server_url = SecretStr("postgres://ann@db:5433/postgres?sslmode=require")
+    >>> build_database_url(server_url, "rlhf_store")
     'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
     """
     url = server_url.get_secret_value()
@@ -794,8 +795,8 @@ def _read_yaml(path: Path | None) -> dict[str, Any]:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigurationError(
             f"{path} is not readable YAML: "
-            f"{_NAMES.sub(_hide_value, cause.problem or 'it breaks off')}{place}. Correct it, or put "
-            "the value in single quotes."
+            f"{_NAMES.sub(_hide_value, cause.problem or 'it breaks off')}{place}. Correct it, or "
+            "put the value in single quotes."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise ConfigurationError(

@@ -36,8 +36,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """`write_atomically` for what is too large to hold: a file that takes the place of `path` once the
-    block ends without an error.
+    """`write_atomically` for what is too large to hold: a file that takes the place of `path` once
+    the block ends without an error.
     """
     with translate_write_errors(path):
         if path.exists() and not path.is_file() and not path.is_dir():

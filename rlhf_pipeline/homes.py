@@ -55,8 +55,8 @@ def refuse_foreign(home: Path, uid: int | None = None) -> None:
     if owner != me:
         raise ConfigurationError(
             f"RLHF_HOME {home} belongs to user {_user_name(owner)}, and this process runs as "
-            f"{_user_name(me)}. Run it as the owner (sudo -u {_user_name(owner)} …), or name another "
-            "folder."
+            f"{_user_name(me)}. Run it as the owner (sudo -u {_user_name(owner)} …), or name "
+            "another folder."
         )
     if home.is_dir() and not os.access(
         home, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids

@@ -55,8 +55,8 @@ class Members(Mapping[str, T], Generic[T]):
         for point in sorted(self._found(self._group), key=lambda p: p.name):
             if point.name in members:
                 raise ConfigurationError(
-                    f"{_package_name(point)} registers {point.name!r} in {self._group}, a name that is "
-                    "taken. Rename it there or uninstall it."
+                    f"{_package_name(point)} registers {point.name!r} in {self._group}, a name "
+                    "that is taken. Rename it there or uninstall it."
                 )
             members[point.name] = self._load(point)
         return members
@@ -66,8 +66,8 @@ class Members(Mapping[str, T], Generic[T]):
             member: T = point.load()
         except (ImportError, AttributeError) as cause:
             raise ConfigurationError(
-                f"{_package_name(point)} registers {point.name!r} in {self._group}, but {point.value} "
-                f"cannot be imported ({cause}). Repair or uninstall that package."
+                f"{_package_name(point)} registers {point.name!r} in {self._group}, but "
+                f"{point.value} cannot be imported ({cause}). Repair or uninstall that package."
             ) from cause
         return member
 

@@ -122,7 +122,12 @@ def _start(command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
     # Not in the checkout: Dagster lets a .env of the working directory win over the environment it
     # is given.
     end = bind_to_this_process()
-    return subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=end)  # noqa: PLW1509  no threads here
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        start_new_session=True,
+        preexec_fn=end,  # noqa: PLW1509  no threads here
+    )
 
 
 def _stop(servers: Sequence[subprocess.Popen[bytes]]) -> None:

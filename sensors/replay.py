@@ -123,9 +123,9 @@ class Replay:
         )
         days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
         return ReplayWait(
-            f"{day} waits. {_describe_import(first)} {why}, so a part of the votes of {days} may be "
-            "missing. Import the same file again: what is missing is added. Or call `rlhf replay "
-            "--unfinished`: it replays these days with the votes they have.",
+            f"{day} waits. {_describe_import(first)} {why}, so a part of the votes of {days} may "
+            "be missing. Import the same file again: what is missing is added. Or call `rlhf "
+            "replay --unfinished`: it replays these days with the votes they have.",
             is_stuck=True,
         )
 
@@ -300,8 +300,8 @@ class Replay:
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
             return ReplayWait(
                 f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run "
-                f"{runs[0].run_id[:8]}: {describe_failure(self.instance, runs[0].run_id)}. Mend it, then "
-                "re-execute that run or call `rlhf replay`; both go on from here.",
+                f"{runs[0].run_id[:8]}: {describe_failure(self.instance, runs[0].run_id)}. Mend "
+                "it, then re-execute that run or call `rlhf replay`; both go on from here.",
                 is_stuck=True,
             )
         key = f"{self._step_tag(day, seq, name)}:{len(runs) + 1}"

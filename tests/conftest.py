@@ -6,7 +6,12 @@ import pytest
 
 from rlhf_pipeline.config import collect_garbage_rarely
 from tests.once import migrated  # noqa: F401 (fixture)
-from tests.postgres import migrated_postgres, migrated_postgres_url, postgres, postgres_url  # noqa: F401 (fixtures)
+from tests.postgres import (  # noqa: F401 (fixtures)
+    migrated_postgres,
+    migrated_postgres_url,
+    postgres,
+    postgres_url,
+)
 from tests.upgraded_home import home_0010, upgraded_home  # noqa: F401 (fixtures)
 
 collect_garbage_rarely()

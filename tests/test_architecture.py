@@ -320,3 +320,20 @@ def test_commands_print_through_one_place() -> None:
             for match in past_it.finditer(text)
         ]
     assert not found, f"print by tables.echo or tables.show: {found}"
+
+
+def test_no_line_of_a_page_its_style_or_its_script_is_wider_than_100_columns() -> None:
+    """As `ruff check` asks of Python."""
+    files = [
+        path
+        for path in sorted(LIBRARY.rglob("*"))
+        if path.suffix in {".html", ".css", ".js"} and "vendor" not in path.parts
+    ]
+    assert {path.suffix for path in files} == {".html", ".css", ".js"}
+    wide = [
+        f"{path.relative_to(ROOT)}:{number} has {len(line)} columns"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert wide == []

@@ -71,5 +71,7 @@ def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Float
 
 
 def fold(margins: Floats, outcomes: Floats) -> tuple[Floats, Floats]:
-    """|margin|, and whether the side the model prefers was preferred: the same rows with the higher score as side a."""
+    """|margin|, and whether the side the model prefers was preferred: the same rows with the higher
+    score as side a.
+    """
     return np.abs(margins), np.where(margins >= 0, outcomes, 1 - outcomes)

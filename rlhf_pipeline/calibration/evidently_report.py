@@ -246,7 +246,9 @@ def _metric_class() -> Any:
                 else QUANTITIES[self.quantity](frame)
             )
 
-    class CalibrationQuantityCalculation(SingleValueCalculation[CalibrationQuantity]):  # type: ignore[misc]
+    class CalibrationQuantityCalculation(
+        SingleValueCalculation[CalibrationQuantity]  # type: ignore[misc]
+    ):
         def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
             now, before = (
                 None if data is None else data.as_dataframe()

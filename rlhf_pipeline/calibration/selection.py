@@ -319,7 +319,12 @@ def _build_report(
     def measure(p: Floats) -> dict[str, object]:
         shared = {"weights": test.weights, "groups": test.groups, "params": params}
         return {
-            "metrics": calibration_metrics(p, test.outcomes, n=test.n_pairs, **shared),  # type: ignore[arg-type]
+            "metrics": calibration_metrics(
+                p,
+                test.outcomes,
+                n=test.n_pairs,
+                **shared,  # type: ignore[arg-type]
+            ),
             "bins": reliability_table(p, test.outcomes, **shared),  # type: ignore[arg-type]
         }
 

@@ -16,9 +16,9 @@ noise of the bins' accuracies, the same in both.
 
 Resamples of rows that are all right are all right: where the rows of a bin agree, the bootstrap
 would claim certainty. There it is a parametric one (Davison and Hinkley 1997, section 2.2): as many
-votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smooth_share`. Where all
-groups have the same share right (all, or three of four in each), accuracy has Wilson's interval,
-and Brier and log loss at least what they would be at its ends.
+votes as the bin has groups are drawn at the rate of (k + 1/2) / (n + 1), see `smooth_share`. Where
+all groups have the same share right (all, or three of four in each), accuracy has Wilson's
+interval, and Brier and log loss at least what they would be at its ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -51,8 +51,8 @@ def add_change(
         raise typer.BadParameter("say what changed", param_hint="--cause")
     added = _open_store().taste_changes.add(change_seq, cause=cause, category=category, actor=ACTOR)
     echo(
-        f"change {added.change_id}: votes before {change_seq:,} count less in {_format_scope(added)} from "
-        "the next fit on"
+        f"change {added.change_id}: votes before {change_seq:,} count less in "
+        f"{_format_scope(added)} from the next fit on"
     )
 
 

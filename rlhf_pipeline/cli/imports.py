@@ -483,13 +483,13 @@ def _describe_votes(votes: VoteImport, *, are_replayed: bool) -> list[str]:
     if clock.n_without_zone:
         other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
         notes.append(
-            f"{_format_count(clock.n_without_zone, 'time')} without a zone read as {clock.name}{other} "
-            "(--timezone names another)"
+            f"{_format_count(clock.n_without_zone, 'time')} without a zone read as "
+            f"{clock.name}{other} (--timezone names another)"
         )
     if votes.n_undated:
         notes.append(
-            f"{_format_count(votes.n_undated, 'vote')} without a time: filed under the day of import, "
-            "outside the drift streams"
+            f"{_format_count(votes.n_undated, 'vote')} without a time: filed under the day of "
+            "import, outside the drift streams"
         )
     if days:
         span = f"{_format_count(len(days), 'day')} from {days[0]} to {days[-1]}"

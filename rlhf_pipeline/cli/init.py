@@ -21,7 +21,8 @@ from rlhf_pipeline.store import database_copy
 from rlhf_pipeline.store.server import ServerDatabases
 
 STORAGE_ON_POSTGRES = f"""
-# Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes from the environment.
+# Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes \
+from the environment.
 storage:
   postgres:
     postgres_url:

@@ -165,8 +165,10 @@ class Dialogue:
 def describe_answer(answer: PairPrediction) -> str:
     """
     >>> from datetime import UTC, datetime
-    >>> rest = dict(data_hash=None, data_seq=None, features_hash="f", score_a=1.0, score_b=0.5, predicted_at=datetime(2026, 1, 1, tzinfo=UTC))
-    >>> describe_answer(PairPrediction(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62, p_calibrated=0.6, **rest))
+    >>> rest = dict(data_hash=None, data_seq=None, features_hash="f", score_a=1.0, score_b=0.5)
+    >>> rest |= dict(reward_model="demo.reward_model@1", calibrator="platt@2", p_raw=0.62)
+    >>> rest |= dict(p_calibrated=0.6, predicted_at=datetime(2026, 1, 1, tzinfo=UTC))
+    >>> describe_answer(PairPrediction(**rest))
     'a is preferred with 60.0 % (raw 62.0 %), margin 0.500'
     """
     p, raw = answer.p_calibrated, answer.p_raw

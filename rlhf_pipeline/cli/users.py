@@ -167,20 +167,16 @@ def token(
 def disable(email: Email) -> None:
     """No login and no token of theirs works from now on; their votes stay."""
     workspace = _open_workspace()
-    echo(
-        "disabled "
-        f"{_describe_user(workspace.store.users.disable(_get_user(workspace, email).user_id, actor=ACTOR))}"
-    )
+    user = workspace.store.users.disable(_get_user(workspace, email).user_id, actor=ACTOR)
+    echo(f"disabled {_describe_user(user)}")
 
 
 @app.command("enable")
 def enable(email: Email) -> None:
     """Let somebody in again who was disabled; tokens that were taken stay so."""
     workspace = _open_workspace()
-    echo(
-        "enabled "
-        f"{_describe_user(workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR))}"
-    )
+    user = workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR)
+    echo(f"enabled {_describe_user(user)}")
 
 
 @app.command("login-link")

@@ -204,7 +204,8 @@ class ReadRules(AnnotationRules):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    seed: int | None = None  # type: ignore[assignment]  # for those who may not write rules: it tells which cards are hidden ones
+    # None for those who may not write rules: it tells which cards are hidden ones
+    seed: int | None = None  # type: ignore[assignment]
 
 
 class RulesVersion(ApiRecord):

@@ -185,7 +185,8 @@ class AnthropicBackend:
         if not isinstance(blocks, list) or any(not isinstance(block, dict) for block in blocks):
             return fault(
                 "garbled",
-                f"{self._public_address} did not send a message but {redact(found, *self._secrets)!r}",
+                f"{self._public_address} did not send a message but "
+                f"{redact(found, *self._secrets)!r}",
                 status=status,
             )
         self.has_answered = True

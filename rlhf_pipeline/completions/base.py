@@ -99,8 +99,10 @@ class CompletionBackend(Protocol):
     ...     name, model_version = "echo", "echo-1"
     ...     def complete(self, requests):
     ...         for request in requests:
-    ...             yield CompletionResult(text=request.prompt, n_tokens=len(request.prompt.split()))
-    >>> request = CompletionRequest(prompt_id="p", prompt="Hi", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=8)
+    ...             n_tokens = len(request.prompt.split())
+    ...             yield CompletionResult(text=request.prompt, n_tokens=n_tokens)
+    >>> drawn = dict(temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=8)
+    >>> request = CompletionRequest(prompt_id="p", prompt="Hi", **drawn)
     >>> [result.text for result in Echo().complete([request])]
     ['Hi']
     """

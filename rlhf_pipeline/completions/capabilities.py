@@ -29,8 +29,10 @@ def provider_of(base_url: str) -> str:
     """Host and port: whose limits and bill it is, and what a cache must tell apart. No user,
     password, path or question of the URL.
 
-    >>> provider_of("https://me:secret@api.openai.com/v1?key=x"), provider_of("http://127.0.0.1:8000/v1")
-    ('api.openai.com', '127.0.0.1:8000')
+    >>> provider_of("https://me:secret@api.openai.com/v1?key=x")
+    'api.openai.com'
+    >>> provider_of("http://127.0.0.1:8000/v1")
+    '127.0.0.1:8000'
     """
     parts = urlsplit(base_url)
     return parts.netloc.rpartition("@")[2].lower() or base_url

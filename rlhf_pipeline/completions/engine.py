@@ -54,8 +54,8 @@ class Generation:
     """What asking came to: the frame, and what it cost to make. `kinds` counts the rows that failed
     by reason.
 
-    `callback_error` is the error of whoever was told of the texts while they were made, who heard no more
-    from then on.
+    `callback_error` is the error of whoever was told of the texts while they were made, who heard
+    no more from then on.
     """
 
     run_id: str

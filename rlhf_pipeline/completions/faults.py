@@ -195,8 +195,10 @@ def provider_fault(
 def status_of(error: Mapping[str, Any]) -> int:
     """The status that an error within an answer would have come with before it.
 
-    >>> status_of({"code": 429}), status_of({"type": "invalid_request_error", "code": None}), status_of({"message": "oops"})
-    (429, 400, 500)
+    >>> status_of({"code": 429}), status_of({"message": "oops"})
+    (429, 500)
+    >>> status_of({"type": "invalid_request_error", "code": None})
+    400
     """
     for said in (error.get("code"), error.get("type")):
         number = _parse_number(said) if isinstance(said, str) else said
@@ -258,7 +260,8 @@ def _normalise_wait(seconds: float, told_at: datetime) -> float:
     """A wait as it was meant: some servers send the moment instead, in seconds since 1970 or in
     milliseconds.
 
-    >>> _normalise_wait(1767268830, datetime(2026, 1, 1, 12, tzinfo=UTC)), _normalise_wait(1767268830_000, datetime(2026, 1, 1, 12, tzinfo=UTC))
+    >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    >>> _normalise_wait(1767268830, noon), _normalise_wait(1767268830_000, noon)
     (31.0, 31.0)
     """
     for moment in (seconds, seconds / 1000):
@@ -290,7 +293,8 @@ def seconds_until_quota_resets(headers: Mapping[str, str], now: datetime) -> flo
     """Seconds until a provider whose answer says that nothing remains lets more in; None where
     something remains, or nothing is said.
 
-    >>> seconds_until_quota_resets({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}, datetime(2026, 1, 1, tzinfo=UTC))
+    >>> headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}
+    >>> seconds_until_quota_resets(headers, datetime(2026, 1, 1, tzinfo=UTC))
     90.0
     """
     waits = []

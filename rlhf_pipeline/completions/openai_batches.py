@@ -362,8 +362,10 @@ def _ended_at(found: "Told") -> float | None:
 def _parse_moment(said: object) -> float | None:
     """Seconds since 1970 as told, by some servers in milliseconds; None for what is no moment.
 
-    >>> _parse_moment(1767268830), _parse_moment(1767268830_000), _parse_moment("1767268830"), _parse_moment(0), _parse_moment("soon")
-    (1767268830.0, 1767268830.0, 1767268830.0, None, None)
+    >>> _parse_moment(1767268830), _parse_moment(1767268830_000), _parse_moment("1767268830")
+    (1767268830.0, 1767268830.0, 1767268830.0)
+    >>> _parse_moment(0), _parse_moment("soon")
+    (None, None)
     """
     try:
         value = float(said) if isinstance(said, int | float | str) else math.nan

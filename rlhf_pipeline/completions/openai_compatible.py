@@ -214,7 +214,8 @@ class OpenAICompatibleBackend:
         if not isinstance(choices, list) or any(not isinstance(choice, dict) for choice in choices):
             return fault(
                 "garbled",
-                f"{self._public_address} did not send a chat completion but {redact(found, *self._secrets)!r}",
+                f"{self._public_address} did not send a chat completion but "
+                f"{redact(found, *self._secrets)!r}",
                 status=status,
             )
         self.has_answered = True

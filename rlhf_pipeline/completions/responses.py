@@ -182,8 +182,10 @@ def find_error(found: object) -> dict[str, Any] | None:
     """The error that an answer or an event is, as the one server or the other says it; None where
     it is none.
 
-    >>> find_error({"error": "no"}), find_error({"object": "error", "message": "no"})["message"], find_error({"error": None, "choices": []})
-    ({'message': 'no'}, 'no', None)
+    >>> find_error({"error": "no"}), find_error({"object": "error", "message": "no"})["message"]
+    ({'message': 'no'}, 'no')
+    >>> print(find_error({"error": None, "choices": []}))
+    None
     """
     if not isinstance(found, dict):
         return None

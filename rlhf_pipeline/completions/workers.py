@@ -55,8 +55,8 @@ T = TypeVar("T")
 
 @dataclass
 class CompletionWork:
-    """Items of one run, all of whose requests are at hand. `on_settled` is called as each is settled,
-    with or without an error.
+    """Items of one run, all of whose requests are at hand. `on_settled` is called as each is
+    settled, with or without an error.
     """
 
     run_id: str
@@ -245,7 +245,7 @@ class HostedWork:
             ledger_thread.shutdown()
 
     # --- the ledger
-    # ------------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     async def _record_remaining(self, ledger_thread: ThreadPoolExecutor) -> None:
         """What came while the run was ended; and give back what nobody called for. Where the store
@@ -446,7 +446,7 @@ class HostedWork:
             raise
 
     # --- calls
-    # -----------------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """What ends a task ends the run: the ledger's loop raises it, where the task would keep it

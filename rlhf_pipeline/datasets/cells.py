@@ -183,7 +183,8 @@ class MomentParser:
             raise RowRejected(f"{name} {_abbreviate(value)} is no moment") from None
         if found < EARLIEST:
             raise RowRejected(
-                f"{name} {_abbreviate(value)} lies before {EARLIEST.year}: no clock that was set says so"
+                f"{name} {_abbreviate(value)} lies before {EARLIEST.year}: no clock that was set "
+                "says so"
             )
         if found > self._latest:
             raise RowRejected(f"{name} {_abbreviate(value)} lies in the future")
@@ -194,7 +195,8 @@ class MomentParser:
         if isinstance(value, dt.datetime):
             return value
         if isinstance(value, dt.date):
-            return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001 - the zone follows
+            # the zone follows
+            return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001
         if isinstance(value, str) and not UNIX_TIME.fullmatch(value.strip()):
             try:
                 return dt.datetime.fromisoformat(value.strip())
@@ -206,8 +208,8 @@ class MomentParser:
             return dt.datetime.fromtimestamp(seconds, dt.UTC)
         except (TypeError, ValueError, OverflowError, OSError):
             raise RowRejected(
-                f"{name} {_abbreviate(said)} is no moment. Write ISO 8601, as 2026-01-31T12:00:00Z, or "
-                "Unix seconds"
+                f"{name} {_abbreviate(said)} is no moment. Write ISO 8601, as "
+                "2026-01-31T12:00:00Z, or Unix seconds"
             ) from None
 
 

@@ -14,8 +14,8 @@ from rlhf_pipeline.errors import FrameError
 
 
 class ExportedRows:
-    """True where a file may hold exported rows; `unprotect_cells` then takes off what the export put on for
-    spreadsheets.
+    """True where a file may hold exported rows; `unprotect_cells` then takes off what the export
+    put on for spreadsheets.
     """
 
     def __init__(self, kind: str, rows: RowFile):

@@ -96,8 +96,8 @@ class Splits:
         there = self._groups.setdefault(_key(content_id("split group", group)), here)
         if there.split != here.split:
             raise DatasetError(
-                f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. {LEAK_WARNING} "
-                "Give both one split, or name two groups."
+                f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. "
+                f"{LEAK_WARNING} Give both one split, or name two groups."
             )
 
     def _add_prompt(self, key: int, here: SplitPlace, shown: str, *, keep: bool) -> None:
@@ -112,8 +112,8 @@ class Splits:
             self.divided.setdefault(key, (here, shown))
         elif there.split != here.split:
             raise DatasetError(
-                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. {LEAK_WARNING} Give "
-                "both one split, or leave it out, so that the prompt decides; where they are "
+                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. {LEAK_WARNING} "
+                "Give both one split, or leave it out, so that the prompt decides; where they are "
                 "different things, name a split_group of each."
             )
         elif there.is_grouped and not here.is_grouped:

@@ -78,7 +78,11 @@ def select_params(kind: type[P], params: BaseModel) -> P:
 def require_error(value: object, detector: str, seq: int) -> float:
     """`value` as a float, or InvalidScores: Frouros takes NaN and then never fires again."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or math.isnan(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
+    if (
+        not is_number
+        or math.isnan(value)  # type: ignore[arg-type]
+        or not 0 <= value <= 1  # type: ignore[operator]
+    ):
         raise InvalidScores(
             f"{detector}: error {value!r} at vote {seq} is not a number in [0, 1]. Give 1 where "
             "the "

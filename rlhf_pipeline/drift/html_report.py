@@ -145,7 +145,8 @@ def _render_head(evidence: DayEvidence, rows: pd.DataFrame) -> Element:
     because = (
         f"Says drift: {join_names(said)}."
         if said
-        else f"Looks different: {', '.join(display_name(s.replace('/', ' by ')) for s in suspects)}."
+        else "Looks different: "
+        f"{', '.join(display_name(s.replace('/', ' by ')) for s in suspects)}."
         if suspects
         else None
     )

@@ -112,9 +112,9 @@ def render_clusters(
         "p",
         f"{len(found.clusters)} clusters of {found.n_reference + found.n_current:,} prompts by "
         "k-means over what the reward model sees of each, prompt with completion; the clusters "
-        f"hold {format_share(found.explained)} of the variance. Reference and day {alike} (χ² test, p "
-        f"{format_p_value(found.p_value)}). Each prompt counts once; those that got worse or grew stand "
-        "first.",
+        f"hold {format_share(found.explained)} of the variance. Reference and day {alike} (χ² "
+        f"test, p {format_p_value(found.p_value)}). Each prompt counts once; those that got worse "
+        "or grew stand first.",
     )
     yield make_figure(
         drawings.draw_cluster_changes(found.clusters),
@@ -137,11 +137,10 @@ def render_clusters(
         "p",
         f"A cluster grew or shrank where Fisher's exact test stays below {params.alpha:g} after "
         "correction for all clusters and the share moved by at least "
-        f"{format_share(params.share_effect)}; "
-        f"it got worse where the error rate rose by at least {format_share(params.error_effect)} at the "
-        f"same level. Below {params.min_in_cluster} prompts no error rate is given. Of all "
-        "votes of "
-        f"the day: {describe_best_error_rate(noise_ceiling)}.",
+        f"{format_share(params.share_effect)}; it got worse where the error rate rose by at least "
+        f"{format_share(params.error_effect)} at the same level. Below {params.min_in_cluster} "
+        "prompts no error rate is given. Of all votes of the day: "
+        f"{describe_best_error_rate(noise_ceiling)}.",
         class_="note",
     )
 
@@ -374,7 +373,8 @@ def _bin_cells(b: ReliabilityBin | None) -> tuple[str, str]:
     return (
         "too few"
         if few
-        else f"{format_share(b.accuracy)} ({format_share(b.accuracy_low)} to {format_share(b.accuracy_high)})",
+        else f"{format_share(b.accuracy)} ({format_share(b.accuracy_low)} to "
+        f"{format_share(b.accuracy_high)})",
         f"{b.n:,}",
     )
 
@@ -461,7 +461,8 @@ def _describe_signals(row: Mapping[str, Any]) -> str:
     )
     means = (
         [
-            f"{format_share(said['mean_reference'])} before, {format_share(said['mean_current'])} today"
+            f"{format_share(said['mean_reference'])} before, {format_share(said['mean_current'])} "
+            "today"
         ]
         if "mean_current" in said
         else []

@@ -90,8 +90,8 @@ def describe_ceiling(ceiling: Interval | None) -> str:
     if ceiling is None:
         return f"Noise ceiling {UNKNOWN_CEILING}."
     reached = (
-        f"{format_share(ceiling.value)} ({format_share(ceiling.low)} to {format_share(ceiling.high)}) of single "
-        "votes, by whatever model."
+        f"{format_share(ceiling.value)} ({format_share(ceiling.low)} to "
+        f"{format_share(ceiling.high)}) of single votes, by whatever model."
     )
     return f"Noise ceiling{describe_basis(ceiling)}: {reached}"
 
@@ -101,12 +101,12 @@ def explain_ceiling(ceiling: Interval | None) -> str:
     if ceiling is None:
         return f"Noise ceiling {UNKNOWN_CEILING}."
     measured = (
-        f"one vote agrees with the majority of the others {format_share(ceiling.value)} of the time "
-        f"({format_share(ceiling.low)} to {format_share(ceiling.high)})"
+        f"one vote agrees with the majority of the others {format_share(ceiling.value)} of the "
+        f"time ({format_share(ceiling.low)} to {format_share(ceiling.high)})"
         if ceiling.basis is None
         else "by how often annotators repeat their own choice, one vote is the better side's "
-        f"{format_share(ceiling.value)} of the time ({format_share(ceiling.low)} to {format_share(ceiling.high)}); "
-        "that tastes differ is not in it"
+        f"{format_share(ceiling.value)} of the time ({format_share(ceiling.low)} to "
+        f"{format_share(ceiling.high)}); that tastes differ is not in it"
     )
     return (
         f"Noise ceiling{describe_basis(ceiling)}: {measured}, so no model can be expected below "

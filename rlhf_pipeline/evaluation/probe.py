@@ -67,7 +67,9 @@ def probe_model(
 
 
 def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    """The reliability table alone, of what `probe_model` takes; empty where nobody preferred a side."""
+    """The reliability table alone, of what `probe_model` takes; empty where nobody preferred a
+    side.
+    """
     return _bins(_judged_with_prompts(reflections, votes))
 
 

@@ -11,7 +11,8 @@ PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 # reads it there.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
-    f"{{%- if message['role'] == 'assistant' -%}}{{{{ '{ASSISTANT}' + message['content'] + '{END}' }}}}"
+    "{%- if message['role'] == 'assistant' -%}"
+    f"{{{{ '{ASSISTANT}' + message['content'] + '{END}' }}}}"
     f"{{%- else -%}}{{{{ '{USER}' + message['content'] }}}}{{%- endif -%}}"
     "{%- endfor -%}"
     f"{{%- if add_generation_prompt -%}}{{{{ '{ASSISTANT}' }}}}{{%- endif -%}}"

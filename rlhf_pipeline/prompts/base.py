@@ -109,7 +109,8 @@ class PromptGenerator(Protocol):
     ...     name = "greetings"
     ...     def __init__(self, source_file=None, text_generator=None): ...
     ...     def generate(self, params, *, seed, selection):
-    ...         selection.offer_all(Draft(f"Greet guest {i}.", "creative", "easy") for i in range(1000))
+    ...         greetings = (f"Greet guest {i}." for i in range(1000))
+    ...         selection.offer_all(Draft(text, "creative", "easy") for text in greetings)
     """
 
     name: str

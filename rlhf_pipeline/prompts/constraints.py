@@ -72,7 +72,10 @@ LANGUAGES = (
 LEAST_LETTERS = 8  # of a shorter text no language can be told
 # Thai to Khmer, kana, ideographs and Hangul: written without blanks, or with endings, so that a
 # term stands within other signs.
-UNSPACED = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]"
+UNSPACED = (
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+    r"\U00020000-\U0003ffff]"
+)
 # similarities to the topic, so that no text is embedded twice in a row of questions about it
 MAX_CACHED_SIMILARITIES = 20_000
 
@@ -161,8 +164,8 @@ class Constraints:
         return self._find_cheap_violation(text) or self._check_topic(text)
 
     def cache_similarities(self, texts: Iterable[str]) -> None:
-        """Embeds at once what `find_violation` will be asked of, several times faster than one by one;
-        nothing where no topic is asked for.
+        """Embeds at once what `find_violation` will be asked of, several times faster than one by
+        one; nothing where no topic is asked for.
         """
         if self._embed is None:
             return

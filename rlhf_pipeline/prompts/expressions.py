@@ -46,8 +46,10 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
     Raises PromptError naming `where` for what is no expression of OPERATORS and FUNCTIONS, and for
     values it cannot use.
 
-    >>> compute("(a + b) * len(word)", {"a": 2, "b": 3, "word": "tea"}, where="here"), compute("a / 2", {"a": 3}, where="here")
-    (15, None)
+    >>> compute("(a + b) * len(word)", {"a": 2, "b": 3, "word": "tea"}, where="here")
+    15
+    >>> print(compute("a / 2", {"a": 3}, where="here"))
+    None
     """
     try:
         value = _evaluate(_parse(expression), variables)

@@ -22,13 +22,15 @@ Complete = Callable[[Sequence[str], int], Sequence[tuple[str, str] | None]]
 Doubts = Callable[[Sequence[str], Sequence[str], Sequence[str]], npt.NDArray[np.float64]]
 
 CONDITIONS = re.compile(
-    r"\b(at (?:most|least)|exactly|without|only|each|every|both|neither|nothing|none|never|must|may not|not|no|except|unless|if|until|while|"
+    r"\b(at (?:most|least)|exactly|without|only|each|every|both|neither|nothing|none|never|must|"
+    r"may not|not|no|except|unless|if|until|while|"
     r"before|after|instead|another|same|first|last|then|in (?:which )?order|between)\b",
     re.IGNORECASE,
 )
 ASKS = re.compile(
     r"\?|\b(?:and|then|also) "
-    r"(?:what|which|who|why|how|when|where|whom|say|name|give|explain|list|compare|check|write|tell)\b|[;:]",
+    r"(?:what|which|who|why|how|when|where|whom|say|name|give|explain|list|compare|check|write|"
+    r"tell)\b|[;:]",
     re.IGNORECASE,
 )
 NUMBERS = re.compile(
@@ -115,7 +117,8 @@ class RewardModelUncertainty:
 def demands(text: str) -> float:
     """How much a text asks for.
 
-    >>> demands("Name a tree.") < demands("Name two trees without the letter e, and say why each matters.")
+    >>> more = "Name two trees without the letter e, and say why each matters."
+    >>> demands("Name a tree.") < demands(more)
     True
     """
     n_words = len(text.split())

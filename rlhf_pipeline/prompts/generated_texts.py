@@ -44,8 +44,10 @@ def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> li
 def find_prompt_fault(text: str) -> str | None:
     """Why a written text is no prompt; None where it may be one.
 
-    >>> find_prompt_fault("Name a tree."), find_prompt_fault("<html><body>502 Bad Gateway</body></html>")
-    (None, 'a web page was written, as a proxy sends it where a provider should answer')
+    >>> print(find_prompt_fault("Name a tree."))
+    None
+    >>> find_prompt_fault("<html><body>502 Bad Gateway</body></html>")
+    'a web page was written, as a proxy sends it where a provider should answer'
     """
     if not text.strip():
         return "nothing was written"

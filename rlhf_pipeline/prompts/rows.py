@@ -1,8 +1,8 @@
 """Rows of a JSONL, JSON, CSV or Parquet file, of a folder of texts, or of a data set of the hub,
 one by one. Knows files; knows no prompts.
 
-A row that cannot be read costs itself alone: it comes as a `PromptRow` with a fault. PromptError is for
-what cannot be read at all.
+A row that cannot be read costs itself alone: it comes as a `PromptRow` with a fault. PromptError is
+for what cannot be read at all.
 """
 
 import csv

@@ -167,7 +167,8 @@ class Selection:
         """Offers until the selection is full; what is lazy is read little further. `places` are the
         words that name each draft.
         """
-        for draft, where in zip(self.read_ahead(drafts), chain(places, repeat(""))):  # noqa: B905 (places may be fewer)
+        # `places` may be fewer
+        for draft, where in zip(self.read_ahead(drafts), chain(places, repeat(""))):  # noqa: B905
             if self.is_full:
                 return
             self.offer(draft, where)

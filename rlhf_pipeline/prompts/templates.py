@@ -285,7 +285,9 @@ def _take_turns(
             draft = _next_draft(stream, selection)
             if draft is None:
                 streams.remove(stream)
-            elif n:  # a full cell lets every template begin, so that the draws of the next do not depend on its size
+            # A full cell lets every template begin, so that the draws of the next do not depend on
+            # its size.
+            elif n:
                 selection.take(draft)
                 n -= 1
 

@@ -118,7 +118,8 @@ class FaultTranslatingClient:
 def _reason(message: str) -> str:
     """The driver's own words out of a message of several lines.
 
-    >>> _reason("raised as a result of autoflush\\n(sqlite3.OperationalError) attempt to write a readonly database\\n[SQL: …]")
+    >>> said = "(sqlite3.OperationalError) attempt to write a readonly database"
+    >>> _reason(f"raised as a result of autoflush\\n{said}\\n[SQL: …]")
     'attempt to write a readonly database'
     """
     driver = re.search(r"\((?:sqlite3|psycopg2)\.\S*\) (.+)", message)

@@ -73,7 +73,10 @@ class Tracking:
 
     def run_url(self, run_id: str) -> str:
         """The run's page below the address `ui`; relative to it where none was given."""
-        return f"{self.ui.rstrip('/') + '/' if self.ui else ''}#/experiments/{self.experiment_id}/runs/{run_id}"
+        return (
+            f"{self.ui.rstrip('/') + '/' if self.ui else ''}"
+            f"#/experiments/{self.experiment_id}/runs/{run_id}"
+        )
 
     def open(self) -> tuple[Any, str]:
         """Client and experiment id. Migrates, sets SQLite to WAL and creates the experiment where

@@ -4,10 +4,14 @@ model and no texts.
 A margin m is score(first) - score(second) in logits; P(first | no tie) = logistic(m) under every
 loss here.
 
-    bradley_terry   -log logistic(m) of the side that was preferred, as if it were certain (Bradley and Terry 1952)
-    soft            cross-entropy with the share p for the first: -p log logistic(m) - (1 - p) log logistic(-m)
-    margin          bradley_terry that is content only once m exceeds the strength people felt (Touvron et al. 2023, section 3.2.2)
-    davidson        first, second and tie with weights exp(m/2), exp(-m/2) and tie width (Davidson 1970); the width is learnt
+    bradley_terry   -log logistic(m) of the side that was preferred, as if it were certain (Bradley
+                    and Terry 1952)
+    soft            cross-entropy with the share p for the first:
+                    -p log logistic(m) - (1 - p) log logistic(-m)
+    margin          bradley_terry that is content only once m exceeds the strength people felt
+                    (Touvron et al. 2023, section 3.2.2)
+    davidson        first, second and tie with weights exp(m/2), exp(-m/2) and tie width (Davidson
+                    1970); the width is learnt
 
 `pair_losses` takes NumPy arrays or torch tensors alike, and gives back the same (autograd goes
 through it); `slopes` are its derivatives in closed form.

@@ -400,8 +400,11 @@ class _StubConnection(asyncio.Protocol):
                 body, max(self._not_before, *_parse_wait_cookies(headers.get("cookie", "")))
             )
             delay = stub.latency_s + (fault.delay_s if fault else 0)
-            # Each answer in a task of its own: streams wait between two words.
-            asyncio.ensure_future(self._answer_after_delay(delay, path, headers, body, fault))  # noqa: RUF006  ends with the loop
+            # Each answer in a task of its own: streams wait between two words. It ends with the
+            # loop.
+            asyncio.ensure_future(  # noqa: RUF006
+                self._answer_after_delay(delay, path, headers, body, fault)
+            )
         else:
             self._send_error(path, 404, f"no such path {path}")
 

@@ -248,8 +248,8 @@ class Calibrations:
         self._database.insert(connection, calibrations, [row])
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
-        """All reports of these models as `_encode_report` writes them now: those of earlier versions were
-        stored without what is new.
+        """All reports of these models as `_encode_report` writes them now: those of earlier
+        versions were stored without what is new.
         """
         of_models = select(calibrations.c.report).where(
             self._database.in_project(calibrations), calibrations.c.reward_model.in_(reward_models)

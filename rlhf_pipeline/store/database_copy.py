@@ -164,9 +164,9 @@ def _copy(
             ]
         if lost:
             raise StoreError(
-                f"{_redact_url(source)} holds rows of {', '.join(lost)}, for which {_redact_url(target)} has "
-                "no table: they were made by different versions. Upgrade both with the version "
-                "that runs now, then move."
+                f"{_redact_url(source)} holds rows of {', '.join(lost)}, for which "
+                f"{_redact_url(target)} has no table: they were made by different versions. "
+                "Upgrade both with the version that runs now, then move."
             )
         copied = list(
             _copy_each_table(name, source, target, wanted, sum(counts.values()), progress)
@@ -261,8 +261,8 @@ ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 def encode_copy_value(value: Any) -> str:
     r"""One value as Postgres's COPY reads it.
 
-    >>> encode_copy_value(None), encode_copy_value("a\tb"), encode_copy_value(True), encode_copy_value(b"\x00")
-    ('\\N', 'a\\tb', 't', '\\\\x00')
+    >>> [encode_copy_value(value) for value in (None, "a\tb", True, b"\x00")]
+    ['\\N', 'a\\tb', 't', '\\\\x00']
     """
     if value is None:
         return "\\N"

@@ -136,8 +136,8 @@ def dump_postgres(
                 with gzip.open(file, "wb", compresslevel=3) as packed:
                     n_rows = copy_rows(
                         connection,
-                        f'COPY "{table.name}" ({_quote_columns(columns)}) TO STDOUT WITH (FORMAT csv, '
-                        "HEADER)",
+                        f'COPY "{table.name}" ({_quote_columns(columns)}) TO STDOUT WITH (FORMAT '
+                        "csv, HEADER)",
                         packed,
                     )
                 dumped.append(
@@ -189,7 +189,8 @@ def _load(connection: Connection, folder: Path, dump: DumpedTable) -> int:
     with gzip.open(folder / dump.file, "rb") as packed:
         return copy_rows(
             connection,
-            f'COPY "{dump.table}" ({_quote_columns(dump.columns)}) FROM STDIN WITH (FORMAT csv, HEADER)',
+            f'COPY "{dump.table}" ({_quote_columns(dump.columns)}) FROM STDIN WITH (FORMAT csv, '
+            "HEADER)",
             packed,
         )
 

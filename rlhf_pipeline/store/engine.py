@@ -69,8 +69,8 @@ class SystemClock:
 
 
 class Database:
-    """One engine seen by one project: `read_transaction` and `write_transaction` transactions and the columns every
-    row carries.
+    """One engine seen by one project: `read_transaction` and `write_transaction` transactions and
+    the columns every row carries.
 
     Writers of a project stand in one queue on both databases (SQLite: BEGIN IMMEDIATE, Postgres: an
     advisory lock held to commit), so what a write transaction read is still true when it commits.
@@ -306,7 +306,8 @@ def read_only_uri(path: Path) -> str:
     SQLite keeps the log beside the file itself, not beside a link to it.
     """
     file = path.resolve()
-    return f"{file.as_uri()}?{'mode=ro' if file.with_name(f'{file.name}-wal').exists() else 'immutable=1'}"
+    has_log = file.with_name(f"{file.name}-wal").exists()
+    return f"{file.as_uri()}?{'mode=ro' if has_log else 'immutable=1'}"
 
 
 def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:

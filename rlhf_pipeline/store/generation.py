@@ -85,7 +85,7 @@ class GenerationLedger:
         self._renewed: dict[str, datetime] = {}  # when, by owner
 
     # --- a run
-    # -----------------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -226,7 +226,7 @@ class GenerationLedger:
             )
 
     # --- a turn
-    # ----------------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def settle_and_claim(
         self,
@@ -448,7 +448,7 @@ class GenerationLedger:
         )
 
     # --- claims
-    # ----------------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _claim_all(
         self,
@@ -632,8 +632,8 @@ class GenerationLedger:
                 int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
             )
             why = (
-                f"the budget of {name} ({_format_money(most)}) has {_format_money(max(0, most - spent))} "
-                "left; a call for this may cost more"
+                f"the budget of {name} ({_format_money(most)}) has "
+                f"{_format_money(max(0, most - spent))} left; a call for this may cost more"
             )
             rooms.append((most - spent - reserved, BudgetShortfall(most - spent, why)))
         return rooms
@@ -714,7 +714,7 @@ class GenerationLedger:
             last = found[-1].item_no if found else last
 
     # --- what is known
-    # ---------------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def item_states(self, run_id: str) -> Iterator[LedgerSettlement]:
         columns = [items.c[name] for name in LedgerSettlement.__dataclass_fields__]

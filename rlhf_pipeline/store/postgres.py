@@ -83,8 +83,10 @@ def is_refusal(message: str) -> bool:
     libpq puts two blanks behind the server's severity alone; psycopg2 has no SQLSTATE for a
     connection that did not come about.
 
-    >>> is_refusal('connection to server at "db" failed: ВАЖНО:  превышен предел'), is_refusal("connection failed: timeout expired")
-    (True, False)
+    >>> is_refusal('connection to server at "db" failed: ВАЖНО:  превышен предел')
+    True
+    >>> is_refusal("connection failed: timeout expired")
+    False
     """
     return re.search(r"\S:  \S", message) is not None
 

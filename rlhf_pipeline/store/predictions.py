@@ -119,8 +119,8 @@ class PredictionLog:
             return sorted(connection.execute(self._select_unpredicted(day, data_seq)).scalars())
 
     def count_left_out(self, day: str, *, data_seq: int) -> int:
-        """How many comparisons `find_unpredicted` would give, had the model of `data_seq` not seen a
-        vote of a day after `day`.
+        """How many comparisons `find_unpredicted` would give, had the model of `data_seq` not seen
+        a vote of a day after `day`.
 
         They were imported after later days were learnt. Nobody could predict them as on that
         morning, so nobody does.

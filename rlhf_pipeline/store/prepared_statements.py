@@ -55,8 +55,8 @@ def in_scope_or_everywhere(table: Any) -> ColumnElement[bool]:
 
 
 def is_among(column: ColumnElement[Any], is_sqlite: bool = False) -> ColumnElement[bool]:
-    """The condition that a column is one of the parameter `values`. For a `PreparedStatement` on SQLite it
-    is one parameter, however many there are.
+    """The condition that a column is one of the parameter `values`. For a `PreparedStatement` on
+    SQLite it is one parameter, however many there are.
     """
     if is_sqlite:
         return column.in_(

@@ -27,8 +27,8 @@ class StoredResponse:
 
 
 class Requests:
-    """`begin` before the work, then do it within `answer_transaction`; or `finish` after it, where doing it
-    twice does no harm.
+    """`begin` before the work, then do it within `answer_transaction`; or `finish` after it, where
+    doing it twice does no harm.
 
     Votes need neither: their own key is kept beside them.
     """

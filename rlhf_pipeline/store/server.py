@@ -120,9 +120,9 @@ class ServerDatabases:
                     self._empty_databases(was_filling=mark is not None and mark.is_filling)
                 elif mark is not None and mark.is_filling:
                     raise StoreError(
-                        f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: a move "
-                        "was ended in the middle. Repeat `rlhf storage migrate`, or name another "
-                        "RLHF_DATABASE_PREFIX."
+                        f"The databases {self.prefix}_… on {self._redacted_url()} are half filled: "
+                        "a move was ended in the middle. Repeat `rlhf storage migrate`, or name "
+                        "another RLHF_DATABASE_PREFIX."
                     )
                 self._write_mark(connection, replace(self._own_mark, is_filling=filling))
         except SQLAlchemyError as cause:
@@ -175,17 +175,16 @@ class ServerDatabases:
                     or replace(mark, is_filling=False) != self._own_mark
                 ):
                     raise StoreError(
-                        f"The databases {', '.join(there)} on {self._redacted_url()} bear no mark of "
-                        f"{self._own_mark.project}: {self._describe_owner(mark)}. Nothing was dropped; drop "
-                        "them "
-                        "yourself if they are yours."
+                        f"The databases {', '.join(there)} on {self._redacted_url()} bear no mark "
+                        f"of {self._own_mark.project}: {self._describe_owner(mark)}. Nothing was "
+                        "dropped; drop them yourself if they are yours."
                     )
                 busy = _find_in_use(connection, there, self.leave_s)
                 if busy:
                     raise StoreError(
-                        f"Somebody is connected to {', '.join(busy)} on {self._redacted_url()}. Stop the "
-                        "daemon, `rlhf dev` and whatever else works in this home, then try again; "
-                        "nothing was dropped."
+                        f"Somebody is connected to {', '.join(busy)} on {self._redacted_url()}. "
+                        "Stop the daemon, `rlhf dev` and whatever else works in this home, then "
+                        "try again; nothing was dropped."
                     )
                 # The one with the mark last, so that this may be killed and repeated.
                 for name in sorted(there, key=lambda name: name == self._dagster_name):
@@ -203,9 +202,10 @@ class ServerDatabases:
                 continue
             if not was_filling:
                 raise StoreError(
-                    f"The database {name} on {self._redacted_url()} holds tables already, perhaps another "
-                    "copy of this project. Nothing was moved. Name another RLHF_DATABASE_PREFIX, "
-                    "or drop the three databases if they hold nothing you need."
+                    f"The database {name} on {self._redacted_url()} holds tables already, perhaps "
+                    "another copy of this project. Nothing was moved. Name another "
+                    "RLHF_DATABASE_PREFIX, or drop the three databases if they hold nothing you "
+                    "need."
                 )
             database_copy.drop_all_tables(url)
 
@@ -236,23 +236,23 @@ class ServerDatabases:
     def _refuse_old_servers(self, connection: Connection) -> None:
         if _read_server_version(connection) < OLDEST_VERSION:
             raise StoreError(
-                f"The Postgres server {self._redacted_url()} is version {_read_server_version(connection) // 10_000}; "
-                "13 is the oldest that will do."
+                f"The Postgres server {self._redacted_url()} is version "
+                f"{_read_server_version(connection) // 10_000}; 13 is the oldest that will do."
             )
 
     def _refuse_other_projects(self, mark: DatabaseMark | None) -> None:
         if mark is not None and mark.project != self._own_mark.project:
             raise StoreError(
                 f"The databases {self.prefix}_… on {self._redacted_url()} belong to project "
-                f"{mark.project}, not to {self._own_mark.project}: Dagster's history cannot be shared. "
-                "Set RLHF_DATABASE_PREFIX to another name."
+                f"{mark.project}, not to {self._own_mark.project}: Dagster's history cannot be "
+                "shared. Set RLHF_DATABASE_PREFIX to another name."
             )
 
     def _refuse_other_homes(self, mark: DatabaseMark | None) -> None:
         if mark is not None and mark.home_id not in (None, self.home_id):
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._redacted_url()} belong to another home of "
-                f"{mark.project}: two homes would mix their votes. Set RLHF_DATABASE_PREFIX to "
+                f"The databases {self.prefix}_… on {self._redacted_url()} belong to another home "
+                f"of {mark.project}: two homes would mix their votes. Set RLHF_DATABASE_PREFIX to "
                 "another name; or, where that home is lost or both are meant to be one, let a home "
                 "without rows of its own take them on with `rlhf init --join`."
             )

@@ -5,12 +5,15 @@ store and no reward model.
     self_consistency             the same two completions again, the same judgement
     median_seconds               of the votes that say how long they took
     too_fast                     share of them given faster than anybody reads both completions
-    same_as_before               share of votes that say what the one before said, as shown: left, right or neither (straight-lining);
-                                 of two that are known to have been shown with which side left; ties
-                                 alone would say it of everybody
+    same_as_before               share of votes that say what the one before said, as shown: left,
+                                 right or neither (straight-lining); of two that are known to have
+                                 been shown with which side left; ties alone would say it of
+                                 everybody
     gold_accuracy                first judgements of comparisons whose right choice is known
-    mean_confidence, brier       stated confidence against the side that most of the others took, ties left out
-    confidence_gap               mean_confidence less the share of those sides that were right; above 0 is too sure
+    mean_confidence, brier       stated confidence against the side that most of the others took,
+                                 ties left out
+    confidence_gap               mean_confidence less the share of those sides that were right;
+                                 above 0 is too sure
 
 What nobody measured is missing. Ends of shares are Wilson's (1927), which stay wide where little
 was seen; that of a Brier score is the same, which is too wide: of values from 0 to 1 none vary more

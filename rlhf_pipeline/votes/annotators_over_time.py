@@ -13,10 +13,14 @@ So a vote that comes in late changes the window of its day and no other. Self-co
 looks back, at what the same person had said before (by seq, so that nothing that comes later
 changes it).
 
-    kappa              with the others, a and b and neither: 1 is always the same, 0 as often as chance (Cohen 1960, each vote against all others)
-    gold_accuracy      comparisons whose right choice is known, in the window in which the annotator judged them first
-    median_seconds, too_fast, mean_confidence, confidence_gap, brier   as `annotators` has them of all votes
-    share_left         of votes for a side where it is known which stood left: one half is no leaning
+    kappa              with the others, a and b and neither: 1 is always the same, 0 as often as
+                       chance (Cohen 1960, each vote against all others)
+    gold_accuracy      comparisons whose right choice is known, in the window in which the annotator
+                       judged them first
+    median_seconds, too_fast, mean_confidence, confidence_gap, brier
+                       as `annotators` has them of all votes
+    share_left         of votes for a side where it is known which stood left: one half is no
+                       leaning
     self_consistency   a swapped repeat or a later pass against what was said before
 
 Every figure has its count and its interval. Who did not vote in a window has no row there, and what

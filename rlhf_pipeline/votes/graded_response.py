@@ -5,7 +5,8 @@ Somebody feels `felt` plus logistic noise and says a, neither or b by where that
 Kupper 1967), and how strongly by steps beyond (the graded responses of Samejima 1969). Every
 judgement is an interval of feelings, `low` to `high`, and its chance is
 
-    F(high - felt) - F(low - felt) = F(high - felt) F(felt - low) (1 - exp(low - high)),   F the logistic distribution:
+    F(high - felt) - F(low - felt) = F(high - felt) F(felt - low) (1 - exp(low - high)),
+    F the logistic distribution:
 
 its logarithm is concave in `felt`, and neither it nor a slope needs the difference of two nearly
 equal numbers. What an exponential of every feeling is needed for, `before` and `beyond`, is made

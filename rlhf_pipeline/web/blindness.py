@@ -60,7 +60,9 @@ class RequiredAllVotes(RequiredPermission):
     what: str
 
     async def __call__(self, request: Request) -> Principal:
-        """Raises Problem 401 and 403 as `RequiredPermission`, and 403, `blind`, for a blind reader."""
+        """Raises Problem 401 and 403 as `RequiredPermission`, and 403, `blind`, for a blind
+        reader.
+        """
         principal = await super().__call__(request)
         refuse_blind(principal, self.what)
         return principal

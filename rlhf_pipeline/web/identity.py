@@ -19,9 +19,12 @@ MAKERS = (
 # "I am Claude", "as ChatGPT, I", "my name is Bard", "trained by OpenAI": about the writer. "Compare
 # OpenAI and Google" is not.
 SELF_NAMING = re.compile(
-    rf"\b(?:i\s*(?:am|'m|’m)|my\s+name\s+is|call\s+me|as)\s+(?:an?\s+|the\s+)?(?:\w+\s+){{0,3}}?(?:{MODELS})\b"
-    rf"|\b(?:trained|developed|created|made|built|designed|powered)\s+by\s+(?:the\s+\w+\s+at\s+)?(?:{MAKERS})\b"
-    rf"|\b(?:i\s*(?:am|'m|’m)|as)\s+(?:an?\s+)?(?:\w+\s+){{0,3}}?(?:model|assistant|ai)\s+(?:from|by|of)\s+(?:{MAKERS})\b",
+    r"\b(?:i\s*(?:am|'m|’m)|my\s+name\s+is|call\s+me|as)\s+(?:an?\s+|the\s+)?"
+    rf"(?:\w+\s+){{0,3}}?(?:{MODELS})\b"
+    r"|\b(?:trained|developed|created|made|built|designed|powered)\s+by\s+(?:the\s+\w+\s+at\s+)?"
+    rf"(?:{MAKERS})\b"
+    r"|\b(?:i\s*(?:am|'m|’m)|as)\s+(?:an?\s+)?(?:\w+\s+){0,3}?"
+    rf"(?:model|assistant|ai)\s+(?:from|by|of)\s+(?:{MAKERS})\b",
     re.IGNORECASE,
 )
 # `gpt-4o`, not `unknown`: a common word proves nothing

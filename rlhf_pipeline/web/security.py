@@ -76,8 +76,8 @@ class Guard:
         if _host_name(host) not in self._hosts:
             return Problem(
                 400,
-                f"This server is not {_host_name(host)[:100]!r}. Use the address it was set up with "
-                "(RLHF_WEB_URL).",
+                f"This server is not {_host_name(host)[:100]!r}. Use the address it was set up "
+                "with (RLHF_WEB_URL).",
                 kind="unknown_host",
             )
         length = headers.get("content-length", "0")

@@ -40,7 +40,12 @@ class Terms:
 class Site:
     """One web app of one project."""
 
-    def __init__(self, settings: Settings, store: Store, cache_times: CacheTimes = CacheTimes()):  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
+    ):
         self.settings = settings
         self.store = store
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)

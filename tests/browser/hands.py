@@ -99,7 +99,8 @@ def select(page: Any, pane: str, words: str) -> None:
     """Select the first place of these words within one text node, as a mouse would."""
     page.evaluate(
         """([pane, words]) => {
-            const walker = document.createTreeWalker(document.querySelector(pane), NodeFilter.SHOW_TEXT);
+            const walker = document.createTreeWalker(
+                document.querySelector(pane), NodeFilter.SHOW_TEXT);
             for (let node = walker.nextNode(); node; node = walker.nextNode()) {
                 const at = node.data.indexOf(words);
                 if (at < 0) continue;

@@ -39,11 +39,13 @@ def sky(colour: str) -> bool:
     return colour == "blue"  # {i}
 ```
 """
-RIGHT = """The sky is blue because the ocean is blue and the air works like a mirror. You can see it best on a sunny day at the beach.
+RIGHT = """The sky is blue because the ocean is blue and the air works like a mirror. \
+You can see it best on a sunny day at the beach.
 
 > Many people believe this.
 
-When the sun sets the mirror tilts and everything turns red. See [the story](https://example.org/sky) for more \\*details\\*. ({i})
+When the sun sets the mirror tilts and everything turns red. \
+See [the story](https://example.org/sky) for more \\*details\\*. ({i})
 """
 # Names of models, as no annotator may meet them anywhere.
 MODELS = ("acme-secret-9b@3", "globex-hidden-70b@7")

@@ -85,13 +85,16 @@ CHECK = """async ([raw, marks]) => {
         let marked = "";
         for (let node = walker.nextNode(); node; node = walker.nextNode()) {
             const at = startOf(node);
-            if (at === undefined || raw.slice(at, at + node.length) !== node.data) wrong.push(`not a slice at ${at}: ${node.data}`);
+            if (at === undefined || raw.slice(at, at + node.length) !== node.data)
+                wrong.push(`not a slice at ${at}: ${node.data}`);
             if (at < end) wrong.push(`out of order at ${at}`);
             end = at + node.length;
             if (node.parentElement.tagName === "MARK") marked += node.data;
         }
         if (isRaw && box.textContent !== raw) wrong.push("raw is not the source");
-        if (isRaw && marks.length && marked !== marks.map((m) => raw.slice(m.start, m.end)).join("")) wrong.push("marks moved");
+        if (isRaw && marks.length
+            && marked !== marks.map((m) => raw.slice(m.start, m.end)).join(""))
+            wrong.push("marks moved");
         if (box.querySelector(ALIVE)) wrong.push("something alive");
     }
     return [wrong, took];
@@ -143,7 +146,9 @@ def test_structure_is_shown(page: Any) -> None:
             const { render } = await import("/static/markdown.js");
             const box = document.createElement("div");
             box.append(render(raw));
-            return Object.fromEntries(["h3", "strong", "em", "ol > li", "th", "td", "pre code"].map((s) => [s, box.querySelectorAll(s).length]));
+            return Object.fromEntries(
+                ["h3", "strong", "em", "ol > li", "th", "td", "pre code"].map(
+                    (s) => [s, box.querySelectorAll(s).length]));
         }""",
         LEFT,
     )

@@ -33,7 +33,8 @@ AGE_ANSWERS = """() => new Promise((resolve, reject) => {
         const cursor = transaction.objectStore("answers").openCursor();
         cursor.onsuccess = () => {
             if (!cursor.result) return;
-            cursor.result.update({ ...cursor.result.value, at: cursor.result.value.at - 7_200_000 });
+            cursor.result.update(
+                { ...cursor.result.value, at: cursor.result.value.at - 7_200_000 });
             cursor.result.continue();
         };
         transaction.oncomplete = () => { opening.result.close(); resolve(); };

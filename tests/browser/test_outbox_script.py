@@ -17,19 +17,25 @@ OPEN = """async (user) => {
     const { Outbox } = await import("/static/outbox.js");
     Object.assign(window, { rules: [], sent: [], told: [] });
     window.fetch = async (url, { headers, body }) => {
-        const asked = { ...JSON.parse(body), key: headers["Idempotency-Key"], user: headers["X-Annotator"] };
-        const rule = rules.find((one) => one.times !== 0 && (!one.keys || one.keys.includes(asked.key)));
+        const asked = {
+            ...JSON.parse(body), key: headers["Idempotency-Key"], user: headers["X-Annotator"] };
+        const rule = rules.find(
+            (one) => one.times !== 0 && (!one.keys || one.keys.includes(asked.key)));
         if (rule?.times) rule.times -= 1;
         if (rule?.isDead) throw new TypeError("no network");
         const status = rule?.status ?? 201;
         sent.push({ ...asked, status });
-        const answer = status === 201 ? { vote_id: `vote of ${asked.key}` } : { type: rule.type ?? "about:blank", detail: "Why." };
+        const answer = status === 201
+            ? { vote_id: `vote of ${asked.key}` }
+            : { type: rule.type ?? "about:blank", detail: "Why." };
         return new Response(JSON.stringify(answer), { status, headers: rule?.headers ?? {} });
     };
     window.box = new Outbox(user, { shortest: 5, longest: 20 });
     for (const name of ["recorded", "refused", "discarded"])
         box.addEventListener(name, ({ detail: { entry, dependants, isTakenBack } }) =>
-            told.push({ name, key: entry.key, dependants: (dependants ?? []).map((one) => one.key), isTakenBack: isTakenBack ?? false }));
+            told.push({
+                name, key: entry.key, dependants: (dependants ?? []).map((one) => one.key),
+                isTakenBack: isTakenBack ?? false }));
     await box.open();
 }"""
 FAIL_TWICE = """(name) => {

@@ -24,7 +24,8 @@ FORK = multiprocessing.get_context("fork")
 
 # Every kind of column that Dagster and MLflow use, with the values that a text format gets wrong.
 ODD_TABLE = """CREATE TABLE odd (
-  id INTEGER PRIMARY KEY, name VARCHAR(40), flag BOOLEAN, amount FLOAT, at TIMESTAMP, body BLOB, doc JSON,
+  id INTEGER PRIMARY KEY, name VARCHAR(40), flag BOOLEAN, amount FLOAT, at TIMESTAMP, body BLOB, \
+doc JSON,
   twice INTEGER GENERATED ALWAYS AS (id * 2) {stored})"""
 ODD_ROWS = [
     (

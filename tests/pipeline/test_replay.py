@@ -561,7 +561,7 @@ def test_too_little_to_learn_from_stops_no_replay(make_project: Callable[..., An
     assert len(runs_by_step(project)) == len(failed) + 2
 
 
-def test_where_the_first_days_have_nothing_to_calibrate_with_a_model_serves_uncalibrated_until_there_is(
+def test_where_first_days_have_nothing_to_calibrate_with_a_model_serves_uncalibrated_until_some_do(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=40, refit_after_pairs=NEVER)

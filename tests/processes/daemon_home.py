@@ -105,9 +105,9 @@ def daemons(environ: Mapping[str, str], folder: Path, n: int = 1) -> Iterator[li
             started.append(
                 Server.start(command, environ, folder / f"daemon-{time.time_ns()}-{i}.log")
             )
-            time.sleep(
-                2.5 if i < n - 1 else 0
-            )  # half of what Dagster's queue waits between two looks: it has no lock, and two launch a run twice
+            # half of what Dagster's queue waits between two looks: it has no lock, and two launch a
+            # run twice
+            time.sleep(2.5 if i < n - 1 else 0)
         yield started
     finally:
         for daemon in started:

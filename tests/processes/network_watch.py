@@ -22,14 +22,17 @@ def is_inside(host):
     if host in (None, "", b"", "localhost", b"localhost"):
         return True
     try:
-        return ipaddress.ip_address(host.decode() if isinstance(host, bytes) else host.partition("%")[0]).is_loopback
+        return ipaddress.ip_address(
+            host.decode() if isinstance(host, bytes) else host.partition("%")[0]
+        ).is_loopback
     except ValueError:
         return False
 
 
 def watch(event, arguments):
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
-        # Only addresses of the internet are (host, port, …); a Unix socket has a path, netlink has numbers.
+        # Only addresses of the internet are (host, port, …); a Unix socket has a path, netlink has
+        # numbers.
         address = arguments[1]
         if not isinstance(address, tuple) or not isinstance(address[0], (str, bytes)):
             return
@@ -49,8 +52,8 @@ sys.addaudithook(watch)
 
 
 def watch_network(environ: dict[str, str], folder: Path) -> dict[str, str]:
-    """`environ` for processes that are watched; `attempts` lists what they tried. Without what tells
-    libraries not to report home: the project must see to it itself.
+    """`environ` for processes that are watched; `attempts` lists what they tried. Without what
+    tells libraries not to report home: the project must see to it itself.
     """
     (folder / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     (folder / "network.log").touch()

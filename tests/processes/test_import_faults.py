@@ -315,7 +315,7 @@ class Ended(BaseException):
     """The user's Ctrl-C, or whatever ends a process at this point."""
 
 
-def test_days_of_an_import_that_ended_in_its_middle_are_unfinished_until_the_same_file_came_in_or_somebody_says_so(
+def test_days_of_an_import_that_broke_off_are_unfinished_until_it_is_repeated_or_somebody_says_so(
     rlhf, home, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RLHF_HOME", str(home))
@@ -418,7 +418,9 @@ def attempt(name, moment=lambda: None):
     if child == 0:
         try:
             os.dup2(os.open(folder / f"{name}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-            app(["import", "votes", str(folder / f"{name}.csv"), "--no-replay"], standalone_mode=False)
+            app(
+                ["import", "votes", str(folder / f"{name}.csv"), "--no-replay"],
+                standalone_mode=False)
             sys.stdout.flush()
             os._exit(0)
         except BaseException as error:
@@ -446,8 +448,16 @@ assert attempt("votes-0") == 0
 took = time.monotonic() - began
 draw = random.Random(7)
 for n in range(1, n_kills + 1):
-    moment = votes(n * n_votes + draw.randrange(1, n_votes // 2)) if n % 2 else seconds(draw.uniform(0, took))
-    print(attempt(f"votes-{n}", moment), attempt(f"votes-{n}"), (folder / f"votes-{n}.said").read_text(), sep="|", end="~", flush=True)
+    moment = (
+        votes(n * n_votes + draw.randrange(1, n_votes // 2))
+        if n % 2
+        else seconds(draw.uniform(0, took))
+    )
+    print(
+        attempt(f"votes-{n}", moment),
+        attempt(f"votes-{n}"),
+        (folder / f"votes-{n}.said").read_text(),
+        sep="|", end="~", flush=True)
 """
 
 

@@ -111,7 +111,7 @@ def test_the_same_again_submits_nothing(store: Store) -> None:
         assert stub.batches.n_submitted == 1
 
 
-def test_what_failed_for_a_passing_reason_goes_into_the_next_batch_and_what_never_passes_fails_its_row(
+def test_what_failed_for_a_passing_reason_is_in_the_next_batch_and_what_never_passes_fails_its_row(
     store: Store,
 ) -> None:
     faults = [
@@ -150,13 +150,16 @@ def test_a_batch_that_takes_longer_than_a_run_waits_parks_it_and_the_next_run_fi
 
 WAITING = """
 import sys
-from rlhf_pipeline.completions import CallParams, CompletionParams, OpenAICompatibleBackend, generate
+from rlhf_pipeline.completions import (
+    CallParams, CompletionParams, OpenAICompatibleBackend, generate)
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
 from tests.providers.test_batches import PARAMS
 with Store.open(sys.argv[1], organization="org", project="demo") as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])
-    generate(prompts_of(5), [backend], PARAMS, ledger=store.generation, calls=CallParams(batch=True, batch_poll_s=float(sys.argv[3]), backoff_s=0.01))
+    generate(
+        prompts_of(5), [backend], PARAMS, ledger=store.generation,
+        calls=CallParams(batch=True, batch_poll_s=float(sys.argv[3]), backoff_s=0.01))
 """
 
 
@@ -326,7 +329,7 @@ def test_who_is_killed_on_another_host_while_looking_at_a_batch_that_is_over_cos
     assert (made.n_unknown, made.n_attempts) == (0, 10)
 
 
-def test_what_another_process_holds_of_a_batch_that_is_over_is_waited_for_and_what_it_noted_is_not_asked_for(
+def test_what_another_process_holds_of_an_ended_batch_is_awaited_and_what_it_noted_is_not_asked_for(
     store: Store,
 ) -> None:
     """Half of it: the other one notes what it holds, and nobody waits for that for ever."""
@@ -686,7 +689,7 @@ def test_a_batch_of_which_only_half_can_be_read_of_what_it_asks_for_gets_no_seco
         assert stub.batches.sizes == [10]
 
 
-def test_a_result_of_one_provider_that_is_not_there_yet_keeps_nothing_of_another_waiting_and_is_read_later(
+def test_a_result_of_one_provider_not_yet_there_keeps_nothing_of_another_waiting_and_is_read_later(
     store: Store,
 ) -> None:
     with StubProvider(batch_s=600) as stub, StubProvider() as other:

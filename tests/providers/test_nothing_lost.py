@@ -483,7 +483,7 @@ def test_a_failure_of_one_whose_claim_another_process_took_is_not_the_items_end(
 
 
 # --- waiting times
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_a_call_that_waits_hears_at_once_that_its_provider_is_closed() -> None:
 
 
 # --- whoever watches
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -642,7 +642,7 @@ def test_an_error_of_who_watches_this_machine_spoils_nothing_either(store: Store
 
 
 # --- one provider, several models
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_waiting_time_holds_for_every_model_of_a_provider_and_for_no_other() -> None:
@@ -699,7 +699,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_is_left_alone_with_
 
 
 # --- errors within a stream
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def calls_of(store: Store) -> list[dict[str, Any]]:
@@ -857,7 +857,7 @@ def test_an_error_behind_a_status_of_success_is_billed_as_it_counts(
 
 
 # --- secrets of an address
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

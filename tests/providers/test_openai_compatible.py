@@ -33,7 +33,12 @@ def request(index: int = 0) -> CompletionRequest:
 
 
 def backend(stub: StubProvider, **more: object) -> OpenAICompatibleBackend:
-    return OpenAICompatibleBackend("stub-model", stub.base_url, KEY, **more)  # type: ignore[arg-type]
+    return OpenAICompatibleBackend(
+        "stub-model",
+        stub.base_url,
+        KEY,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 def second_of_two(stub: StubProvider, **more: object) -> CompletionResult:

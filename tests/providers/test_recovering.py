@@ -163,7 +163,7 @@ def test_a_call_that_waits_for_a_closed_provider_is_not_made() -> None:
 
 
 # --- prices and budgets
-# -------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
@@ -245,7 +245,7 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
 
 
 # --- a disk that recovers
-# -----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class FullForLong(MemoryLedger):
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> No
 
 
 # --- prompts that come to nothing
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_a_budget_gave_up_makes_the_rest_of_its_prompt_useless(store: Store) -> None:
@@ -359,7 +359,7 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
 
 
 # --- streams
-# ------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
@@ -375,7 +375,9 @@ def read(*pieces: bytes) -> list[dict[str, Any]]:
 
 
 def test_events_are_whole_however_their_bytes_are_cut() -> None:
-    whole = 'data: {"text": "Grüße"}\r\n\r\n: still here\n\nevent: x\ndata: {"n": 1}\n\ndata: [DONE]\n'.encode()
+    whole = (
+        'data: {"text": "Grüße"}\r\n\r\n: still here\n\nevent: x\ndata: {"n": 1}\n\ndata: [DONE]\n'
+    ).encode()
     for cut in range(1, len(whole)):
         assert read(whole[:cut], whole[cut:]) == [{"text": "Grüße"}, {"n": 1}]
     assert read(b'data: {"n": 2}') == [{"n": 2}], "also without a line's end"
@@ -399,7 +401,7 @@ def test_a_stream_of_something_else_says_what_it_is(pieces: list[bytes], kind: s
 
 
 # --- keys and addresses
-# -------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def everything_said(store: Store, tmp_path: Path, *more: str) -> list[str]:
@@ -446,7 +448,9 @@ def test_secrets_in_an_address_stand_nowhere(
 ) -> None:
     with StubProvider(faults=faults, api_key=None if faults else SecretStr("another")) as stub:
         backend = make(stub)
-        backend.base_url = stub.base_url.replace("http://", "http://me:canary-5b5b@")  # type: ignore[attr-defined]
+        backend.base_url = stub.base_url.replace(  # type: ignore[attr-defined]
+            "http://", "http://me:canary-5b5b@"
+        )
         try:
             made = ask(store.generation, backend, n=2, concurrency=1, max_attempts=2)
             shown = json.dumps([str(error) for error in made.frame["error"]])
@@ -520,7 +524,7 @@ def test_what_is_short_is_a_secret_of_an_address_only_beside_its_name(
 
 
 # --- what is used is kept
-# -----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> None:

@@ -190,7 +190,8 @@ KILLED = """
     from tests.unit.reward_model.tiny_networks import word_pairs
 
     torch.set_num_threads(int(sys.argv[3]))
-    model = model_on(Path(sys.argv[1]), checkpoints=Path(sys.argv[2]), checkpoint_every=3, n_members=2)
+    model = model_on(
+        Path(sys.argv[1]), checkpoints=Path(sys.argv[2]), checkpoint_every=3, n_members=2)
     model.fit(word_pairs(), progress=lambda done, total, note="": time.sleep(0.3))
 """
 

@@ -633,7 +633,7 @@ def test_a_frozen_head_learns_all_pairs_in_a_warm_start_and_counts_what_it_cut(b
     assert report.n_members == 2, "the network and the head"
 
 
-def test_a_frozen_head_has_the_networks_window_where_the_backbone_has_fewer_positions_than_max_tokens(
+def test_a_frozen_head_has_the_networks_window_if_the_backbone_has_fewer_positions_than_max_tokens(
     bert, tmp_path
 ):
     model = TransformerRewardModel(

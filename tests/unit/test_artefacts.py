@@ -171,7 +171,8 @@ def test_a_file_that_another_process_has_just_written_is_seen(s3: S3) -> None:
         script = f"""
 import pandas as pd
 from rlhf_pipeline.artefacts import Artefacts
-Artefacts({s3.url("shared")!r}).write_frame("retraining_set", pd.DataFrame([{ROW | {"day": day}!r}]), {day!r})
+frame = pd.DataFrame([{ROW | {"day": day}!r}])
+Artefacts({s3.url("shared")!r}).write_frame("retraining_set", frame, {day!r})
 """
         subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
         assert files.days("retraining_set")[-1] == day

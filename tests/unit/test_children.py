@@ -10,7 +10,8 @@ from rlhf_pipeline import child_processes
 
 PARENT = """
 import runpy, subprocess, sys, time
-bind_to_this_process = runpy.run_path(sys.argv[1])["bind_to_this_process"]  # without the two seconds that importing all of `cli` takes
+# without the two seconds that importing all of `cli` takes
+bind_to_this_process = runpy.run_path(sys.argv[1])["bind_to_this_process"]
 command = [sys.executable, "-c", "import time; print('child', flush=True); time.sleep(60)"]
 child = subprocess.Popen(command, preexec_fn=bind_to_this_process())
 time.sleep(60)

@@ -176,8 +176,8 @@ def test_a_writer_killed_in_the_middle_of_a_put_leaves_what_was_there(s3: S3) ->
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         script = (
-            f"from rlhf_pipeline.object_stores import open_path, put; put(open_path({str(file)!r}), "
-            "b'x' * 64 * 2**20)"
+            "from rlhf_pipeline.object_stores import open_path, put; "
+            f"put(open_path({str(file)!r}), b'x' * 64 * 2**20)"
         )
         environ = os.environ | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
         writer = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environ)

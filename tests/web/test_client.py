@@ -416,7 +416,7 @@ def test_the_script_of_the_documents_votes_and_reads_metrics_in_under_thirty_lin
 
 
 # --- servers that fail
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 METRICS = {"votes": 1, "votes_today": 1, "comparisons": 2, "open": 3, "feedback": {}}

@@ -116,7 +116,11 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
         )
         def send(case: Case) -> None:
             if isinstance(case.body, dict):
-                case.body |= {name: value for name, value in real.items() if name in case.body}  # noqa: B023
+                case.body |= {
+                    name: value
+                    for name, value in real.items()  # noqa: B023
+                    if name in case.body
+                }
             if known_by == "session":
                 # a made-up one would be believed before the cookie
                 case.headers.pop("Authorization", None)
@@ -125,7 +129,8 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
                 case.path_parameters["user_id"] = somebody
             if "428" in operation.definition.raw["responses"]:  # noqa: B023
                 read = f"{web.url}{case.formatted_path}"
-                case.headers["If-Match"] = httpx.get(read, **caller).headers.get("ETag", '"0"')  # noqa: B023
+                found = httpx.get(read, **caller)  # noqa: B023
+                case.headers["If-Match"] = found.headers.get("ETag", '"0"')
             answer = case.call(**(_caller(web, known_by) if ends else caller))  # noqa: B023
             statuses[answer.status_code] += 1
             if answer.status_code not in (401, 403):
@@ -135,7 +140,10 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
                     f"{case.method} {case.formatted_path} -> {answer.status_code}: "
                     f"{answer.text[:300]}"
                 )
-            if operation.path.endswith("/progress/events") and answer.status_code == 200:  # noqa: B023
+            if (
+                operation.path.endswith("/progress/events")  # noqa: B023
+                and answer.status_code == 200
+            ):
                 # A document of OpenAPI 3.1 has no words for one event: it says that the stream is
                 # text.
                 case.validate_response(answer, checks=CHECKS[:-1])

@@ -106,7 +106,8 @@ def _check_versions(
     referenced = _find_referenced(registry, kind, store)
     known = {version.version for version in versions}
     faults = [
-        f"{registry.model_name(kind)}@{number} was promoted, but MLflow does not know it. {RESTORE}."
+        f"{registry.model_name(kind)}@{number} was promoted, but MLflow does not know it. "
+        f"{RESTORE}."
         for number in sorted(referenced - known)
     ]
     faults += [

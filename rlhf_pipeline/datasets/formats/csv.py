@@ -75,8 +75,8 @@ class Csv:
 def protect_cell(text: str | None) -> str:
     """The cell of a text, or of a missing one; see the module's words.
 
-    >>> protect_cell(None), protect_cell(""), protect_cell("=1+1"), protect_cell("'tis"), protect_cell("plain")
-    ('', "'", "'=1+1", "''tis", 'plain')
+    >>> [protect_cell(text) for text in (None, "", "=1+1", "'tis", "plain")]
+    ['', "'", "'=1+1", "''tis", 'plain']
     """
     if text is None:
         return ""
@@ -86,8 +86,8 @@ def protect_cell(text: str | None) -> str:
 def unprotect_cell(cell: str) -> str | None:
     """What `protect_cell` made a cell of.
 
-    >>> unprotect_cell(""), unprotect_cell("'"), unprotect_cell("'=1+1"), unprotect_cell("''tis"), unprotect_cell("plain")
-    (None, '', '=1+1', "'tis", 'plain')
+    >>> [unprotect_cell(cell) for cell in ("", "'", "'=1+1", "''tis", "plain")]
+    [None, '', '=1+1', "'tis", 'plain']
     """
     return cell.removeprefix(MARK) if cell else None
 

@@ -97,11 +97,13 @@ def resume(folder: Path, network: Any, optimizer: Any) -> ResumedState | None:
 
     for path in _newest_first(folder):
         with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest()[:16] != NAME.match(path.name)[2]:  # type: ignore[index]
+            found = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            if found != NAME.match(path.name)[2]:  # type: ignore[index]
                 continue
         with safe_open(path, framework="pt") as stored:
             header = stored.metadata()
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
+            # it is no mapping
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         with torch.no_grad():
             for name, part in network.named_parameters():
                 if part.requires_grad:

@@ -27,7 +27,9 @@ RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
 
 
 class NewRules(AnnotationRules):
-    seed: int | None = Field(default=None, ge=0, description="left out or null: it stays")  # type: ignore[assignment]
+    seed: int | None = Field(  # type: ignore[assignment]
+        default=None, ge=0, description="left out or null: it stays"
+    )
     agreement_votes: int | None = Field(
         default=None, ge=2, le=9, description="left out or null: it stays"
     )  # type: ignore[assignment]

@@ -90,8 +90,9 @@ def _set_disabled(
         ConfigurationError,
     )
     told = (
-        f"{user.name} "
-        f"{'may log in no more; all sessions and tokens ended' if disabled else 'may log in again'}."
+        f"{user.name} may log in no more; all sessions and tokens ended."
+        if user and disabled
+        else f"{user.name} may log in again."
         if user
         else None
     )

@@ -1,5 +1,6 @@
-// The annotate page: one key, one vote, the next comparison in the same frame. Knows what keys mean and when a vote is cast; cards come
-// from card_queue.js, votes go by outbox.js, what is said beside the choice is tools.js, what is seen view.js.
+// The annotate page: one key, one vote, the next comparison in the same frame. Knows what keys mean
+// and when a vote is cast; cards come from card_queue.js, votes go by outbox.js, what is said
+// beside the choice is tools.js, what is seen view.js.
 
 import { Draft } from "./draft.js";
 import { CardQueue } from "./card_queue.js";
@@ -13,7 +14,9 @@ const UNDOABLE = 10; // votes
 const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
 const LOOK_AT_FIGURES_EVERY = 20; // votes
-const SETTLE_MS = 150; // after a card is painted, in which nobody can have judged it: a key pressed twice is no second vote
+// after a card is painted, in which nobody can have judged it: a key pressed twice is no second
+// vote
+const SETTLE_MS = 150;
 
 const root = document.querySelector("#annotate");
 const view = new View(root);
@@ -51,7 +54,7 @@ const tools = new Tools(view, {
 
 const waiting = new Waiting(view, outbox, told);
 
-// --- showing -----------------------------------------------------------------------------------------------------------------------
+// --- showing -------------------------------------------------------------------------------------
 
 function showNext() {
   card = queue.next();
@@ -69,7 +72,11 @@ function paint() {
     view.paintEmpty(outbox.unsent.length ? "sending" : null);
     return;
   }
-  view.paintCard(card, draft, { isRaw, showsLength: queue.rules.shows_length, dimensions: queue.rules.dimensions });
+  view.paintCard(card, draft, {
+    isRaw,
+    showsLength: queue.rules.shows_length,
+    dimensions: queue.rules.dimensions,
+  });
   settle();
   if (document.visibilityState === "visible") draft.see();
 }
@@ -99,7 +106,7 @@ function paintFigures() {
   view.paintCounts({ ...figures, remaining: queue.remaining });
 }
 
-// --- voting ------------------------------------------------------------------------------------------------------------------------
+// --- voting --------------------------------------------------------------------------------------
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
@@ -153,7 +160,8 @@ function cast() {
   prepareNext();
 }
 
-/** The newest vote, if it may still be taken back: a vote more, which says that the other one counts no longer. */
+/** The newest vote, if it may still be taken back: a vote more, which says that the other one
+ * counts no longer. */
 function undo() {
   const last = history.at(-1);
   if (!last || isPaused || secondsLeft(last) <= 0) {
@@ -170,7 +178,11 @@ function undo() {
   const { entry } = last;
   const key = newKey();
   const body = {
-    assignment_id: entry.card.assignment_id, choice: "skip", flags: ["undone"], duration_s: 0, voted_at: now(),
+    assignment_id: entry.card.assignment_id,
+    choice: "skip",
+    flags: ["undone"],
+    duration_s: 0,
+    voted_at: now(),
     guideline_version: queue.guidelineVersion,
   };
   card = entry.card;
@@ -183,7 +195,16 @@ function undo() {
   paintUndo();
   view.say(`Taken back: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
   const { choice, strength } = entry.body;
-  outbox.add({ key, user: root.dataset.user, after: entry.key, isUndo: true, undone: { choice, strength }, card, draft: entry.draft, body });
+  outbox.add({
+    key,
+    user: root.dataset.user,
+    after: entry.key,
+    isUndo: true,
+    undone: { choice, strength },
+    card,
+    draft: entry.draft,
+    body,
+  });
 }
 
 function secondsLeft({ at }) {
@@ -192,7 +213,10 @@ function secondsLeft({ at }) {
 
 function paintUndo() {
   const last = history.at(-1);
-  view.paintUndo(last ? secondsLeft(last) : 0, last ? told(last.entry.body.choice, last.entry.body.strength) : "");
+  view.paintUndo(
+    last ? secondsLeft(last) : 0,
+    last ? told(last.entry.body.choice, last.entry.body.strength) : "",
+  );
 }
 
 function told(choice, strength) {
@@ -209,21 +233,33 @@ function median(numbers) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-// --- what the server says ----------------------------------------------------------------------------------------------------------
+// --- what the server says ------------------------------------------------------------------------
 
 outbox.addEventListener("state", () => {
   const { others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
   const isRefused = outbox.unsent.some(({ key }) => outbox.refusals.has(key));
-  view.paintOutbox({ unsent: outbox.unsent.length, others, isOffline, needsLogin, isOtherLogin, reason, isDurable, isRefused });
+  view.paintOutbox({
+    unsent: outbox.unsent.length,
+    others,
+    isOffline,
+    needsLogin,
+    isOtherLogin,
+    reason,
+    isDurable,
+    isRefused,
+  });
 });
 
 outbox.addEventListener("recorded", ({ detail }) => {
   nEvents += 1;
-  if (detail.vote?.extra) view.notice("Somebody else has that card by now: your vote is kept as one more.");
+  if (detail.vote?.extra)
+    view.notice("Somebody else has that card by now: your vote is kept as one more.");
   if (!card && !isPaused) queue.refill();
 });
 
-outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, dependants, isTakenBack } }) => {
+outbox.addEventListener("refused", ({
+  detail: { entry, status, problem, isOwn, dependants, isTakenBack },
+}) => {
   nEvents += 1;
   if (!isOwn) return;
   const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
@@ -234,7 +270,8 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, d
     standAgain(entry, dependants);
     return;
   }
-  if (!isTakenBack && entry.body.choice !== "skip" && figures.today) figures.today -= 1; // else it is counted no more since
+  if (!isTakenBack && entry.body.choice !== "skip" && figures.today)
+    figures.today -= 1; // else it is counted no more since
   paintFigures();
   if (status === 422) {
     if (card) {
@@ -252,16 +289,29 @@ outbox.addEventListener("refused", ({ detail: { entry, status, problem, isOwn, d
   }
 });
 
-outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dependants, isTakenBack } }) => {
+outbox.addEventListener("discarded", ({
+  detail: { entry, isOwn, isDependant, dependants, isTakenBack },
+}) => {
   nEvents += 1;
   if (!isOwn) return;
   history = history.filter((one) => one.entry.key !== entry.key);
-  const waiting = outbox.unsent.filter((one) => one.card.assignment_id === entry.card.assignment_id);
-  if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  const waiting = outbox.unsent.filter(
+    (one) => one.card.assignment_id === entry.card.assignment_id,
+  );
+  if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today)
+    figures.today -= 1;
   if (entry.isUndo && !isDependant) {
-    const anew = dependants.filter((one) => !one.isUndo).map((one) => told(one.body.choice, one.body.strength));
-    const what = `Not taken back: the vote stands${entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""}.`;
-    view.notice(anew.length ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.` : what);
+    const anew = dependants
+      .filter((one) => !one.isUndo)
+      .map((one) => told(one.body.choice, one.body.strength));
+    const what = `Not taken back: the vote stands${
+      entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""
+    }.`;
+    view.notice(
+      anew.length
+        ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.`
+        : what,
+    );
     standAgain(entry, dependants);
   } else if (!isDependant && !waiting.length) {
     queue.unjudge(entry.card); // nothing is known of it any more: it may be judged
@@ -271,7 +321,8 @@ outbox.addEventListener("discarded", ({ detail: { entry, isOwn, isDependant, dep
   if (!entry.isUndo) view.say("The vote is discarded.");
 });
 
-/** A vote that was to be taken back counts as before, and its card is judged: also where what was cast in its place was taken back too. */
+/** A vote that was to be taken back counts as before, and its card is judged: also where what was
+ * cast in its place was taken back too. */
 function standAgain({ key, card: judged, undone }, dependants) {
   if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
   paintFigures();
@@ -319,11 +370,14 @@ queue.addEventListener("gone", () => {
 async function readFigures() {
   const before = nEvents;
   try {
-    const response = await fetch("/api/v1/me/statistics", { headers: { "X-Annotator": root.dataset.user } });
+    const response = await fetch("/api/v1/me/statistics", {
+      headers: { "X-Annotator": root.dataset.user },
+    });
     if (!response.ok) return;
     const said = await response.json();
     if (nEvents !== before || outbox.unsent.length) {
-      // A vote was cast or arrived meanwhile, or its answer is on the way: nobody knows whether it is among those that were counted.
+      // A vote was cast or arrived meanwhile, or its answer is on the way: nobody knows whether it
+      // is among those that were counted.
       setTimeout(readFigures, 2000);
       return;
     }
@@ -336,7 +390,7 @@ async function readFigures() {
   }
 }
 
-// --- guidelines, pause, settings -----------------------------------------------------------------------------------------------------
+// --- guidelines, pause, settings -----------------------------------------------------------------
 
 function announceGuidelines() {
   const version = String(queue.guidelineVersion);
@@ -344,7 +398,10 @@ function announceGuidelines() {
   if (label.textContent === `v${version}`) return;
   const isNew = label.textContent !== "";
   label.textContent = `v${version}`;
-  if (isNew) view.notice(`The guidelines changed: version ${version} holds from now on. Press g to read it.`);
+  if (isNew)
+    view.notice(
+      `The guidelines changed: version ${version} holds from now on. Press g to read it.`,
+    );
 }
 
 async function openGuidelines() {
@@ -352,7 +409,9 @@ async function openGuidelines() {
   const body = view.at("guidelines-text");
   dialog.showModal();
   if (!queue.guidelineVersion) {
-    body.textContent = "Nobody has written guidelines for this project yet. Judge by what would help the person who wrote the prompt.";
+    body.textContent =
+      "Nobody has written guidelines for this project yet. Judge by what would help the person " +
+      "who wrote the prompt.";
     return;
   }
   if (guidelinesShown === queue.guidelineVersion) return;
@@ -382,7 +441,9 @@ function setCareful(careful) {
   const button = view.at("mode");
   button.setAttribute("aria-pressed", String(careful));
   view.at("cast").hidden = !careful;
-  view.say(careful ? "Careful mode: a key chooses, Enter casts." : "Fast mode: a key casts the vote.");
+  view.say(
+    careful ? "Careful mode: a key chooses, Enter casts." : "Fast mode: a key casts the vote.",
+  );
 }
 
 function setRaw(raw) {
@@ -406,7 +467,7 @@ function setting(name, value) {
   return null;
 }
 
-// --- keys ----------------------------------------------------------------------------------------------------------------------------
+// --- keys ----------------------------------------------------------------------------------------
 
 const COMMANDS = {
   s: () => choose("skip", null),
@@ -443,12 +504,20 @@ const COMMANDS = {
   PageUp: () => scroll(view.panes.a.clientHeight * -0.9),
   " ": (event) => scroll(view.panes.a.clientHeight * (event.shiftKey ? -0.9 : 0.9)),
 };
-const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]); // keys that mean something there
+// keys that mean something there
+const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]);
 const WHILE_PAUSED = new Set(["p", "?", "g", "Escape"]);
 const VOTES = new Set(["s", "=", "Enter"]); // beside the digits
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.isComposing ||
+    document.querySelector("dialog[open]")
+  )
+    return;
   lastInput = performance.now();
   const target = event.target instanceof Element ? event.target : document.body;
   if (target.matches("input, textarea, select")) {
@@ -463,7 +532,8 @@ function onKey(event) {
     event.preventDefault();
     return;
   }
-  if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page")) return; // a key held down is one vote
+  if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page"))
+    return; // a key held down is one vote
   if ((digit !== null || VOTES.has(event.key)) && isTooEarly(event)) {
     event.preventDefault();
     return;
@@ -484,7 +554,8 @@ function onKeyInField(event) {
   }
 }
 
-/** By place where a layout has its digits above others (AZERTY), but never for a key that means something itself. */
+/** By place where a layout has its digits above others (AZERTY), but never for a key that means
+ * something itself. */
 function digitOf({ key, code }) {
   if (/^[0-9]$/.test(key)) return Number(key);
   if (Object.hasOwn(COMMANDS, key) || key.length !== 1) return null;
@@ -504,7 +575,7 @@ function scroll(by) {
   if (view.panes.a.scrollHeight <= view.panes.a.clientHeight) view.panes.b.scrollTop += by;
 }
 
-// --- clicks and the rest ---------------------------------------------------------------------------------------------------------------
+// --- clicks and the rest -------------------------------------------------------------------------
 
 const CLICKS = {
   undo,
@@ -540,7 +611,8 @@ root.addEventListener("click", (event) => {
   else CLICKS[button.id]?.();
 });
 // A click on a button would take the selection away before it can be marked.
-for (const id of ["mark-plus", "mark-minus"]) view.at(id).addEventListener("mousedown", (event) => event.preventDefault());
+for (const id of ["mark-plus", "mark-minus"])
+  view.at(id).addEventListener("mousedown", (event) => event.preventDefault());
 view.at("reason").addEventListener("input", ({ target }) => {
   if (!draft) return;
   draft.reason = target.value;
@@ -574,7 +646,8 @@ addEventListener("beforeunload", (event) => {
 setInterval(paintUndo, 1000);
 setInterval(() => {
   const lease = (queue.rules?.lease_minutes ?? 10) * 60_000;
-  const isHere = document.visibilityState === "visible" && !isPaused && performance.now() - lastInput < lease;
+  const isHere =
+    document.visibilityState === "visible" && !isPaused && performance.now() - lastInput < lease;
   if (!card || !isHere) return;
   const left = Date.parse(card.leased_until) - (Date.now() + queue.skew);
   if (left < (lease * 2) / 3) queue.extend();

@@ -1,11 +1,13 @@
-// The cards on the annotator's table: leased ahead, kept while somebody looks, given back. Knows the API's cards; knows no vote and no DOM.
+// The cards on the annotator's table: leased ahead, kept while somebody looks, given back. Knows
+// the API's cards; knows no vote and no DOM.
 
 const LEAST_AHEAD = 3;
 const MOST_AT_ONCE = 20;
 const LOOK_AGAIN = 20_000; // milliseconds, where there is nothing to judge
 const TRY_AGAIN = 2_000;
 
-/** Tells by events: `dealt` (cards came), `empty` (none are left, and why), `trouble` (no answer), `gone` (another tab judged a card). */
+/** Tells by events: `dealt` (cards came), `empty` (none are left, and why), `trouble` (no answer),
+ * `gone` (another tab judged a card). */
 export class CardQueue extends EventTarget {
   constructor(user, unsentCards) {
     super();
@@ -76,7 +78,8 @@ export class CardQueue extends EventTarget {
       const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
       const asked = Date.now();
       const response = await this.post("/api/v1/assignments:lease", { n });
-      if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => null))?.type);
+      if (!response.ok)
+        throw new Refused(response.status, (await response.json().catch(() => null))?.type);
       const told = Date.parse(response.headers.get("Date") ?? "");
       // The header counts whole seconds; a clock that is right within some is left alone.
       const skew = told + 500 - (asked + Date.now()) / 2;
@@ -100,7 +103,9 @@ export class CardQueue extends EventTarget {
     this.remaining = lease.remaining;
     const known = new Set(this.cards.map((card) => card.assignment_id));
     if (this.shown) known.add(this.shown.assignment_id);
-    const fresh = lease.cards.filter((card) => !known.has(card.assignment_id) && !this.judged.has(card.assignment_id));
+    const fresh = lease.cards.filter(
+      (card) => !known.has(card.assignment_id) && !this.judged.has(card.assignment_id),
+    );
     // What another tab shows comes last: it will be judged there.
     const isElsewhere = (card) => this.elsewhere.has(card.assignment_id);
     this.cards.push(...fresh.filter((card) => !isElsewhere(card)), ...fresh.filter(isElsewhere));
@@ -111,7 +116,11 @@ export class CardQueue extends EventTarget {
     const isEmpty = !this.shown && this.cards.length === 0;
     this.dispatchEvent(new CustomEvent("dealt"));
     if (isEmpty) {
-      this.dispatchEvent(new CustomEvent("empty", { detail: { reason: lease.cards.length ? "sending" : lease.reason_empty } }));
+      this.dispatchEvent(
+        new CustomEvent("empty", {
+          detail: { reason: lease.cards.length ? "sending" : lease.reason_empty },
+        }),
+      );
       this.timer = setTimeout(() => this.refill(), lease.cards.length ? TRY_AGAIN : LOOK_AGAIN);
     }
     return fresh.length;
@@ -122,7 +131,9 @@ export class CardQueue extends EventTarget {
     try {
       const response = await this.post("/api/v1/assignments:extend");
       if (response.ok && this.rules) {
-        const until = new Date(Date.now() + this.skew + this.rules.lease_minutes * 60_000).toISOString();
+        const until = new Date(
+          Date.now() + this.skew + this.rules.lease_minutes * 60_000,
+        ).toISOString();
         for (const card of [this.shown, ...this.cards]) if (card) card.leased_until = until;
       }
     } catch {
@@ -133,8 +144,13 @@ export class CardQueue extends EventTarget {
   /** Give everything back: the page is left. */
   release() {
     for (const card of [this.shown, ...this.cards]) {
-      if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id)) continue;
-      this.post(`/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`, undefined, { keepalive: true }).catch(() => {});
+      if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id))
+        continue;
+      this.post(
+        `/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`,
+        undefined,
+        { keepalive: true },
+      ).catch(() => {});
     }
     if (this.shown) this.say({ what: "left", id: this.shown.assignment_id });
     this.cards = [];
@@ -142,8 +158,16 @@ export class CardQueue extends EventTarget {
 
   /** For this user, whoever else logged in by another tab meanwhile. */
   post(path, body, more = {}) {
-    const headers = { "X-Annotator": this.user, ...(body === undefined ? {} : { "Content-Type": "application/json" }) };
-    return fetch(path, { method: "POST", headers, body: body === undefined ? undefined : JSON.stringify(body), ...more });
+    const headers = {
+      "X-Annotator": this.user,
+      ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+    };
+    return fetch(path, {
+      method: "POST",
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      ...more,
+    });
   }
 
   say(message) {

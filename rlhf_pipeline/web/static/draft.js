@@ -1,4 +1,5 @@
-// What is said of a card before its vote is cast. Knows one card's judgement; knows no DOM and no network.
+// What is said of a card before its vote is cast. Knows one card's judgement; knows no DOM and no
+// network.
 
 import { asSent } from "./highlights.js";
 
@@ -22,7 +23,10 @@ export class Draft {
   /** What was said of this card before the page was loaded anew. */
   static of(card) {
     try {
-      return new Draft(card, JSON.parse(sessionStorage.getItem(PREFIX + card.assignment_id) ?? "{}"));
+      return new Draft(
+        card,
+        JSON.parse(sessionStorage.getItem(PREFIX + card.assignment_id) ?? "{}"),
+      );
     } catch {
       return new Draft(card);
     }
@@ -40,7 +44,15 @@ export class Draft {
   keep() {
     const now = this.since === null ? 0 : performance.now() - this.since;
     const { reason, confidence, dimensions, marks, flags, after } = this;
-    const kept = JSON.stringify({ reason, confidence, dimensions, marks, flags, after, visible: this.visible + now });
+    const kept = JSON.stringify({
+      reason,
+      confidence,
+      dimensions,
+      marks,
+      flags,
+      after,
+      visible: this.visible + now,
+    });
     try {
       sessionStorage.setItem(PREFIX + this.card.assignment_id, kept);
     } catch {
@@ -59,7 +71,11 @@ export class Draft {
   /** The same, to be changed again when the vote is taken back. */
   copy() {
     return structuredClone({
-      reason: this.reason, confidence: this.confidence, dimensions: this.dimensions, marks: this.marks, flags: this.flags,
+      reason: this.reason,
+      confidence: this.confidence,
+      dimensions: this.dimensions,
+      marks: this.marks,
+      flags: this.flags,
       visible: this.visible, after: this.after,
     });
   }
@@ -76,7 +92,10 @@ export class Draft {
       duration_s: Math.min(86_400, Math.round(this.visible) / 1000),
       voted_at: votedAt,
       dimensions: this.dimensions,
-      highlights: [...asSent(card.left, this.marks.a, "a"), ...asSent(card.right, this.marks.b, "b")].slice(0, 200),
+      highlights: [
+        ...asSent(card.left, this.marks.a, "a"),
+        ...asSent(card.right, this.marks.b, "b"),
+      ].slice(0, 200),
       flags: this.flags,
     };
   }

@@ -1,12 +1,16 @@
-// Spans of a completion that spoke for or against it. Knows offsets and selections; knows no card and no network.
+// Spans of a completion that spoke for or against it. Knows offsets and selections; knows no card
+// and no network.
 //
-// Within the page an offset counts UTF-16 units of the source, as JavaScript does; what is sent counts code points, as the server does.
+// Within the page an offset counts UTF-16 units of the source, as JavaScript does; what is sent
+// counts code points, as the server does.
 
 import { startOf } from "./markdown.js";
 
-/** The marks with one more; where it meets others, it replaces them. The same mark once more takes it away. */
+/** The marks with one more; where it meets others, it replaces them. The same mark once more takes
+ * it away. */
 export function marked(marks, start, end, sign) {
-  if (marks.some((m) => m.start === start && m.end === end && m.sign === sign)) return without(marks, start, end);
+  if (marks.some((m) => m.start === start && m.end === end && m.sign === sign))
+    return without(marks, start, end);
   return [...without(marks, start, end), { start, end, sign }].sort((a, b) => a.start - b.start);
 }
 
@@ -35,10 +39,16 @@ export function asSent(raw, marks, side) {
     }
     return points;
   };
-  return marks.map(({ start, end, sign }) => ({ side, start: pointsAt(start), end: pointsAt(end), sign }));
+  return marks.map(({ start, end, sign }) => ({
+    side,
+    start: pointsAt(start),
+    end: pointsAt(end),
+    sign,
+  }));
 }
 
-/** What of `pane` is selected, as a span of its source without the blanks around it; null where nothing is. */
+/** What of `pane` is selected, as a span of its source without the blanks around it; null where
+ * nothing is. */
 export function selectedSpan(pane, raw) {
   const selection = document.getSelection();
   if (!selection || selection.isCollapsed || selection.rangeCount === 0) return null;
@@ -91,7 +101,8 @@ export function moveSelection(pane, direction, granularity, extends_) {
     if (direction === "forward") selection.collapseToEnd();
     else selection.collapseToStart();
     if (granularity === "line") selection.modify("move", direction, "line");
-    if (direction === "backward" && granularity === "word") selection.modify("move", "backward", "word");
+    if (direction === "backward" && granularity === "word")
+      selection.modify("move", "backward", "word");
     selection.modify("extend", "forward", "word");
   }
   if (!pane.contains(selection.focusNode)) selectFirstWord(pane);

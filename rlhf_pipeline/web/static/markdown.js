@@ -1,7 +1,9 @@
-// Markdown as DOM nodes. Knows text and createElement, never innerHTML: what a completion says can become no element but those made here.
+// Markdown as DOM nodes. Knows text and createElement, never innerHTML: what a completion says can
+// become no element but those made here.
 //
-// Every text node is a slice of the source and knows where it begins (`startOf`), so that a selection in the rendered text is a span of
-// the source, whichever way it is shown. Links are shown as text with their address behind them; images are never loaded; HTML stays text.
+// Every text node is a slice of the source and knows where it begins (`startOf`), so that a
+// selection in the rendered text is a span of the source, whichever way it is shown. Links are
+// shown as text with their address behind them; images are never loaded; HTML stays text.
 
 const DEEPEST = 8; // lists in quotes in lists
 const LONGEST_BLOCK = 20_000; // characters; longer ones are shown without emphasis
@@ -13,10 +15,16 @@ const HEADING = /^ {0,3}(#{1,6})[ \t]+/;
 const RULE = /^ {0,3}([-*_])([ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( {1,4}|\t|$)/;
-const TABLE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$|^ {0,3}\|[ \t]*:?-+:?[ \t]*\|[ \t]*$/;
+const TABLE = new RegExp(
+  [
+    /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$/, // two columns or more
+    /^ {0,3}\|[ \t]*:?-+:?[ \t]*\|[ \t]*$/, // one
+  ].map((one) => one.source).join("|"),
+);
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 
-/** A fragment that shows `raw`; `marks` are spans {start, end, sign} of it, sorted, none overlapping; it stands below a heading of `level`. */
+/** A fragment that shows `raw`; `marks` are spans {start, end, sign} of it, sorted, none
+ * overlapping; it stands below a heading of `level`. */
 export function render(raw, { marks = [], isRaw = false, level = 2 } = {}) {
   const painter = new Painter(raw, marks, level);
   const fragment = document.createDocumentFragment();
@@ -100,10 +108,16 @@ class Painter {
         i = this.code(parent, lines, i, fence[1]);
       } else if (HEADING.test(said)) {
         const [opening, marks] = HEADING.exec(said);
-        this.level = Math.min(6, this.level + 1, this.above + marks.length); // none is left out, whatever the source does
+        // none is left out, whatever the source does
+        this.level = Math.min(6, this.level + 1, this.above + marks.length);
         const heading = element(parent, `h${this.level}`);
         const closing = /[ \t]+#+[ \t]*$/.exec(said.slice(opening.length));
-        this.inline(heading, line.start + opening.length, line.end - (closing ? closing[0].length : 0), 0);
+        this.inline(
+          heading,
+          line.start + opening.length,
+          line.end - (closing ? closing[0].length : 0),
+          0,
+        );
         i += 1;
       } else if (RULE.test(said)) {
         element(parent, "hr");
@@ -112,7 +126,11 @@ class Painter {
         i = this.quote(parent, lines, i, depth);
       } else if (depth < DEEPEST && ITEM.test(said)) {
         i = this.list(parent, lines, i, depth);
-      } else if (said.includes("|") && i + 1 < lines.length && TABLE.test(this.said(lines[i + 1]))) {
+      } else if (
+        said.includes("|") &&
+        i + 1 < lines.length &&
+        TABLE.test(this.said(lines[i + 1]))
+      ) {
         i = this.table(parent, lines, i);
       } else {
         i = this.paragraph(parent, lines, i, depth);
@@ -158,7 +176,11 @@ class Painter {
         const isBlank = said.trim() === "";
         if (isBlank) {
           const after = lines[i + 1] && this.said(lines[i + 1]);
-          if (after === undefined || (after.trim() !== "" && after.length - after.trimStart().length < Math.min(2, width))) break;
+          if (
+            after === undefined ||
+            (after.trim() !== "" && after.length - after.trimStart().length < Math.min(2, width))
+          )
+            break;
           inner.push({ start: lines[i].end, end: lines[i].end });
         } else if (indent >= Math.min(2, width)) {
           inner.push({ start: lines[i].start + Math.min(indent, width), end: lines[i].end });
@@ -169,7 +191,12 @@ class Painter {
         }
       }
       this.blocks(element(list, "li"), inner, depth + 1);
-      while (i + 1 < lines.length && this.said(lines[i]).trim() === "" && ITEM.test(this.said(lines[i + 1]))) i += 1;
+      while (
+        i + 1 < lines.length &&
+        this.said(lines[i]).trim() === "" &&
+        ITEM.test(this.said(lines[i + 1]))
+      )
+        i += 1;
     }
     return i;
   }
@@ -204,13 +231,23 @@ class Painter {
     const first = i;
     for (i += 1; i < lines.length; i += 1) {
       const said = this.said(lines[i]);
-      const nests = depth < DEEPEST && (QUOTE.test(said) || (ITEM.test(said) && /\S/.test(said.replace(ITEM, ""))));
-      if (said.trim() === "" || FENCE.test(said) || HEADING.test(said) || RULE.test(said) || nests) break;
+      const nests =
+        depth < DEEPEST &&
+        (QUOTE.test(said) || (ITEM.test(said) && /\S/.test(said.replace(ITEM, ""))));
+      if (
+        said.trim() === "" ||
+        FENCE.test(said) ||
+        HEADING.test(said) ||
+        RULE.test(said) ||
+        nests
+      )
+        break;
     }
     const made = element(parent, "p");
     let from = first;
     for (let k = first; k < i; k += 1) {
-      // Lines that follow each other in the source are read as one; in quotes and lists each by itself.
+      // Lines that follow each other in the source are read as one; in quotes and lists each by
+      // itself.
       if (k + 1 < i && lines[k + 1].start === lines[k].end + 1) continue;
       this.inline(made, lines[from].start, lines[k].end, 0);
       if (k + 1 < i) this.text(made, lines[k].end, lines[k].end + 1);
@@ -252,10 +289,23 @@ class Painter {
       } else if (c === "*" || c === "_" || c === "~") {
         const run = this.run(i, end, c);
         const width = Math.min(run, 2);
-        const opens = run <= 3 && i + run < end && /\S/.test(raw[i + run]) && (c !== "_" || i === start || !/\w/.test(raw[i - 1]));
-        const closing = opens && (c !== "~" || run === 2) ? this.closing(i + width, Math.min(end, i + FARTHEST), c, width) : -1;
+        const opens =
+          run <= 3 &&
+          i + run < end &&
+          /\S/.test(raw[i + run]) &&
+          (c !== "_" || i === start || !/\w/.test(raw[i - 1]));
+        const closing =
+          opens && (c !== "~" || run === 2)
+            ? this.closing(i + width, Math.min(end, i + FARTHEST), c, width)
+            : -1;
         if (closing < 0) i += run;
-        else wrap(c === "~" ? "del" : width === 2 ? "strong" : "em", i + width, closing, closing + width);
+        else
+          wrap(
+            c === "~" ? "del" : width === 2 ? "strong" : "em",
+            i + width,
+            closing,
+            closing + width,
+          );
       } else if (c === "[" || (c === "!" && raw[i + 1] === "[")) {
         const link = this.link(i, end);
         if (!link) {
@@ -296,7 +346,8 @@ class Painter {
       const run = this.run(at, end, c);
       const closes = run === width || (run === 3 && width < 3);
       const isWordEnd = c !== "_" || at + run >= end || !/\w/.test(this.raw[at + run]);
-      if (closes && at > from && /\S/.test(this.raw[at - 1]) && isWordEnd) return run === 3 && width === 1 ? at + 2 : at;
+      if (closes && at > from && /\S/.test(this.raw[at - 1]) && isWordEnd)
+        return run === 3 && width === 1 ? at + 2 : at;
       at = this.raw.indexOf(c, at + run);
     }
     return -1;
@@ -312,6 +363,8 @@ class Painter {
     const last = this.raw.indexOf(")", closing + 2);
     if (last < 0 || last >= limit || last === closing + 2) return null;
     const address = this.raw.slice(closing + 2, last);
-    return /\n/.test(address) ? null : { text: [from, closing], address: [closing + 2, last], end: last + 1 };
+    return /\n/.test(address)
+      ? null
+      : { text: [from, closing], address: [closing + 2, last], end: last + 1 };
   }
 }

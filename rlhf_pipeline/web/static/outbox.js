@@ -1,9 +1,11 @@
 // Votes on their way to the server. Knows entries, IndexedDB and HTTP; knows no page.
 //
-// An entry is written down before it is sent and struck out when it is answered, so a dead network, a closed tab or a reload loses none;
-// each carries its idempotency key, so that sending it twice makes one vote. They are sent in the order in which they were cast, by one
-// tab at a time; one that the server does not take now lets the others pass and is tried again, until the person discards it. An entry
-// that changes another one (`after`) goes after it, and an undo learns from that one's answer which vote it takes back.
+// An entry is written down before it is sent and struck out when it is answered, so a dead network,
+// a closed tab or a reload loses none; each carries its idempotency key, so that sending it twice
+// makes one vote. They are sent in the order in which they were cast, by one tab at a time; one
+// that the server does not take now lets the others pass and is tried again, until the person
+// discards it. An entry that changes another one (`after`) goes after it, and an undo learns from
+// that one's answer which vote it takes back.
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
@@ -14,16 +16,19 @@ const OTHER_LOGIN = "urn:rlhf:problem:other_login";
 
 export function newKey() {
   if (crypto.randomUUID) return crypto.randomUUID();
-  const bytes = crypto.getRandomValues(new Uint8Array(16)); // beyond loopback without TLS there is no randomUUID
+  // beyond loopback without TLS there is no randomUUID
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-/** Whether a refusal is for the login, which another one mends; a 403 for what this login may not do is for the vote. */
+/** Whether a refusal is for the login, which another one mends; a 403 for what this login may not
+ * do is for the vote. */
 export function isLogin(status, kind) {
   return status === 401 || (status === 403 && kind === OTHER_LOGIN);
 }
 
-/** Tells by events: `opened`, `state` (what waits and why), `recorded`, `refused` (one entry and what the server said), `discarded`. */
+/** Tells by events: `opened`, `state` (what waits and why), `recorded`, `refused` (one entry and
+ * what the server said), `discarded`. */
 export class Outbox extends EventTarget {
   constructor(user, waits = WAITS) {
     super();
@@ -38,7 +43,9 @@ export class Outbox extends EventTarget {
     this.reason = null; // why entries wait, where it is neither the network nor the login
     this.isDurable = true;
     this.aside = new Map(); // key -> reason: not taken now, tried again when the time comes
-    this.refusals = new Map(); // key -> status and detail of those set aside because the server does not take them, perhaps never
+    // key -> status and detail of those set aside because the server does not take them, perhaps
+    // never
+    this.refusals = new Map();
     this.draining = null;
     this.wait = 0;
     this.timer = 0;
@@ -94,9 +101,11 @@ export class Outbox extends EventTarget {
     this.drain();
   }
 
-  /** Let go of an entry that the server does not take. One that was taken meanwhile is a vote, and stays one.
+  /** Let go of an entry that the server does not take. One that was taken meanwhile is a vote, and
+   * stays one.
    *
-   * Of one that takes a vote back, also of all that waits to be cast in that vote's place: the server would refuse it, the vote stands. */
+   * Of one that takes a vote back, also of all that waits to be cast in that vote's place: the
+   * server would refuse it, the vote stands. */
   async discard(key) {
     await this.draining;
     await this.alone(async () => {
@@ -106,15 +115,24 @@ export class Outbox extends EventTarget {
       const known = [...all, ...this.unsent]; // before any is struck
       const dependants = entry.isUndo ? after(entry, all) : [];
       for (const one of [...dependants].reverse()) {
-        await this.strike(one, "discarded", { isDependant: true, dependants: [], isTakenBack: isTakenBack(one, known) });
+        await this.strike(one, "discarded", {
+          isDependant: true,
+          dependants: [],
+          isTakenBack: isTakenBack(one, known),
+        });
       }
-      await this.strike(entry, "discarded", { isDependant: false, dependants, isTakenBack: isTakenBack(entry, known) });
+      await this.strike(entry, "discarded", {
+        isDependant: false,
+        dependants,
+        isTakenBack: isTakenBack(entry, known),
+      });
     });
     this.hurry();
   }
 
-  /** What waits, as `POST votes:batch` takes it: votes that were taken back meanwhile and their undos left out, which no batch can tell
-   * the one from the other. Where the vote that is taken back was sent, its undo goes first; what is cast anew replaces it by itself. */
+  /** What waits, as `POST votes:batch` takes it: votes that were taken back meanwhile and their
+   * undos left out, which no batch can tell the one from the other. Where the vote that is taken
+   * back was sent, its undo goes first; what is cast anew replaces it by itself. */
   async votes() {
     const isWaiting = new Set(this.unsent.map((entry) => entry.key));
     const votes = [];
@@ -123,7 +141,13 @@ export class Outbox extends EventTarget {
       const last = after(first, this.unsent).at(-1) ?? first;
       const sent = supersedes ? [first] : [];
       if (!last.isUndo) sent.push(last);
-      votes.push(...sent.map((entry) => ({ idempotency_key: entry.key, ...entry.body, supersedes: entry.isUndo ? supersedes : null })));
+      votes.push(
+        ...sent.map((entry) => ({
+          idempotency_key: entry.key,
+          ...entry.body,
+          supersedes: entry.isUndo ? supersedes : null,
+        })),
+      );
     }
     return votes;
   }
@@ -175,39 +199,50 @@ export class Outbox extends EventTarget {
       try {
         if (!(await this.send(entry))) return;
       } catch (error) {
-        this.aside.set(entry.key, broken(error)); // its place on the device failed: what was sent is sent again under its key
+        // its place on the device failed: what was sent is sent again under its key
+        this.aside.set(entry.key, broken(error));
       }
     }
     const stuck = this.unsent.find((one) => this.aside.has(one.key));
     this.reason = stuck ? this.aside.get(stuck.key) : null;
-    if (stuck && !this.timer) this.later(0, false); // votes that are cast meanwhile do not put it off
+    // votes that are cast meanwhile do not put it off
+    if (stuck && !this.timer) this.later(0, false);
     else this.tell();
   }
 
   /** What another tab sent meanwhile is done; what it added is ours to send too. */
   async refresh() {
-    const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew)); // written down after the store was read, some are new no more
+    // written down after the store was read, some are new no more
+    const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew));
     const all = await this.store.entries();
     const known = new Set(all.map((entry) => entry.key));
     const mine = all.filter((entry) => entry.user === this.user);
-    const writing = this.unsent.filter((entry) => !known.has(entry.key) && !entry.isDone && (entry.isNew || wasWriting.has(entry)));
+    const writing = this.unsent.filter(
+      (entry) => !known.has(entry.key) && !entry.isDone && (entry.isNew || wasWriting.has(entry)),
+    );
     this.unsent = [...mine, ...writing];
     this.others = all.length - mine.length;
     this.tell();
   }
 
   async send(entry) {
-    // A vote cast anew says nothing of the undo before it: the server knows that, and in the file of what waits it is the same vote.
+    // A vote cast anew says nothing of the undo before it: the server knows that, and in the file
+    // of what waits it is the same vote.
     const supersedes = entry.isUndo ? await this.store.answer(entry.after) : null;
     if (entry.isUndo && !supersedes) {
-      await this.strike(entry, "recorded", { vote: null }); // what it would take back was never recorded
+      // what it would take back was never recorded
+      await this.strike(entry, "recorded", { vote: null });
       return true;
     }
     let response;
     try {
       response = await fetch(VOTES, {
         method: "POST",
-        headers: { "Content-Type": "application/json", "Idempotency-Key": entry.key, "X-Annotator": entry.user },
+        headers: {
+          "Content-Type": "application/json",
+          "Idempotency-Key": entry.key,
+          "X-Annotator": entry.user,
+        },
         body: JSON.stringify({ ...entry.body, supersedes }),
         signal: AbortSignal.timeout(TIMEOUT),
       });
@@ -229,15 +264,26 @@ export class Outbox extends EventTarget {
       return false;
     }
     const retryAfter = Number(response.headers.get("Retry-After"));
-    if (response.status >= 500 || response.status === 429 || response.status === 408 || retryAfter || !answer) {
-      if (response.status < 500) this.reason = answer?.detail ?? `The server answers with status ${response.status}.`;
+    if (
+      response.status >= 500 ||
+      response.status === 429 ||
+      response.status === 408 ||
+      retryAfter ||
+      !answer
+    ) {
+      if (response.status < 500)
+        this.reason = answer?.detail ?? `The server answers with status ${response.status}.`;
       this.later(retryAfter * 1000 || 0, response.status >= 500);
       return false;
     }
     if (response.status === 422 || (response.status === 409 && !entry.after)) {
-      // For what the vote is: sending it again would change nothing. Of all else nobody knows that, and the vote is kept; so is one that
-      // comes too late to change another, as after an hour without a network, until the person has seen that.
-      const more = { dependants: after(entry, this.unsent), isTakenBack: isTakenBack(entry, this.unsent) };
+      // For what the vote is: sending it again would change nothing. Of all else nobody knows that,
+      // and the vote is kept; so is one that comes too late to change another, as after an hour
+      // without a network, until the person has seen that.
+      const more = {
+        dependants: after(entry, this.unsent),
+        isTakenBack: isTakenBack(entry, this.unsent),
+      };
       await this.strike(entry, "refused", { status: response.status, problem: answer, ...more });
     } else {
       this.isOffline = this.needsLogin = this.isOtherLogin = false;
@@ -274,9 +320,11 @@ export class Outbox extends EventTarget {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
     this.refusals.delete(entry.key);
     // All tabs send one cookie: who is logged in for that one is for this one.
-    if (entry.user === this.user && what === "recorded") this.needsLogin = this.isOtherLogin = false;
+    if (entry.user === this.user && what === "recorded")
+      this.needsLogin = this.isOtherLogin = false;
     this.tell();
-    if (entry.user === this.user) this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: false } }));
+    if (entry.user === this.user)
+      this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: false } }));
   }
 
   tell() {
@@ -289,7 +337,9 @@ class OutboxStore {
   static async open() {
     const request = indexedDB.open(DATABASE, 1);
     request.onupgradeneeded = () => {
-      request.result.createObjectStore("entries", { keyPath: "n", autoIncrement: true }).createIndex("key", "key", { unique: true });
+      request.result
+        .createObjectStore("entries", { keyPath: "n", autoIncrement: true })
+        .createIndex("key", "key", { unique: true });
       request.result.createObjectStore("answers", { keyPath: "key" });
     };
     const stored = new OutboxStore();
@@ -322,7 +372,8 @@ class OutboxStore {
     return found ? found.vote_id : null;
   }
 
-  /** And let go of those from `before`, but for what an entry of any login still waits to change. */
+  /** And let go of those from `before`, but for what an entry of any login still waits to
+   * change. */
   async keepAnswer(key, vote_id, before) {
     const transaction = this.database.transaction(["answers", "entries"], "readwrite");
     const answers = transaction.objectStore("answers");
@@ -333,7 +384,8 @@ class OutboxStore {
       const cursor = answers.openCursor();
       cursor.onsuccess = () => {
         if (!cursor.result) return;
-        if (cursor.result.value.at < before && !wanted.has(cursor.result.key)) cursor.result.delete();
+        if (cursor.result.value.at < before && !wanted.has(cursor.result.key))
+          cursor.result.delete();
         cursor.result.continue();
       };
     };

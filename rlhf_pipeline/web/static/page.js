@@ -1,4 +1,5 @@
-// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. Knows no vote; every page works without it but annotate.
+// What every page does beside its HTML: theme, menu, live figures, Markdown, copying. Knows no
+// vote; every page works without it but annotate.
 
 import { render } from "./markdown.js";
 
@@ -16,7 +17,8 @@ if (theme) {
   theme.addEventListener("click", () => {
     const chosen = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = chosen;
-    document.cookie = `theme=${chosen};path=/;max-age=31536000;samesite=lax`; // read by the server: the next page opens in it
+    // read by the server: the next page opens in it
+    document.cookie = `theme=${chosen};path=/;max-age=31536000;samesite=lax`;
     name();
   });
 }

@@ -1,12 +1,27 @@
-// What is said beside the choice: confidence, rubric, highlights, flags. Knows a draft and the keys of each tool; casts no vote.
+// What is said beside the choice: confidence, rubric, highlights, flags. Knows a draft and the keys
+// of each tool; casts no vote.
 
 import { marked, moveSelection, selectFirstWord, selectedSpan } from "./highlights.js";
 
-const DIMENSION_KEYS = { a: "a", ArrowLeft: "a", b: "b", ArrowRight: "b", "=": "tie", t: "tie", Backspace: "" };
-const DIRECTIONS = { ArrowRight: "forward", ArrowDown: "forward", ArrowLeft: "backward", ArrowUp: "backward" };
+const DIMENSION_KEYS = {
+  a: "a",
+  ArrowLeft: "a",
+  b: "b",
+  ArrowRight: "b",
+  "=": "tie",
+  t: "tie",
+  Backspace: "",
+};
+const DIRECTIONS = {
+  ArrowRight: "forward",
+  ArrowDown: "forward",
+  ArrowLeft: "backward",
+  ArrowUp: "backward",
+};
 
 export class Tools {
-  /** `desk` tells the card that is shown, its draft, whether it is shown raw, and the rubric's dimensions. */
+  /** `desk` tells the card that is shown, its draft, whether it is shown raw, and the rubric's
+   * dimensions. */
   constructor(view, desk) {
     this.view = view;
     this.desk = desk;
@@ -21,16 +36,23 @@ export class Tools {
 
   /** Let a tool take the next keys; once more lets go of it. */
   take(mode) {
-    const isOver = this.mode === mode || !this.desk.card || (mode === "rubric" && this.desk.dimensions.length === 0);
+    const isOver =
+      this.mode === mode ||
+      !this.desk.card ||
+      (mode === "rubric" && this.desk.dimensions.length === 0);
     this.mode = isOver ? null : mode;
     this.at = 0;
     this.view.paintMode(this.mode, this.desk.dimensions[0]);
     if (this.mode === "highlighting") {
       selectFirstWord(this.view.panes.a);
-      this.view.say("Arrow keys move the selection, with shift they widen it, Tab changes the side, + and - mark, Escape ends.");
+      this.view.say(
+        "Arrow keys move the selection, with shift they widen it, Tab changes the side, + and - " +
+          "mark, Escape ends.",
+      );
     }
     if (this.mode === "confidence") this.view.say("How sure? 5 is 50 %, 9 is 90 %, 0 is 100 %.");
-    if (this.mode === "rubric") this.view.say(`Which is better in ${this.desk.dimensions[0]}? a, b or =.`);
+    if (this.mode === "rubric")
+      this.view.say(`Which is better in ${this.desk.dimensions[0]}? a, b or =.`);
   }
 
   setConfidence(value) {
@@ -48,9 +70,13 @@ export class Tools {
 
   toggleFlag(flag) {
     this.change((draft) => {
-      draft.flags = draft.flags.includes(flag) ? draft.flags.filter((one) => one !== flag) : [...draft.flags, flag];
+      draft.flags = draft.flags.includes(flag)
+        ? draft.flags.filter((one) => one !== flag)
+        : [...draft.flags, flag];
     });
-    this.view.say(this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag ${flag} taken away.`);
+    this.view.say(
+      this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag ${flag} taken away.`,
+    );
   }
 
   /** Mark what is selected; whether anything was. */
@@ -65,10 +91,16 @@ export class Tools {
       this.view.repaint(side, card, draft, isRaw);
       draft.keep();
       document.getSelection().removeAllRanges();
-      this.view.say(`${raw.slice(span.start, span.end)}: ${sign === "+" ? "speaks for it" : "speaks against it"}.`);
+      this.view.say(
+        `${raw.slice(span.start, span.end)}: ${
+          sign === "+" ? "speaks for it" : "speaks against it"
+        }.`,
+      );
       return true;
     }
-    this.view.say("Select some text of a completion first: with the mouse, or by h and the arrow keys.");
+    this.view.say(
+      "Select some text of a completion first: with the mouse, or by h and the arrow keys.",
+    );
     return false;
   }
 
@@ -89,7 +121,8 @@ export class Tools {
 
   onKeyOfConfidence({ key }, digit) {
     if (key === "Backspace") this.setConfidence(null);
-    else if (digit !== null && (digit === 0 || digit >= 5)) this.setConfidence(digit === 0 ? 1 : digit / 10);
+    else if (digit !== null && (digit === 0 || digit >= 5))
+      this.setConfidence(digit === 0 ? 1 : digit / 10);
     else return false;
     this.leave();
     return true;
@@ -116,7 +149,12 @@ export class Tools {
     const side = anchor && panes.b.contains(anchor) ? "b" : "a";
     const direction = DIRECTIONS[key];
     if (direction) {
-      moveSelection(panes[side], direction, key === "ArrowUp" || key === "ArrowDown" ? "line" : "word", shiftKey);
+      moveSelection(
+        panes[side],
+        direction,
+        key === "ArrowUp" || key === "ArrowDown" ? "line" : "word",
+        shiftKey,
+      );
       document.getSelection().focusNode?.parentElement?.scrollIntoView({ block: "nearest" });
     } else if (key === "Tab") {
       selectFirstWord(panes[side === "a" ? "b" : "a"]);

@@ -5,25 +5,33 @@ import { render } from "./markdown.js";
 const MESSAGES = {
   no_comparisons: [
     "Nothing to judge yet",
-    "No comparisons have been offered to you. A curator does that under Comparisons, or the day's collection brings them. This page looks again by itself.",
+    "No comparisons have been offered to you. A curator does that under Comparisons, or the " +
+      "day's collection brings them. This page looks again by itself.",
   ],
   all_judged_by_you: [
     "All done",
-    "You have judged all that was offered to you. Thank you. New comparisons appear here by themselves; your figures are under Me.",
+    "You have judged all that was offered to you. Thank you. New comparisons appear here by " +
+      "themselves; your figures are under Me.",
   ],
   all_judged: [
     "Nothing is left to judge",
-    "Everything that was offered is judged by others, or skipped by you. New comparisons appear here by themselves.",
+    "Everything that was offered is judged by others, or skipped by you. New comparisons appear " +
+      "here by themselves.",
   ],
   cap_reached: [
     "That is enough for today",
-    "You have reached the number of votes this project takes from one person in a day. The count begins anew at 00:00 UTC.",
+    "You have reached the number of votes this project takes from one person in a day. The count " +
+      "begins anew at 00:00 UTC.",
   ],
   others_hold_them: [
     "The rest is on other tables",
-    "What is left is being judged by others right now. What they give back comes to you: this page looks again by itself.",
+    "What is left is being judged by others right now. What they give back comes to you: this " +
+      "page looks again by itself.",
   ],
-  sending: ["Sending your votes", "The next comparisons come as soon as the votes on this device have arrived."],
+  sending: [
+    "Sending your votes",
+    "The next comparisons come as soon as the votes on this device have arrived.",
+  ],
 };
 
 export class View {
@@ -54,28 +62,38 @@ export class View {
     const { prompt, a, b } = this.prepare(card, isRaw);
     this.prepared.delete(card); // its nodes move into the page
     this.panes.prompt.replaceChildren(prompt);
-    this.panes.a.replaceChildren(draft.marks.a.length ? render(card.left, { isRaw, marks: draft.marks.a }) : a);
-    this.panes.b.replaceChildren(draft.marks.b.length ? render(card.right, { isRaw, marks: draft.marks.b }) : b);
+    this.panes.a.replaceChildren(
+      draft.marks.a.length ? render(card.left, { isRaw, marks: draft.marks.a }) : a,
+    );
+    this.panes.b.replaceChildren(
+      draft.marks.b.length ? render(card.right, { isRaw, marks: draft.marks.b }) : b,
+    );
     for (const pane of Object.values(this.panes)) pane.scrollTop = 0;
     this.at("prompt-box").classList.remove("unfolded");
     this.at("unfold").setAttribute("aria-expanded", "false");
     this.at("unfold").textContent = "Show all";
     for (const [id, text] of [["left-length", card.left], ["right-length", card.right]]) {
-      this.at(id).textContent = showsLength ? `${[...text].length.toLocaleString("en")} characters` : "";
+      this.at(id).textContent = showsLength
+        ? `${[...text].length.toLocaleString("en")} characters`
+        : "";
     }
     this.paintDimensions(dimensions);
     this.paintDraft(draft);
     this.show("desk");
-    // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it forces a layout.
+    // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it
+    // forces a layout.
     requestAnimationFrame(() => {
-      this.at("unfold").hidden = this.panes.prompt.scrollHeight <= this.panes.prompt.clientHeight + 2;
+      this.at("unfold").hidden =
+        this.panes.prompt.scrollHeight <= this.panes.prompt.clientHeight + 2;
     });
   }
 
   repaint(side, card, draft, isRaw) {
     const pane = this.panes[side];
     const top = pane.scrollTop;
-    pane.replaceChildren(render(side === "a" ? card.left : card.right, { isRaw, marks: draft.marks[side] }));
+    pane.replaceChildren(
+      render(side === "a" ? card.left : card.right, { isRaw, marks: draft.marks[side] }),
+    );
     pane.scrollTop = top;
   }
 
@@ -93,7 +111,12 @@ export class View {
         row.setAttribute("aria-label", `Better in: ${name}`);
         const label = document.createElement("span");
         label.textContent = name;
-        row.append(label, ...[["a", "A"], ["tie", "="], ["b", "B"]].map(([side, text]) => this.dimensionButton(name, side, text)));
+        row.append(
+          label,
+          ...[["a", "A"], ["tie", "="], ["b", "B"]].map(([side, text]) =>
+            this.dimensionButton(name, side, text),
+          ),
+        );
         return row;
       }),
     );
@@ -111,7 +134,11 @@ export class View {
 
   paintDraft(draft) {
     for (const button of this.choices) {
-      press(button, draft.choice === button.dataset.choice && String(draft.strength ?? "") === (button.dataset.strength ?? ""));
+      press(
+        button,
+        draft.choice === button.dataset.choice &&
+          String(draft.strength ?? "") === (button.dataset.strength ?? ""),
+      );
     }
     if (this.at("reason").value !== draft.reason) this.at("reason").value = draft.reason;
     for (const button of this.root.querySelectorAll("[data-confidence]")) {
@@ -120,12 +147,14 @@ export class View {
     for (const button of this.root.querySelectorAll("[data-dimension]")) {
       press(button, draft.dimensions[button.dataset.dimension] === button.dataset.side);
     }
-    for (const button of this.root.querySelectorAll("[data-flag]")) press(button, draft.flags.includes(button.dataset.flag));
+    for (const button of this.root.querySelectorAll("[data-flag]"))
+      press(button, draft.flags.includes(button.dataset.flag));
   }
 
   /** Which group of the tools takes the next keys. */
   paintMode(mode, dimension) {
-    for (const id of ["confidence", "rubric", "highlighting"]) this.at(id).classList.toggle("active", id === mode);
+    for (const id of ["confidence", "rubric", "highlighting"])
+      this.at(id).classList.toggle("active", id === mode);
     for (const row of this.root.querySelectorAll(".dimension")) {
       row.classList.toggle("active", mode === "rubric" && row.dataset.name === dimension);
     }
@@ -148,24 +177,48 @@ export class View {
 
   paintCounts({ today, median, remaining, streak }) {
     this.at("today").textContent = today === null ? "–" : String(today);
-    this.at("median").textContent = median === null ? "–" : `${median < 10 ? median.toFixed(1) : Math.round(median)} s`;
-    this.at("remaining").textContent = remaining === null ? "–" : remaining >= 1000 ? "1000+" : `~${remaining}`;
+    this.at("median").textContent =
+      median === null ? "–" : `${median < 10 ? median.toFixed(1) : Math.round(median)} s`;
+    this.at("remaining").textContent =
+      remaining === null ? "–" : remaining >= 1000 ? "1000+" : `~${remaining}`;
     this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
   }
 
-  paintOutbox({ unsent, others, isOffline, needsLogin, isOtherLogin, reason, isDurable, isRefused }) {
+  paintOutbox({
+    unsent,
+    others,
+    isOffline,
+    needsLogin,
+    isOtherLogin,
+    reason,
+    isDurable,
+    isRefused,
+  }) {
     const badge = this.at("outbox");
     badge.hidden = unsent === 0;
     badge.textContent = `${unsent} unsent`;
     badge.classList.toggle("waiting", isOffline || needsLogin || reason !== null);
     const lines = [];
     const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
-    if (isOtherLogin) lines.push(`Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`);
-    else if (needsLogin) lines.push(`You are logged out: ${waiting}. Log in again and they are sent.`);
-    else if (isOffline) lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
+    if (isOtherLogin)
+      lines.push(
+        `Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`,
+      );
+    else if (needsLogin)
+      lines.push(`You are logged out: ${waiting}. Log in again and they are sent.`);
+    else if (isOffline)
+      lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
     else if (reason && unsent) lines.push(`${waiting} and will be tried again. ${reason}`);
-    if (!isDurable && unsent) lines.push("This browser keeps nothing on the device: do not close the tab before they are sent.");
-    if (others) lines.push(`${others} unsent ${others === 1 ? "vote" : "votes"} of another login wait on this device until they log in here.`);
+    if (!isDurable && unsent)
+      lines.push(
+        "This browser keeps nothing on the device: do not close the tab before they are sent.",
+      );
+    if (others)
+      lines.push(
+        `${others} unsent ${
+          others === 1 ? "vote" : "votes"
+        } of another login wait on this device until they log in here.`,
+      );
     const banner = this.at("banner");
     const text = lines.join(" ");
     if (banner.dataset.text !== text) {
@@ -211,7 +264,8 @@ export class View {
   }
 }
 
-/** Nodes of what the server says: a command stands between backticks there, as it does in a terminal. */
+/** Nodes of what the server says: a command stands between backticks there, as it does in a
+ * terminal. */
 export function withCode(text) {
   return text.split(/`([^`\n]+)`/).map((span, n) => {
     if (n % 2 === 0) return span;

@@ -1,5 +1,5 @@
-// The dialog of votes that wait on this device: which they are, and what becomes of those that the server does not take. Knows entries and
-// elements; sends nothing.
+// The dialog of votes that wait on this device: which they are, and what becomes of those that the
+// server does not take. Knows entries and elements; sends nothing.
 
 import { withCode } from "./view.js";
 
@@ -30,7 +30,8 @@ export class Waiting {
     if (!this.dialog.open) return;
     const { unsent, refusals } = this.outbox;
     const shows = JSON.stringify([this.asked, unsent.map(({ key }) => [key, refusals.get(key)])]);
-    if (this.list.dataset.shows === shows) return; // a button that is drawn anew would lose the focus
+    // a button that is drawn anew would lose the focus
+    if (this.list.dataset.shows === shows) return;
     this.list.dataset.shows = shows;
     const focused = document.activeElement?.dataset.key;
     this.list.replaceChildren(...unsent.map((entry) => this.row(entry, refusals.get(entry.key))));
@@ -43,11 +44,19 @@ export class Waiting {
     const row = document.createElement("li");
     const { prompt } = entry.card;
     const what = document.createElement("b");
-    what.textContent = entry.isUndo ? "Taken back" : this.told(entry.body.choice, entry.body.strength);
+    what.textContent = entry.isUndo
+      ? "Taken back"
+      : this.told(entry.body.choice, entry.body.strength);
     const of = document.createElement("span");
     of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
     const why = document.createElement("p");
-    why.append(...withCode(refusal ? `The server does not take it (${refusal.status}): ${refusal.detail}` : "It waits to be sent."));
+    why.append(
+      ...withCode(
+        refusal
+          ? `The server does not take it (${refusal.status}): ${refusal.detail}`
+          : "It waits to be sent.",
+      ),
+    );
     row.append(what, " ", of, why);
     if (refusal) {
       const button = document.createElement("button");
@@ -73,13 +82,16 @@ export class Waiting {
     this.paint();
   }
 
-  /** As `POST votes:batch` takes them, so that whoever runs the server can send them; whose they are stands in the files' names. */
+  /** As `POST votes:batch` takes them, so that whoever runs the server can send them; whose they
+   * are stands in the files' names. */
   async download() {
     const votes = await this.outbox.votes();
     for (let n = 0; n * IN_A_BATCH < Math.max(1, votes.length); n += 1) {
       const some = votes.slice(n * IN_A_BATCH, (n + 1) * IN_A_BATCH);
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([JSON.stringify({ votes: some }, null, 2)], { type: "application/json" }));
+      link.href = URL.createObjectURL(
+        new Blob([JSON.stringify({ votes: some }, null, 2)], { type: "application/json" }),
+      );
       link.download = `unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60_000);

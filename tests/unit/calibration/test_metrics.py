@@ -287,7 +287,7 @@ def test_rows_that_all_agree_are_no_certainty(n, p, right):
     assert (found.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
 
 
-def test_where_all_are_right_brier_and_log_loss_are_what_they_would_be_at_the_ends_of_the_accuracy():
+def test_where_all_are_right_brier_and_log_loss_are_what_they_would_be_at_the_ends_of_accuracy():
     found = calibration_metrics(np.full(15, 0.9), np.ones(15))
     low = found.accuracy.low
     assert (found.brier.low, found.log_loss.low) == (

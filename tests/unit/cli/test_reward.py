@@ -97,7 +97,7 @@ PAIR = {
 
 
 # --- votes prepare
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_annotators_are_told_of_some_days_and_by_two_and_two(voted: LearntHome) 
 
 
 # --- reward train
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> None:
@@ -404,7 +404,7 @@ def test_training_data_that_is_none_is_named_by_line(
 
 
 # --- reward calibrate
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome) -> None:
@@ -517,7 +517,7 @@ def test_too_few_pairs_to_calibrate_are_counted(learnt: LearntHome) -> None:
 
 
 # --- reward predict
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_predictions_say_what_they_rest_on(
@@ -596,7 +596,7 @@ def test_without_a_champion_nothing_is_predicted(
 
 
 # --- reward probe
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

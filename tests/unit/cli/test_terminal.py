@@ -73,7 +73,8 @@ def test_users_list_shows_hostile_names(tmp_path: Path):
 
 def test_cards_in_the_terminal_show_hostile_text():
     out = io.StringIO()
-    VotingSession(None, None, iter(()), out).say(HOSTILE)  # type: ignore[arg-type]  says what it is told
+    # says what it is told
+    VotingSession(None, None, iter(()), out).say(HOSTILE)  # type: ignore[arg-type]
     assert out.getvalue() == f"{SHOWN}\n"
 
 

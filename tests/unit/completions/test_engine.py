@@ -89,7 +89,9 @@ def test_another_seed_day_or_model_gives_other_ids(prompts: pd.DataFrame) -> Non
     assert all(ids.isdisjoint(other["completion_id"]) for other in others)
 
 
-def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, cache) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_cached_is_not_generated_again(  # type: ignore[no-untyped-def]
+    prompts: pd.DataFrame, cache
+) -> None:
     first = complete_prompts(prompts[:3], Scripted(), CompletionParams(), cache=cache)
     backend = Scripted()
     again = complete_prompts(prompts, backend, CompletionParams(), cache=cache)
@@ -100,7 +102,9 @@ def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, cache) -> 
     assert len(other.seen) == 20, "another limit may give another text"
 
 
-def test_a_failed_request_is_a_row_and_is_asked_for_again(prompts: pd.DataFrame, cache) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_request_is_a_row_and_is_asked_for_again(  # type: ignore[no-untyped-def]
+    prompts: pd.DataFrame, cache
+) -> None:
     frame = complete_prompts(prompts, Scripted(failing=["p1"]), CompletionParams(), cache=cache)
     failed = frame[frame["prompt_id"] == "p1"]
     assert (
@@ -117,7 +121,9 @@ def test_if_every_request_fails_the_stage_fails_with_the_reason(prompts: pd.Data
         complete_prompts(prompts, Scripted(failing=list(prompts["prompt_id"])), CompletionParams())
 
 
-def test_what_was_ready_before_the_backend_went_away_is_kept(prompts: pd.DataFrame, cache) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_ready_before_the_backend_went_away_is_kept(  # type: ignore[no-untyped-def]
+    prompts: pd.DataFrame, cache
+) -> None:
     with pytest.raises(BackendUnavailable):
         complete_prompts(
             prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), cache=cache

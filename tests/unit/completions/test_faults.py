@@ -207,16 +207,31 @@ def test_refusals_halve_what_is_asked_at_once_and_successes_add_one() -> None:
     assert limiter.wait_s(1) is None, "64 are under way"
     clock.now += 1
     for ticket in tickets[:3]:
-        limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
+        limiter.end(
+            ticket,
+            n_used=None,  # type: ignore[arg-type]
+            is_refused=True,
+            is_success=False,
+        )
     assert limiter.limit == 32, "three refusals of one moment are one"
     for ticket in tickets[3:]:
-        limiter.end(ticket, n_used=None, is_refused=False, is_success=True)  # type: ignore[arg-type]
+        limiter.end(
+            ticket,
+            n_used=None,  # type: ignore[arg-type]
+            is_refused=False,
+            is_success=True,
+        )
     assert 33 < limiter.limit < 34
     for _ in range(20):
         clock.now += 1
         [ticket] = begin(limiter, 1)
         clock.now += 1
-        limiter.end(ticket, n_used=None, is_refused=True, is_success=False)  # type: ignore[arg-type]
+        limiter.end(
+            ticket,
+            n_used=None,  # type: ignore[arg-type]
+            is_refused=True,
+            is_success=False,
+        )
     assert limiter.limit == 64 * LEAST, "never to a standstill"
 
 
@@ -269,11 +284,8 @@ def test_every_kind_and_parameter_is_in_the_documents() -> None:
     page = (Path(__file__).parents[3] / "docs" / "completions.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
     for name, field in CallParams.model_fields.items():
-        shown = (
-            ""
-            if field.default is None
-            else f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
-        )
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        shown = "" if default is None else f"`{default}`"
         assert f"| `{name}` | {shown} | {field.description} |" in page, (
             "copy the line above into docs/completions.md"
         )

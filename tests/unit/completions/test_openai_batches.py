@@ -84,7 +84,9 @@ def batch(*, age_s: float = 60, status: str | None = "completed", **more: Any) -
     }
     told = Told.construct(**said | more)
     counts = said["request_counts"] if "request_counts" not in more else more["request_counts"]
-    told.request_counts = None if counts is None else SimpleNamespace(**counts)  # type: ignore[assignment]
+    told.request_counts = (  # type: ignore[assignment]
+        None if counts is None else SimpleNamespace(**counts)
+    )
     return batches()._build_batch(told, "run")
 
 

@@ -93,7 +93,11 @@ HOSTILE = [
     '""',
 ]
 WHOLE = st.integers(-(2**63), 2**63 - 1)
-MOMENTS = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 (hypothesis adds the zone)
+MOMENTS = st.datetimes(  # hypothesis adds the zone
+    datetime(1900, 1, 1),  # noqa: DTZ001
+    datetime(2200, 1, 1),  # noqa: DTZ001
+    timezones=st.just(UTC),
+)
 FRACTIONS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=30))
 

@@ -12,7 +12,10 @@ from rlhf_pipeline.prompts.base import prompt_id
 from rlhf_pipeline.records import Category, Difficulty
 
 DAY = "2026-01-01"
-WORDS = "amber brook candle desert engine forest garden harbor island jungle kettle lantern meadow needle orchard pebble".split()  # noqa: SIM905
+WORDS = (  # noqa: SIM905
+    "amber brook candle desert engine forest garden harbor island jungle kettle lantern meadow "
+    "needle orchard pebble"
+).split()
 
 
 def keeps_the_promises(make, *, categories=tuple(Category), levels=True):

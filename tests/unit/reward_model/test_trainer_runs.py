@@ -53,7 +53,14 @@ def test_a_run_ends_when_it_is_good_enough_or_out_of_time(
 def test_memory_of_a_run_is_not_its_parents():
     ballast = np.ones(75_000_000)  # 0.6 GB, written to
     said = subprocess.run(
-        [sys.executable, "-c", "from benchmarks.trainer_runs import peak_memory_gb; print(peak_memory_gb())"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from benchmarks.trainer_runs import peak_memory_gb; print(peak_memory_gb())",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert 0.01 < float(said.stdout) < ballast.nbytes / 2**30

@@ -108,7 +108,10 @@ def test_duplicate_ids_are_refused(store, make_comparisons):
 
 def test_a_publication_time_without_zone_is_refused(store, make_comparisons):
     with pytest.raises(StoreError, match="no time zone"):
-        store.comparisons.publish(make_comparisons(1), published_at=datetime(2026, 1, 1))  # noqa: DTZ001
+        store.comparisons.publish(
+            make_comparisons(1),
+            published_at=datetime(2026, 1, 1),  # noqa: DTZ001
+        )
     assert store.comparisons.count() == 0
 
 

@@ -449,7 +449,19 @@ def test_what_is_released_or_reopened_may_be_claimed(store: Store, clock: Clock)
 
 
 def test_lanes_are_claimed_apart(store: Store, clock: Clock) -> None:
-    items = [*work(2), *(WorkItem(**{**{n: getattr(i, n) for n in i.__slots__}, "item_no": i.item_no + 2, "cache_key": f"b{i.item_no}"}) for i in work(2, lane=OTHER))]  # fmt: skip  # noqa: E501
+    items = [
+        *work(2),
+        *(
+            WorkItem(
+                **{
+                    **{n: getattr(i, n) for n in i.__slots__},
+                    "item_no": i.item_no + 2,
+                    "cache_key": f"b{i.item_no}",
+                }
+            )
+            for i in work(2, lane=OTHER)
+        ),
+    ]
     start(store, items)
     found = turn(store, {LANE: 0, OTHER: 5})
     assert numbers(found.claimed[OTHER]) == [2, 3]

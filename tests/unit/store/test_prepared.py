@@ -133,7 +133,10 @@ def test_another_project_sees_none_of_it(store, cards):
 
 
 def test_what_is_written_is_kept_or_undone_with_its_transaction(store, cards):
-    with pytest.raises(ZeroDivisionError), store.database.write_transaction() as connection:  # noqa: PT012 - both are within the transaction
+    with (  # noqa: PT012 - both are within the transaction
+        pytest.raises(ZeroDivisionError),
+        store.database.write_transaction() as connection,
+    ):
         SETTLE.write(
             connection,
             [scope_of(store.database, card="a0", new_settled_at=NOON, new_is_swapped=True)],

@@ -94,8 +94,9 @@ def test_rules_that_cannot_hold_are_refused(wrong):
 
 # As stored before `agreement_votes` was a rule, and the digest that its audit link holds.
 STORED = (
-    '{"overlap":3,"repeat_share":0.08,"repeat_after":20,"gold_share":0.05,"lease_minutes":10.0,"prefetch":5,"max_votes_per_day":null,'
-    '"undo_seconds":30.0,"requires_reason":false,"shows_length":false,"dimensions":["helpful","correct","harmless","style"],"seed":7}'
+    '{"overlap":3,"repeat_share":0.08,"repeat_after":20,"gold_share":0.05,"lease_minutes":10.0,'
+    '"prefetch":5,"max_votes_per_day":null,"undo_seconds":30.0,"requires_reason":false,'
+    '"shows_length":false,"dimensions":["helpful","correct","harmless","style"],"seed":7}'
 )
 DIGEST = "1683900909f7a90b29f0b220bbcc1c22d345f41d018d99b02cae5363b7e2f97c"
 

@@ -28,7 +28,8 @@ def shown(n: int, **columns: object) -> pd.DataFrame:
 
 
 def figures(votes: pd.DataFrame, **more: object) -> pd.DataFrame:
-    return annotator_figures(votes, joint_model(votes), **more).set_index("annotator_id")  # type: ignore[arg-type]
+    figures = annotator_figures(votes, joint_model(votes), **more)  # type: ignore[arg-type]
+    return figures.set_index("annotator_id")
 
 
 def ends(row: pd.Series, measure: str) -> list[float]:

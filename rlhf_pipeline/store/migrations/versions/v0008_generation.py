@@ -145,8 +145,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The ledger is put aside until the way up, see `preservation`: what was asked for, what it cost, and
-    when a completion was last taken.
+    """The ledger is put aside until the way up, see `preservation`: what was asked for, what it
+    cost, and when a completion was last taken.
     """
     for table in TABLES:
         preservation.preserve_rows(revision, table)
