@@ -7,9 +7,9 @@ Annotator j on comparison c feels
 
 and says what `graded_response` makes of it, with a tie width and a strength scale of their own. The
 bias is toward the left: its sign is minus where b stood there, and it is left out where nobody
-knows which did, a repeat too, of which only is known that a and b changed places. A discrimination near 0 is a
-spammer's, one below 0 that of somebody who reads the scale backwards. Completions that occur in
-several comparisons share their utility, see `completion_utilities`.
+knows which did, a repeat too, of which only is known that a and b changed places. A discrimination
+near 0 is a spammer's, one below 0 that of somebody who reads the scale backwards. Completions that
+occur in several comparisons share their utility, see `completion_utilities`.
 
 Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons
 by expectation propagation (Minka 2001), over annotators by one damped Newton step an iteration.
