@@ -1,8 +1,11 @@
-"""Which votes count: of an annotator's passes over a comparison the last one, and its last
-revision. Knows the rule as SQL; asks nothing.
+"""Which votes stand and which count. Knows the two rules as SQL; asks nothing.
+
+Standing: the last revision of each pass. Counting: the standing vote of an annotator's last pass
+over a comparison.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, literal, or_, select, tuple_
@@ -11,6 +14,26 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import votes
 
 LATEST = 2**62  # above any seq
+
+
+def is_standing(
+    database: Database,
+    vote: Any,
+    *,
+    up_to_seq: int | None = None,
+    before: datetime | None = None,
+) -> ColumnElement[bool]:
+    """That no vote superseded `vote` (the table or an alias of it): until now, up to a seq, or
+    received before a time.
+    """
+    later = votes.alias("later")
+    known = [database.in_project(later), later.c.supersedes == vote.c.vote_id]
+    if up_to_seq is not None:
+        # The first is always so; said, because Postgres would else read all votes for a page of 50.
+        known += [later.c.seq > vote.c.seq, later.c.seq <= up_to_seq]
+    if before is not None:
+        known.append(later.c.received_at < before)
+    return ~select(literal(1)).select_from(later).where(*known).exists()
 
 
 def is_counting(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Connection, and_, case, literal, select
+from sqlalchemy import Connection, and_, case, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Choice, DriftEvent
 from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import insert_events
 from rlhf_pipeline.store.schema import detector_states, predictions, votes
@@ -70,10 +71,6 @@ class Detectors:
         without a time left out. 1 is a vote against the side with the higher score; equal scores
         predict no side and are left out, as in the reflection log.
         """
-        later = votes.alias("later")
-        superseded = select(literal(1)).where(
-            self._database.in_project(later), later.c.supersedes == votes.c.vote_id
-        )
         read = (
             votes.c.seq > seq
             if up_to_seq is None
@@ -102,7 +99,7 @@ class Detectors:
                 votes.c.voted_at.is_not(None),
                 predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
-                ~superseded.exists(),
+                is_standing(self._database, votes),
             )
             .order_by(votes.c.seq)
         )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, func, literal, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from rlhf_pipeline.records import Choice
+from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
@@ -156,21 +157,11 @@ def is_standing_judgement(
     """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`,
     as the votes received before then said.
     """
-    later = votes.alias("later")
-    replaced = (
-        select(literal(1))
-        .select_from(later)
-        .where(
-            database.in_project(later), later.c.supersedes == vote.c.vote_id, *_received(later, at)
-        )
-    )
-    own = (
+    own = [
         database.in_project(vote),
         vote.c.annotator_id == annotator_id,
         vote.c.choice != Choice.SKIP.value,
-    )
-    return and_(*own, *_received(vote, at), ~replaced.exists())
-
-
-def _received(vote: Any, before: datetime | None) -> tuple[ColumnElement[bool], ...]:
-    return () if before is None else (vote.c.received_at < before,)
+    ]
+    if at is not None:
+        own.append(vote.c.received_at < at)
+    return and_(*own, is_standing(database, vote, before=at))

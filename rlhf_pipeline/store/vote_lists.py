@@ -13,7 +13,7 @@ from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.counting import LATEST
+from rlhf_pipeline.store.counting import LATEST, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
 from rlhf_pipeline.store.visibility import is_visible_vote, judged_ids
@@ -80,12 +80,6 @@ class VoteLists:
 
     def list_judgements(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
         """One annotator's, newest first."""
-        later = votes.alias("later")
-        is_superseded = (
-            select(literal(1))
-            .where(self._database.in_project(later), later.c.supersedes == votes.c.vote_id)
-            .exists()
-        )
         columns = [
             comparisons.c.gold if name == "gold" else votes.c[name]
             for name in Judgement.model_fields
@@ -97,7 +91,7 @@ class VoteLists:
                 self._database.in_project(votes),
                 votes.c.annotator_id == annotator_id,
                 votes.c.choice != Choice.SKIP.value,
-                ~is_superseded,
+                is_standing(self._database, votes),
             )
             .order_by(votes.c.seq.desc())
             .limit(limit)
@@ -113,12 +107,6 @@ class VoteLists:
         """One annotator's votes with all that was said, newest first, and whether each was
         superseded.
         """
-        later = votes.alias("later")
-        is_superseded = (
-            select(literal(1))
-            .where(self._database.in_project(later), later.c.supersedes == votes.c.vote_id)
-            .exists()
-        )
         upper = LATEST if before_seq is None else before_seq
         mine = (
             self._database.in_project(votes),
@@ -126,7 +114,7 @@ class VoteLists:
             votes.c.seq < upper,
         )
         wanted = (
-            select(votes, is_superseded.label("is_superseded"))
+            select(votes, (~is_standing(self._database, votes)).label("is_superseded"))
             .where(*mine)
             .order_by(votes.c.seq.desc())
             .limit(limit)

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, func, select, union_all
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
 from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
@@ -24,7 +24,7 @@ from rlhf_pipeline.store.casting import (
     vote_of,
 )
 from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.counting import LATEST, is_counting, is_counting_on
+from rlhf_pipeline.store.counting import LATEST, is_counting, is_counting_on, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
@@ -411,23 +411,7 @@ class Votes(VoteLists):
         one: who judged before a change of taste and again since repeats nothing.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
-        again, first, revised = votes.alias("again"), votes.alias("first"), votes.alias("revised")
-
-        def is_last_revision_of(vote: Any) -> ColumnElement[bool]:
-            about = and_(
-                *(
-                    revised.c[name] == vote.c[name]
-                    for name in ("comparison_id", "annotator_id", "pass_no")
-                )
-            )
-            newer = and_(
-                self._database.in_project(revised),
-                about,
-                revised.c.revision_no > vote.c.revision_no,
-                revised.c.seq <= limit,
-            )
-            return ~select(literal(1)).select_from(revised).where(newer).exists()
-
+        again, first = votes.alias("again"), votes.alias("first")
         same = and_(
             self._database.in_project(first),
             first.c.comparison_id == again.c.comparison_id,
@@ -456,8 +440,8 @@ class Votes(VoteLists):
                 again.c.day.in_(sorted(set(days))),
                 again.c.seq <= limit,
                 first.c.seq >= (since_seq or 0),
-                is_last_revision_of(again),
-                is_last_revision_of(first),
+                is_standing(self._database, again, up_to_seq=limit),
+                is_standing(self._database, first, up_to_seq=limit),
             )
             .order_by(again.c.seq)
         )
@@ -552,21 +536,8 @@ class Votes(VoteLists):
 
     def _select_as_cast(self, limit: int) -> Select[Any]:
         """VOTES_AS_CAST as they stood when `limit` was the newest seq."""
-        superseding = votes.alias("superseding")
-        is_superseded = (
-            select(literal(1))
-            .select_from(superseding)
-            .where(
-                self._database.in_project(superseding),
-                superseding.c.supersedes == votes.c.vote_id,
-                # always so; said, because Postgres would else read all votes for a page of fifty
-                superseding.c.seq > votes.c.seq,
-                superseding.c.seq <= limit,
-            )
-            .exists()
-        )
         computed = {
-            "is_superseded": is_superseded,
+            "is_superseded": ~is_standing(self._database, votes, up_to_seq=limit),
             "is_counting": is_counting(self._database, limit),
             "source_pair_id": comparisons.c.source_pair_id,
         }

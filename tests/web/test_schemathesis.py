@@ -174,9 +174,10 @@ def _fuzz(web: Web, known_by: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused = {
         f"{operation.method.upper()} {operation.path}" for operation in operations
     } - not_refused
-    # Made-up passwords and links log nobody in, and a token has no session to end; everything else
-    # was let through to its own checks.
-    no_session = {"POST /api/v1/auth/logout"} if known_by == "token" else set()
+    # Made-up passwords and links log nobody in, and a token has no session to end and makes no
+    # token; everything else was let through to its own checks.
+    needs_session = {"POST /api/v1/auth/logout", "POST /api/v1/me/tokens"}
+    no_session = needs_session if known_by == "token" else set()
     assert (
         refused
         <= {"POST /api/v1/auth/login", "POST /api/v1/auth/redeem", "POST /api/v1/me/password"}

@@ -3,6 +3,7 @@
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
+import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
@@ -181,6 +182,15 @@ def counting(rows: list[dict], days: set[str], up_to_seq: int) -> list[int]:
     return [row["seq"] for row in rows if row["seq"] in last and row["day"] in days]
 
 
+def standing(rows, up_to_seq):
+    """Seqs of the last revision of each pass, by the rule in words."""
+    last = {}
+    for row in rows:
+        if row["seq"] <= up_to_seq:
+            last[row["comparison_id"], row["annotator_id"], row["pass_no"]] = row["seq"]
+    return sorted(last.values())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on_whichever_day(
     store, make_vote, seed
@@ -214,6 +224,10 @@ def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on
     assert any(row["revision_no"] > 1 for row in rows)
     assert any(row["pass_no"] > 2 for row in rows)
     for seq in range(0, 61, 3):
+        if seq:
+            log = pd.concat(store.votes.stream(up_to_seq=seq))
+            assert log.loc[~log["is_superseded"], "seq"].tolist() == standing(rows, seq)
+            assert log.loc[log["is_counting"], "seq"].tolist() == counting(rows, set(days), seq)
         for asked in (days[:1], days[1:2], days[2:], days[:2], days):
             expected = counting(rows, set(asked), seq)
             assert store.votes.snapshot(asked, up_to_seq=seq)["seq"].tolist() == expected, (
