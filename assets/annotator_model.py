@@ -130,8 +130,7 @@ def annotator_model(
                 "most annotators do better than a coin",
                 (figures["reliability"] > 0.5).mean() > 0.5,
                 f"{(figures['reliability'] <= 0.5).sum()} of {len(figures)} annotators do no "
-                "better "
-                "than a coin: look at the least reliable.",
+                "better than a coin: look at the least reliable.",
             ),
         ],
         usual=[

@@ -71,8 +71,7 @@ def prompts(
     if config.doubtful and params.source != "evolution":
         raise ConfigurationError(
             f"`doubtful` is for the source evolution, not {params.source}. Leave it off, or set "
-            "the "
-            "source."
+            "the source."
         )
     ledger, calls = champions.store.generation, default_call_params(settings)
     texts = (

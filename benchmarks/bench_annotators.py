@@ -174,8 +174,7 @@ def simulated(limits: Limits) -> None:
     limits.check(
         min(ranked) >= 0.9,
         f"{few.spammers:.0%} spammers at {each:.0f} votes each are found with AUROC "
-        f"{told(ranked)}, "
-        "limit 0.9",
+        f"{told(ranked)}, limit 0.9",
     )
 
     injected, inside = 1 / (1 + np.exp(-SIMULATED.position_bias.bias)) - 0.5, []

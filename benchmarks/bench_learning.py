@@ -1,8 +1,8 @@
 """Everything that is promised of learning from votes: annotators, reward models, calibration.
 Prints each benchmark's tables, then one verdict.
 
-    python benchmarks/bench_learning.py [--without trainers] [--data ../shared/data] [--registry
-    FOLDER]
+    python benchmarks/bench_learning.py [--without trainers] [--data ../shared/data]
+        [--registry FOLDER]
 
 Runs bench_annotators, bench_calibration, bench_simulated, bench_real and bench_trainers one after
 the other, each in a process of its own, for hours rather than minutes: fine-tuning is done with

@@ -1,8 +1,8 @@
 """How long lists and progress take at a million votes, by the API and as pages, on both databases.
 Prints one table.
 
-    python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres] [--postgres
-    postgresql+psycopg2://user@host/database]
+    python benchmarks/bench_pages.py [--votes 1000000] [--on sqlite,postgres]
+        [--postgres postgresql+psycopg2://user@host/database]
 
 The votes are imported by `rlhf import` as in bench_store, the comparisons are offered to people and
 have predictions, beside them lie a calibration log and feedback, and `rlhf serve` is asked over

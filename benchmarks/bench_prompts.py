@@ -174,8 +174,7 @@ def difficulty(limits: Limits, *, doubted: bool) -> None:
     limits.check(
         rho > RHO,
         f"rank correlation of level and judged difficulty: {rho:.3f} over {len(prompts):,} "
-        "prompts, "
-        f"limit above {RHO}",
+        f"prompts, limit above {RHO}",
     )
     least = min(
         (rank_correlation(part["level"], part["judged"]), c)
@@ -468,8 +467,7 @@ def near_duplicates(limits: Limits) -> None:
         limits.check(
             hit >= 0.99 * sum(truth) and false == 0,
             f"near-duplicates above {limit}: {hit} of {sum(truth)} found, {false} false, limit "
-            "99 % "
-            "and 0",
+            "99 % and 0",
         )
     print_table(
         "Near-duplicates among template prompts",

@@ -2,7 +2,7 @@
 draws the drift timeline.
 
     python benchmarks/bench_real.py [--data ../shared/data] [--out FOLDER] [--cache FOLDER]
-    [--registry FOLDER] [--only time,table,days,choices]
+        [--registry FOLDER] [--only time,table,days,choices]
 
 Needs pairs.parquet and votes.parquet in --data; where they are absent it says so and stops. From
 raw files to a calibrated model it works as a user would: `rlhf import`, then the library.

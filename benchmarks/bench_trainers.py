@@ -2,8 +2,7 @@
 learn what one does. Prints tables.
 
     python benchmarks/bench_trainers.py [--part quality,refit,cost,scoring,gloo,cuda,debates]
-    [--data ../shared/data] [--runs FOLDER]
-                                        [--registry FOLDER] [--seeds 3] [--variants 10]
+        [--data ../shared/data] [--runs FOLDER] [--registry FOLDER] [--seeds 3] [--variants 10]
 
 quality   convarg's test debates, opened once for each model when all are trained: accuracy against
           the known right choice and debiased ECE, by seed and as a mean of the seeds, by kinds of
@@ -288,8 +287,7 @@ def refit(real: ConvargData, seeds: int, limits: Limits) -> None:
     rows.append(("one vote: the ceiling", real.ceiling, "", "", "", "", ""))
     print_table(
         f"Fine-tuned MiniLM, learnt from ten debates, on convarg's test debates, {len(test)} "
-        "pairs; "
-        f"{seeds} seeds: median [range]",
+        f"pairs; {seeds} seeds: median [range]",
         (
             "labels",
             "accuracy (its ceiling below)",

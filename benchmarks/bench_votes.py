@@ -1,12 +1,13 @@
 """What a vote costs the server: votes a second at concurrency 8, server CPU per accepted vote, how
 long a vote takes. Prints one table.
 
-    python benchmarks/bench_votes.py [--seconds 15] [--on sqlite,postgres] [--postgres
-    postgresql+psycopg2://user@host/database] python benchmarks/bench_votes.py --url
-    http://127.0.0.1:8080 --token rlhf_… [--token …] [--pid 4711] python benchmarks/bench_votes.py
-    --url http://peer:8080 --items ids.txt --path '/api/tasks/{item}/annotations/' \
-        --header 'Authorization: Token …' --body '{"result": [{"value": {"selected": "left"}}]}'
-        --pid 4711
+    python benchmarks/bench_votes.py [--seconds 15] [--on sqlite,postgres]
+        [--postgres postgresql+psycopg2://user@host/database]
+    python benchmarks/bench_votes.py --url http://127.0.0.1:8080 --token rlhf_… [--token …]
+        [--pid 4711]
+    python benchmarks/bench_votes.py --url http://peer:8080 --items ids.txt
+        --path '/api/tasks/{item}/annotations/' --header 'Authorization: Token …'
+        --body '{"result": [{"value": {"selected": "left"}}]}' --pid 4711
 
 Without --url it starts `rlhf serve` itself, as an operator does, on a full fsync. Each of 8
 annotators leases 20 cards, votes on them one after the other without a pause (choice, strength, a

@@ -94,8 +94,7 @@ def run_stub(asked: str) -> None:
 def make_bench_prompts(n: int) -> pd.DataFrame:
     texts = [
         f"Prompt number {i}: name a river and say where it ends, in one sentence that a child "
-        "would "
-        "understand."
+        "would understand."
         for i in range(n)
     ]
     return check_frame(

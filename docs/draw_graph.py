@@ -95,8 +95,8 @@ def svg(made_from: dict) -> str:
         for name, group in made_from["assets"].items()
     ]
     title = (
-        f"The loop as Dagster assets: {len(made_from['assets'])} assets, "
-        f"{len(made_from['edges'])} edges"
+        f"The loop as Dagster assets: {len(made_from['assets'])} assets, {len(made_from['edges'])} "
+        "edges"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -132,8 +132,8 @@ def svg(made_from: dict) -> str:
 def _box(group: str, corners: tuple[int, int, int, int], colour: str) -> str:
     left, top, right, bottom = corners
     box = (
-        f'<rect class="group" x="{left}" y="{top}" width="{right - left}" '
-        f'height="{bottom - top}" rx="10"/>'
+        f'<rect class="group" x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" '
+        'rx="10"/>'
     )
     return f'{box}<text class="label" x="{left + 12}" y="{top - 8}" fill="{colour}">{group}</text>'
 

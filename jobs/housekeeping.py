@@ -13,8 +13,8 @@ from storage.retention import Retention
 
 
 @dg.op(
-    description="Deletes what the settings `keep_…` no longer keep: the same as `rlhf storage "
-    "retain`."
+    description="Deletes what the settings `keep_…` no longer keep: the same as "
+    "`rlhf storage retain`."
 )
 def retain(
     context: dg.OpExecutionContext,

@@ -187,8 +187,7 @@ class Artefacts:
             raise MissingPartition(
                 f"{stage} was materialised for "
                 f"{', '.join(lost[:5])}{' …' if len(lost) > 5 else ''}, but the files are gone "
-                "from "
-                f"{self.base / stage}. Materialise {stage} for those days again."
+                f"from {self.base / stage}. Materialise {stage} for those days again."
             )
         return self._decode(contents, stage) if contents else self._schema(stage).empty_frame()
 
@@ -268,6 +267,5 @@ def _check_file(path: UPath, content: bytes, schema: FrameSchema) -> None:
     except FrameError as cause:
         raise ArtefactError(
             f"Cannot read {path}: {cause} Materialise {schema.name} again, or restore the file "
-            "from "
-            "a backup."
+            "from a backup."
         ) from cause

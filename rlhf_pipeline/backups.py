@@ -304,8 +304,7 @@ def _prepare_folder(folder: Path, home: Path) -> None:
     if within or home.resolve().is_relative_to(folder.resolve()):
         raise ConfigurationError(
             f"{folder} lies in what is backed up of {home}, or around it. Name a folder of its "
-            "own, "
-            "best on another disk."
+            "own, best on another disk."
         )
     _refuse_linked_folders(home)
     if folder.exists() and any(folder.iterdir()):

@@ -340,9 +340,8 @@ class Champions:
                 "Go on once that one is there again, or fit anew.",
             )
         raise ModelHashMismatch(
-            f"{said}. Name it in the setting `encoder`, after a comma where it is not the "
-            "first, or "
-            "fit anew."
+            f"{said}. Name it in the setting `encoder`, after a comma where it is not the first, "
+            "or fit anew."
         )
 
     def _available_encoders(self, encoder: Encoder, missing: list[str]) -> Iterator[Encoder]:
@@ -680,8 +679,8 @@ def _compare_calibrators(
     is_no_worse = loss <= to_beat + ROUNDING
     verdict = "no worse than" if is_no_worse else "worse than"
     told = (
-        f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} "
-        f"through {champion.calibrator_version}"
+        f"log loss {loss:.3f} through {new.calibrator_version}, {verdict} {to_beat:.3f} through "
+        f"{champion.calibrator_version}"
     )
     return is_no_worse, f"{told} on {len(held_out)} pairs of the calib split"
 

@@ -605,8 +605,7 @@ def _resolve_home(named: str, folder: Path) -> Path:
     if found:
         raise ConfigurationError(
             f"RLHF_HOME {home} contains {found[0]!r}, which has a meaning in the URLs of "
-            "databases. "
-            f"Name a folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
+            f"databases. Name a folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
         )
     return home
 
@@ -809,8 +808,7 @@ def _read_yaml(path: Path | None) -> dict[str, Any]:
     if "config" in values:
         raise ConfigurationError(
             f"{path} sets `config`, which names this very file. Remove the line, or set "
-            "RLHF_CONFIG "
-            "instead."
+            "RLHF_CONFIG instead."
         )
     beside = {
         name: str(path.parent / str(values[name]))

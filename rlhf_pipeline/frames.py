@@ -456,8 +456,7 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
             raise FrameError(
                 f"{schema.name}: {int(duplicate.sum())} duplicate keys; row {row} repeats "
                 f"{dict(checked.loc[row, list(schema.key)])}. Drop duplicates of "
-                f"{list(schema.key)} "
-                "first."
+                f"{list(schema.key)} first."
             )
     return checked
 
@@ -500,8 +499,7 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
             shown = repr(series.iloc[row])[:80]
             raise FrameError(
                 f"{schema.name}.{name}: {what} in {int(bad.sum())} rows, first row {row} "
-                f"({shown}). "
-                f"{cure}"
+                f"({shown}). {cure}"
             )
 
     if not column.nullable:

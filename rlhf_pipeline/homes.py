@@ -62,9 +62,8 @@ def refuse_foreign(home: Path, uid: int | None = None) -> None:
         home, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
     ):
         raise ConfigurationError(
-            f"RLHF_HOME {home} cannot be written. Give its owner write permission (chmod "
-            "u+rwx), or "
-            "name another folder."
+            f"RLHF_HOME {home} cannot be written. Give its owner write permission (chmod u+rwx), "
+            "or name another folder."
         )
 
 
@@ -90,8 +89,7 @@ def make_private(home: Path) -> None:
     except OSError as cause:
         raise ConfigurationError(
             f"RLHF_HOME {home} cannot hold a project: {cause.strerror or cause}. Name a folder "
-            "that "
-            "can be made and written."
+            "that can be made and written."
         ) from cause
 
 
@@ -117,9 +115,8 @@ def _refuse_lost_facts(settings: Settings, *, initialising: bool) -> None:
     if is_empty(home / "store.db"):
         raise ConfigurationError(
             f"{home} was initialised, but its {HOME_FACTS} and store.db are gone. {RESTORE}. If "
-            "its "
-            "databases are on a server: RLHF_SERVER_URL=URL rlhf init --join. To start over, move "
-            "the folder away."
+            "its databases are on a server: RLHF_SERVER_URL=URL rlhf init --join. To start over, "
+            "move the folder away."
         )
     if not initialising:
         raise ConfigurationError(

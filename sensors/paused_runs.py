@@ -57,9 +57,8 @@ def paused_runs_sensor(
                 )
             if days not in asked.values() and json.loads(run.record).get("calls", {}).get("batch"):
                 context.log.warning(
-                    f"What batches of {run.run_id} make is read by nobody else: the days left "
-                    "of it "
-                    "are paid for again."
+                    f"What batches of {run.run_id} make is read by nobody else: the days left of "
+                    "it are paid for again."
                 )
             for first, of in asked.items():
                 if (key := _next_run_key(context.instance, first, first_wait)) is not None:

@@ -86,9 +86,8 @@ class Replay:
             if not DAYS.has_partition_key(day):
                 return ReplayWait(
                     f"{day} waits for its replay, but partitions begin with "
-                    f"{DAYS.get_first_partition_key()} here. Reload the code location "
-                    "(Deployment → "
-                    "Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs "
+                    f"{DAYS.get_first_partition_key()} here. Reload the code location (Deployment "
+                    "→ Reload) or start `rlhf dev` again; `rlhf replay` in a terminal needs "
                     "neither.",
                     is_stuck=True,
                 )

@@ -123,9 +123,8 @@ def calibration_over_time(
     missing = [name for name in JUDGED_COLUMNS if name not in judged]
     if missing:
         raise FrameError(
-            f"Judged predictions have no columns {missing}. Give what `served_predictions` "
-            "makes of "
-            "the reflection log."
+            f"Judged predictions have no columns {missing}. Give what `served_predictions` makes "
+            "of the reflection log."
         )
     rows, cast = (
         judged.sort_values(["day", "seq"]),

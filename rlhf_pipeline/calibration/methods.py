@@ -29,8 +29,7 @@ def calibrator_from_json(state: dict[str, Any]) -> Calibrator:
     if not isinstance(method, str) or method not in CALIBRATORS:
         raise ModelError(
             f"No calibrator {method!r}. Known: {', '.join(CALIBRATORS)}. Calibrate the reward "
-            "model "
-            "again."
+            "model again."
         )
     try:
         return CALIBRATORS[method].from_json(state)

@@ -64,8 +64,8 @@ def claim(workspace: Workspace) -> None:
     if others:
         raise ConfigurationError(
             f"Project {settings.project!r} in {settings.home} holds {' and '.join(others)} votes; "
-            "the demo would mix simulated ones in. Name another folder, as in `make demo "
-            "RLHF_HOME=var/demo`."
+            "the demo would mix simulated ones in. Name another folder, as in "
+            "`make demo RLHF_HOME=var/demo`."
         )
     if not settings.demo_state.exists():
         n = store.comparisons.count()
@@ -74,8 +74,7 @@ def claim(workspace: Workspace) -> None:
                 f"{settings.home} holds {n:,} comparisons, but {settings.demo_state.name}, which "
                 "says how far the demo came, is gone: it would overwrite its days. Put "
                 f"{settings.demo_state.name} back from a backup. To start over, name another "
-                "folder "
-                "or move this one away."
+                "folder or move this one away."
             )
         write_atomically(settings.demo_state, b"{}")
 
@@ -95,8 +94,7 @@ def delete(workspace: Workspace) -> None:
     if not settings.demo_state.exists() or (server is None and not store.exists()):
         raise ConfigurationError(
             f"{settings.home} was not made by the demo: nothing deleted. Check RLHF_HOME, or "
-            "delete "
-            "it yourself."
+            "delete it yourself."
         )
     if store.exists():
         _refuse_irreplaceable_file(settings.home, f"sqlite:///{store}")
@@ -136,8 +134,7 @@ def _drop_databases(settings: Settings, facts: HomeFacts, server: SecretStr) -> 
     if found:
         raise ConfigurationError(
             f"The databases {prefix}_… of {settings.home} hold {' and '.join(found)}, which "
-            "nothing "
-            "can make again: nothing deleted. Take them with `rlhf storage backup`, drop "
+            "nothing can make again: nothing deleted. Take them with `rlhf storage backup`, drop "
             f"{prefix}_store, {prefix}_mlflow and {prefix}_dagster yourself, then try again."
         )
     dropped = ServerDatabases(

@@ -466,8 +466,7 @@ def _read_settings(project: str | None) -> Settings:
     if "project" in settings.model_fields_set:
         raise ConfigurationError(
             f"{settings.home} holds project {settings.project!r}, not {project!r}. A home holds "
-            "one "
-            "project: set RLHF_HOME to another folder."
+            "one project: set RLHF_HOME to another folder."
         )
     try:
         return Settings(**settings.model_dump(exclude_unset=True) | {"project": project})

@@ -209,9 +209,8 @@ def _refuse_abandoned_rows(workspace: Workspace, facts: HomeFacts | None) -> Non
     if n:
         raise ConfigurationError(
             f"{settings.home} holds {n} comparisons and votes in SQLite, which the server does "
-            "not. "
-            "Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, or name "
-            "another RLHF_HOME."
+            "not. Unset RLHF_SERVER_URL and move them with `rlhf storage migrate --to URL`, or "
+            "name another RLHF_HOME."
         )
 
 

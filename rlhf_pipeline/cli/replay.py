@@ -31,8 +31,8 @@ def replay(
         bool,
         typer.Option(
             "--never-asked",
-            help="Also imported days for which no replay was asked: those of `import votes "
-            "--no-replay`.",
+            help="Also imported days for which no replay was asked: those of "
+            "`import votes --no-replay`.",
         ),
     ] = False,
 ) -> None:

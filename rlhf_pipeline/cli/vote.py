@@ -92,8 +92,7 @@ class VotingSession:
         """
         self.say(
             f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── "
-            "right "
-            f"(6-9) ──\n{card.right}\n"
+            f"right (6-9) ──\n{card.right}\n"
         )
         if card.names_maker:
             self.say("(a completion names its maker: judge the text, not the name)")

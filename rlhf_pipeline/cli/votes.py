@@ -337,8 +337,7 @@ def annotators(
         show(
             [_build_pair_row(row) for _, row in least.iterrows()],
             title=f"{len(learnt.kappas)} pairs of annotators with 10 comparisons or more in "
-            "common, "
-            "those who agree least first",
+            "common, those who agree least first",
             empty="No two annotators have 10 comparisons in common.",
         )
         return

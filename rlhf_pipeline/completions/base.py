@@ -86,11 +86,10 @@ class CompletionBackend(Protocol):
     `BACKENDS`.
 
     Attributes:
-        name: the backend's name in `BACKENDS` and in the frame's `backend` column. model_version:
-        what made the text, as `name@version` of the registry or the provider's name of the model.
-        It
-            is part of the completion's id and of the cache key, so two different models must never
-            share it.
+        name: the backend's name in `BACKENDS` and in the frame's `backend` column.
+        model_version: what made the text, as `name@version` of the registry or the provider's name
+            of the model. It is part of the completion's id and of the cache key, so two different
+            models must never share it.
 
     A constructor stores its arguments and is cheap; models and clients are loaded at the first
     `complete`.
@@ -120,8 +119,7 @@ class CompletionBackend(Protocol):
 
         Raises:
             BackendUnavailable: nothing can be completed at all: no such model, no such address,
-            credentials refused.
-                The message names the setting to mend.
+                credentials refused. The message names the setting to mend.
         """
         ...
 
@@ -145,9 +143,10 @@ class HostedBackend(Protocol):
     a time.
 
     Attributes:
-        provider: whose limits and bill these are: host and port of the address. model: the
-        provider's name of the model; with `provider` it names what shares a limit. has_answered:
-        whether anything that is a completion ever came; before that, the address may be wrong.
+        provider: whose limits and bill these are: host and port of the address.
+        model: the provider's name of the model; with `provider` it names what shares a limit.
+        has_answered: whether anything that is a completion ever came; before that, the address may
+            be wrong.
     """
 
     name: str

@@ -37,9 +37,8 @@ class TextCollector:
         if self._n_bytes >= LONGEST_ANSWER:
             raise UnreadableResponse(
                 "oversized",
-                f"streamed {self._n_bytes:,} bytes of text; {LONGEST_ANSWER:,} are the most "
-                "that is "
-                "taken. Lower max_tokens.",
+                f"streamed {self._n_bytes:,} bytes of text; {LONGEST_ANSWER:,} are the most that "
+                "is taken. Lower max_tokens.",
             )
         self._partial.append(piece)
         self._on_text(piece)

@@ -52,9 +52,8 @@ def complete_in_rounds(
     if made.n_unsettled:
         raise CompletionError(
             f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the "
-            "others "
-            "are kept. Run again: it goes on from there. If that says the same, another process "
-            "holds them, or the store loses what is written: check its disk."
+            "others are kept. Run again: it goes on from there. If that says the same, another "
+            "process holds them, or the store loses what is written: check its disk."
         )
     raise CompletionError(
         f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are gone. "

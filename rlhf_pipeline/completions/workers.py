@@ -579,8 +579,8 @@ class HostedWork:
                 fault(
                     "unavailable",
                     f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. Start the "
-                    "server "
-                    "or mend the setting base_url (RLHF_BASE_URL), which usually ends in /v1.",
+                    "server or mend the setting base_url (RLHF_BASE_URL), which usually ends in "
+                    "/v1.",
                 )
             )
         return reply

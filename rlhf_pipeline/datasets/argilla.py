@@ -204,8 +204,8 @@ def _find_fault(record: Mapping[str, Any]) -> str | None:
     for question, answers in (record.get("responses") or {}).items():
         if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
             return (
-                f"no record: the responses to {question!r} are no list of objects with value "
-                "and user_id"
+                f"no record: the responses to {question!r} are no list of objects with value and "
+                "user_id"
             )
     if not all(
         isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()

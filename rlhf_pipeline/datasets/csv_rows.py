@@ -48,8 +48,7 @@ class CsvFile:
         for line, cells, fault in records:
             uneven = (
                 f"{len(cells)} cells, the header has {n}. Quote cells that hold "
-                f"{self._delimiter!r} "
-                "or a line break"
+                f"{self._delimiter!r} or a line break"
                 if len(cells) != n
                 else None
             )
@@ -73,9 +72,8 @@ class CsvFile:
                     if "unexpected end" in str(cause) or "field larger" in str(cause):
                         raise DatasetError(
                             f"{self._path}, line {begin}: a quoted cell that opens here never "
-                            "ends. "
-                            "The file is cut off or a quote is missing: mend the line or copy the "
-                            "file again."
+                            "ends. The file is cut off or a quote is missing: mend the line or "
+                            "copy the file again."
                         ) from cause
                     yield begin, [], f"no CSV ({cause}). Double the quotes inside quoted cells"
                     continue
@@ -90,8 +88,7 @@ class CsvFile:
             if len(line) >= MAX_LINE:
                 raise DatasetError(
                     f"{self._path}, line {number}: no end of line within {MAX_LINE // MEGABYTE} "
-                    "MB. "
-                    "Is it a text file?"
+                    "MB. Is it a text file?"
                 )
             yield line
 

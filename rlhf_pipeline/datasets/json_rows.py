@@ -148,8 +148,7 @@ class JsonArray:
                 line += text.count("\n", counted, at)
                 raise DatasetError(
                     f"{self._path}, line {line}: no comma and no ] after an element. Mend it "
-                    "there, "
-                    "or copy the file again."
+                    "there, or copy the file again."
                 )
 
 

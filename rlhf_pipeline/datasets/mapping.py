@@ -95,9 +95,8 @@ class ColumnMapping(BaseModel):
                 said = parse_yaml(path.read_text(encoding="utf-8")) or {}
             except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
                 raise DatasetError(
-                    f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and "
-                    "below it "
-                    "`our_name: their_column`."
+                    f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and below "
+                    "it `our_name: their_column`."
                 ) from cause
         if isinstance(said, dict) and isinstance(said.get("choices"), dict):
             said = said | {

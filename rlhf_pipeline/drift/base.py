@@ -85,8 +85,7 @@ def require_error(value: object, detector: str, seq: int) -> float:
     ):
         raise InvalidScores(
             f"{detector}: error {value!r} at vote {seq} is not a number in [0, 1]. Give 1 where "
-            "the "
-            "prediction was wrong, 0 where it was right, and drop votes that are neither (ties, "
-            "skips)."
+            "the prediction was wrong, 0 where it was right, and drop votes that are neither "
+            "(ties, skips)."
         )
     return float(value)  # type: ignore[arg-type]

@@ -40,9 +40,8 @@ def render_calibration_over_time(windows: Sequence[CalibrationWindow] | str) -> 
     yield make_element(
         "p",
         f"{of}. All predictions count as they were served, whichever model made them, and were "
-        "made "
-        "before their votes. A vote that comes in late changes the windows that hold its day, and "
-        "no other.",
+        "made before their votes. A vote that comes in late changes the windows that hold its day, "
+        "and no other.",
     )
     yield make_figure(
         _draw_panels(windows),

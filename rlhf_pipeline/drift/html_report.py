@@ -51,11 +51,12 @@ MEANING = {
 class DayEvidence:
     """All that a day's page is made of. `report` has the schema DRIFT_REPORTS and one overall row.
 
-    `judged`: columns p, outcome, group, error of the day's votes. `by_group`: their calibration by
-    source and category. `over_time`: windows up to the day, the oldest first, or in words why they
-    are left out. `errors`: seq, day, error of the model's stream up to the day. `texts`: comparison
-    ids -> their prompt and completion a, asked only for the examples. `data_drift`: Evidently's
-    report as JSON, `files`: names of what lies beside the page.
+    `judged`: columns p, outcome, group, error of the day's votes.
+    `by_group`: their calibration by source and category.
+    `over_time`: windows up to the day, the oldest first, or in words why they are left out.
+    `errors`: seq, day, error of the model's stream up to the day.
+    `texts`: comparison ids -> their prompt and completion a, asked only for the examples.
+    `data_drift`: Evidently's report as JSON, `files`: names of what lies beside the page.
     """
 
     project: str
@@ -276,8 +277,7 @@ def _overall_row(rows: pd.DataFrame) -> Mapping[str, Any]:
     if len(found) != 1:
         raise NotEnoughData(
             f"The drift report has {len(found)} overall rows instead of one. Make the report of "
-            "the "
-            "day again."
+            "the day again."
         )
     return found[0]
 

@@ -39,8 +39,7 @@ def make_element(tag: str, *children: Child, **attributes: object) -> Element:
     ]:
         raise ValueError(
             f"<{tag} {' '.join(unsafe)}> could run or fetch something. The page has to stand "
-            "alone: "
-            "write it as text."
+            "alone: write it as text."
         )
     element = Element(tag, {name: replace_unprintable(value) for name, value in named.items()})
     for child in children:

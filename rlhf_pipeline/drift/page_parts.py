@@ -271,10 +271,9 @@ def render_calibration(
             )
         yield make_element(
             "p",
-            f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it "
-            "would be "
-            "read as knowledge. A noise ceiling is unknown where no two votes overlap, and nobody "
-            "judged one again.",
+            f"95 % intervals. Of fewer than {MIN_PAIRS} comparisons no figure is given: it would "
+            "be read as knowledge. A noise ceiling is unknown where no two votes overlap, and "
+            "nobody judged one again.",
             class_="note",
         )
     yield make_table(

@@ -82,8 +82,8 @@ class WindowParams(BaseModel):
         if (self.n_permutations + 1) * self.alpha < N_TESTS:
             raise ValueError(
                 f"{self.n_permutations} permutations cannot give a p-value below "
-                f"alpha={self.alpha} "
-                f"after correction for {N_TESTS} tests; use at least {int(N_TESTS / self.alpha)}"
+                f"alpha={self.alpha} after correction for {N_TESTS} tests; use at least "
+                f"{int(N_TESTS / self.alpha)}"
             )
         return self
 

@@ -51,8 +51,7 @@ def kl_per_token(
     if not np.isfinite(divergences).all():
         raise InvalidScores(
             f"KL from {champion.name} to {candidate.name} is not finite: the weights of one of "
-            "them "
-            "are damaged."
+            "them are damaged."
         )
     return divergences
 

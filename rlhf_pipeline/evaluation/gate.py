@@ -56,9 +56,8 @@ def _check_win_rate(evaluation: Evaluation, params: GateParams) -> GateCheck:
     return GateCheck(
         name="win_rate",
         passed=passed,
-        reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound "
-        f"{rate.low:.3f} is "
-        f"{'above' if passed else 'not above'} {params.min_win_rate:g}.",
+        reason=f"Win rate {rate.value:.3f} over {rate.n} prompts: its lower bound {rate.low:.3f} "
+        f"is {'above' if passed else 'not above'} {params.min_win_rate:g}.",
     )
 
 
@@ -84,10 +83,8 @@ def _check_answers(evaluation: Evaluation, params: GateParams) -> GateCheck:
         name="checkable_answers",
         passed=passed,
         reason=f"Right on {candidate.value:.3f} of {difference.n} checkable prompts, the champion "
-        f"on {champion.value:.3f}: the difference {difference.value:+.3f} "
-        f"[{difference.low:+.3f}, {difference.high:+.3f}] is "
-        f"{'not ' if passed else ''}worse "
-        "beyond its interval.",
+        f"on {champion.value:.3f}: the difference {difference.value:+.3f} [{difference.low:+.3f}, "
+        f"{difference.high:+.3f}] is {'not ' if passed else ''}worse beyond its interval.",
     )
 
 
@@ -99,8 +96,8 @@ def _check_length(evaluation: Evaluation, params: GateParams) -> GateCheck:
         name="mean_length",
         passed=passed,
         reason=f"Mean length {after:.1f} characters, the champion's {before:.1f}: a change of "
-        f"{change:+.1%}, {'within' if passed else 'beyond'} the "
-        f"{params.max_length_change:.0%} allowed.",
+        f"{change:+.1%}, {'within' if passed else 'beyond'} the {params.max_length_change:.0%} "
+        "allowed.",
     )
 
 

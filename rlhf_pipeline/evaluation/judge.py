@@ -162,9 +162,8 @@ def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
     if not any(text.strip() for text in texts):
         raise CompletionError(
             f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to "
-            "judge. "
-            "Its training collapsed, or its chat template and end token do not fit its weights. "
-            "Train another candidate with a lower learning rate."
+            "judge. Its training collapsed, or its chat template and end token do not fit its "
+            "weights. Train another candidate with a lower learning rate."
         )
 
 

@@ -54,8 +54,7 @@ def probe_model(
         n = reflections["comparison_id"].nunique()
         raise NotEnoughData(
             f"{n} comparisons were predicted, and nobody has preferred a side of one since. "
-            "Collect "
-            "votes on them."
+            "Collect votes on them."
         )
     return Probe(
         n_votes=len(rows),

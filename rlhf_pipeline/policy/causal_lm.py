@@ -60,8 +60,7 @@ def load_policy(name_or_folder: str | Path) -> "Policy":
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
         raise ModelNotFound(
             f"Policy {name_or_folder} cannot be loaded ({type(cause).__name__}: {cause}). Check "
-            "the "
-            "folder's files or the hub id."
+            "the folder's files or the hub id."
         ) from cause
     return Policy(model.eval(), tokenizer, name=str(name_or_folder))
 

@@ -149,8 +149,7 @@ class Constraints:
         if params.topic and embed is None:
             raise PromptError(
                 f"The topic {params.topic!r} needs a sentence encoder, and none was handed in. "
-                "Hand "
-                "one in as `embed`."
+                "Hand one in as `embed`."
             )
         self._params = params
         self._must = {term: _compile_term(term) for term in params.must}

@@ -23,8 +23,8 @@ Doubts = Callable[[Sequence[str], Sequence[str], Sequence[str]], npt.NDArray[np.
 
 CONDITIONS = re.compile(
     r"\b(at (?:most|least)|exactly|without|only|each|every|both|neither|nothing|none|never|must|"
-    r"may not|not|no|except|unless|if|until|while|"
-    r"before|after|instead|another|same|first|last|then|in (?:which )?order|between)\b",
+    r"may not|not|no|except|unless|if|until|while|before|after|instead|another|same|first|last|"
+    r"then|in (?:which )?order|between)\b",
     re.IGNORECASE,
 )
 ASKS = re.compile(
@@ -39,8 +39,7 @@ NUMBERS = re.compile(
 )
 JUDGE = (
     "How hard is it to do what the prompt below asks, and to do it well? 1: anybody can, at once. "
-    "10: an expert needs hours. "
-    "Answer with the number alone.\n\nPrompt: {text}"
+    "10: an expert needs hours. Answer with the number alone.\n\nPrompt: {text}"
 )
 
 

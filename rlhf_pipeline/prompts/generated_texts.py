@@ -35,8 +35,7 @@ def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> li
         raise PromptError(
             f"The text generator {type(text_generator).__name__} gave {len(said)} texts for "
             f"{len(asked)} instructions: which is whose cannot be told. Let it give one each, "
-            "empty "
-            "where it has none."
+            "empty where it has none."
         )
     return said
 

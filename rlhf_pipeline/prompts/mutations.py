@@ -39,11 +39,9 @@ HOW: dict[str, dict[str, str]] = {
 }
 ASK = {
     "depth": "Rewrite the prompt below so that it is harder: {how}. Add at most thirty words, keep "
-    "it reasonable and understandable, and write "
-    "the prompt alone, on one line.\n\nPrompt: {text}",
+    "it reasonable and understandable, and write the prompt alone, on one line.\n\nPrompt: {text}",
     "breadth": "Write one prompt of the same kind and length as the one below, but on {how}. It "
-    "must be reasonable and understandable. Write "
-    "the prompt alone, on one line.\n\nPrompt: {text}",
+    "must be reasonable and understandable. Write the prompt alone, on one line.\n\nPrompt: {text}",
 }
 
 

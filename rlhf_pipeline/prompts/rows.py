@@ -92,8 +92,7 @@ def read_hub_rows(name: str, split: str) -> Iterator[PromptRow]:
         said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise PromptError(
             f"The {where} cannot be read ({said}). Check its name and split; without a network "
-            "give "
-            "a folder of JSONL, CSV or Parquet files."
+            "give a folder of JSONL, CSV or Parquet files."
         ) from cause
 
 

@@ -238,8 +238,7 @@ def _parse_range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
             return numbers
     raise PromptError(
         f"{where}: variable {name!r} has the range {bounds!r}. Write [first, last] or [first, "
-        "last, "
-        "step], both ends included."
+        "last, step], both ends included."
     )
 
 

@@ -84,8 +84,7 @@ class DatabaseFaults:
             return (
                 f"MLflow's database {self._database} has been locked by another process for "
                 f"{self._patience_s:g} s. End what holds it (`fuser {self._database}` names it) "
-                "and "
-                "run again; nothing was half registered."
+                "and run again; nothing was half registered."
             )
         cure = next(
             (cure for part, cure in CURES if part in message),

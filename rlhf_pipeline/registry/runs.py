@@ -211,8 +211,7 @@ def require_finite(metrics: Mapping[str, float], owner: str) -> dict[str, float]
     if broken:
         raise InvalidScores(
             f"{owner}: {broken} are no finite numbers, so they are not logged. Leave out what "
-            "could "
-            "not be computed."
+            "could not be computed."
         )
     return {key: float(value) for key, value in metrics.items()}
 

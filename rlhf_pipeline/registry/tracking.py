@@ -180,8 +180,7 @@ class Tracking:
             for table, column in LOCATIONS:
                 connection.execute(
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE "
-                    f"substr({column}, "
-                    "1, ?) = ?",
+                    f"substr({column}, 1, ?) = ?",
                     (new, len(old) + 1, len(old), old),
                 )
 

@@ -401,8 +401,7 @@ class Registry:
         if run is None:
             raise ModelNotFound(
                 f"The MLflow run {model.mlflow_run_id} of {model.label} is gone. Restore it or "
-                "roll "
-                "back to another version."
+                "roll back to another version."
             )
         from mlflow.utils.file_utils import local_file_uri_to_path
         from mlflow.utils.uri import is_local_uri
@@ -458,8 +457,8 @@ def _to_model_version(entry: Any) -> ModelVersion:
 def _describe_version(tags: Mapping[str, str]) -> str:
     metrics = json.loads(tags["metrics"])
     origin = (
-        f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, "
-        f"files {tags['content_hash'][:12]}."
+        f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, files "
+        f"{tags['content_hash'][:12]}."
     )
     table = [
         "",

@@ -21,9 +21,8 @@ def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     if len(leaked):
         raise ExpectationFailed(
             f"{len(leaked)} rows of the retraining set are of an evaluation split, first "
-            "comparison "
-            f"{leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on the train "
-            "split alone."
+            f"comparison {leaked['comparison_id'].iloc[0]} ({leaked['split'].iloc[0]}). Train on "
+            "the train split alone."
         )
     if len(checked) < min_pairs:
         raise NotEnoughVotes(

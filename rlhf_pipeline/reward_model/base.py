@@ -165,8 +165,7 @@ def require_finite(values: Any, what: str) -> Floats:
         row = int(bad.reshape(len(array), -1).any(axis=1).argmax())
         raise InvalidScores(
             f"{int(bad.sum())} of {array.size} {what} are NaN or infinite, first in row {row}. "
-            "Find "
-            "what made it."
+            "Find what made it."
         )
     return array
 
@@ -226,7 +225,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "kind" not in config:
         raise ModelError(
             f"{path} names no kind of reward model. It was not written by `save`; fetch the "
-            "version "
-            "again."
+            "version again."
         )
     return config

@@ -69,9 +69,8 @@ class EmbeddingParams(HeadParams, LabelParams):
         default=[3.0, 0.3],
         min_length=1,
         description="Penalties of the completion in context relative to its sentences', tried "
-        "likewise around the best L2 of the first: above 1 single sentences are "
-        "trusted more, as with short completions of many prompts; below 1 the whole, "
-        "as with essays",
+        "likewise around the best L2 of the first: above 1 single sentences are trusted more, as "
+        "with short completions of many prompts; below 1 the whole, as with essays",
     )
     folds: int = Field(default=4, ge=2, le=20, description="Folds of that cross-validation")
     max_sentences: int = Field(
@@ -130,8 +129,7 @@ class EmbeddingRewardModel:
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest "
-                f"{weights.min(initial=0)}. "
-                "One weight of 0 or more each."
+                f"{weights.min(initial=0)}. One weight of 0 or more each."
             )
         ordered = (
             check_frame(pairs, PREFERENCE_PAIRS)
@@ -321,9 +319,8 @@ class EmbeddingRewardModel:
         if encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
                 f"The reward model in {folder} was fitted on encoder "
-                f"{config['encoder_hash'][:12]}, "
-                f"not on {encoder.hash[:12]} from {encoder.folder}. Set `encoder` back, or fit the "
-                "reward model again."
+                f"{config['encoder_hash'][:12]}, not on {encoder.hash[:12]} from {encoder.folder}. "
+                "Set `encoder` back, or fit the reward model again."
             )
         model = cls(EmbeddingParams(**config["params"]), encoder)
         model._load_parts(_read_parts(Path(folder), model._required_parts()))

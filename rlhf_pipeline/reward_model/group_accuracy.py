@@ -48,9 +48,8 @@ def accuracy_by_group(
     )
     if test.empty:
         raise NotEnoughData(
-            f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name "
-            "groups of "
-            "pairs of the test split."
+            f"None of {len(pairs)} pairs is a test pair with a majority and a group. Name groups "
+            "of pairs of the test split."
         )
     margins = margins_of(model, test, progress=progress)
     names = test["comparison_id"].map(groups)

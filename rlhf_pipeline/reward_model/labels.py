@@ -123,8 +123,7 @@ def _soft_labels(pairs: pd.DataFrame) -> Floats:
         raise FrameError(
             f"{int(missing.sum())} of {len(pairs)} pairs have no soft label, first "
             f"{pairs['comparison_id'].iloc[row]}. Fit the annotator model on the votes of all "
-            "these "
-            "days, or learn label votes or majority."
+            "these days, or learn label votes or majority."
         )
     return labels
 

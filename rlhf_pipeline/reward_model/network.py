@@ -69,9 +69,8 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
             backbone = AutoModel.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, SafetensorError) as cause:
         raise ModelError(
-            f"The backbone in {folder} cannot be loaded ({type(cause).__name__}: {cause}). "
-            "Fetch it "
-            "again."
+            f"The backbone in {folder} cannot be loaded ({type(cause).__name__}: {cause}). Fetch "
+            "it again."
         ) from cause
     return wrap_backbone(backbone, params, seed=seed)
 

@@ -91,8 +91,8 @@ def choose_old_vote_weight(
         return OldVoteWeight(DEFAULT_WEIGHT, reason=f"not chosen: {'; '.join(untried)}")
     best = min(losses, key=lambda weight: (losses[weight], float(weight)))
     least = (
-        f"least log loss on {told.sum()} pairs of {prompts.nunique()} prompts voted on since "
-        "the change"
+        f"least log loss on {told.sum()} pairs of {prompts.nunique()} prompts voted on since the "
+        "change"
     )
     return OldVoteWeight(float(best), losses, "; ".join([least, *untried]))
 

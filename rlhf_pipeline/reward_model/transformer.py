@@ -128,8 +128,7 @@ class TransformerRewardModel:
         if len(weights) != len(pairs) or (weights < 0).any():
             raise InvalidScores(
                 f"{len(weights)} weights for {len(pairs)} pairs, smallest "
-                f"{weights.min(initial=0)}. "
-                "One weight of 0 or more each."
+                f"{weights.min(initial=0)}. One weight of 0 or more each."
             )
         ordered = (
             check_frame(pairs, PREFERENCE_PAIRS)
@@ -324,10 +323,8 @@ class TransformerRewardModel:
         if model.encoder.hash != config["encoder_hash"]:
             raise ModelHashMismatch(
                 f"The reward model in {folder} was fitted on encoder "
-                f"{config['encoder_hash'][:12]}, "
-                f"not on {model.encoder.hash[:12]} from {model.encoder.folder}. Set `encoder` "
-                "back, "
-                "or fit the reward model again."
+                f"{config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
+                f"{model.encoder.folder}. Set `encoder` back, or fit the reward model again."
             )
         model._files = read_backbone_files(backbone)
         if files_hash(model._files) != config["backbone_hash"]:

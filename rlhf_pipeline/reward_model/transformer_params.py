@@ -33,8 +33,7 @@ class FineTuningParams(OptimisationParams, NetworkParams):
     start_from_probe: bool = Field(
         default=False,
         description="The head starts as the best one on the untrained backbone, not at random "
-        "(Kumar et al. 2022): it fits what is trained on sooner, and new topics no "
-        "better",
+        "(Kumar et al. 2022): it fits what is trained on sooner, and new topics no better",
     )
     probe_l2: float = Field(
         default=0.3, gt=0, le=1e4, description="L2 penalty of that head, on standardised features"

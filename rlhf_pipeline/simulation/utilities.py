@@ -32,18 +32,18 @@ QUALITIES: dict[str, str] = {
 MOST_SENTENCES = 2
 
 WARM = re.compile(
-    r"\b(happy to help|lovely|wonderful|friend|thank you|thanks|joy to help|glad|welcome|take "
-    r"(good )?care|dear|hope this helps)\b",
+    r"\b(happy to help|lovely|wonderful|friend|thank you|thanks|joy to help|glad|welcome|"
+    r"take (good )?care|dear|hope this helps)\b",
     re.I,
 )
 SOURCED = re.compile(
-    r"\b(according to|source|reference|archive|handbook|record|documented|verified|cited|as "
-    r"stated)\b",
+    r"\b(according to|source|reference|archive|handbook|record|documented|verified|cited|"
+    r"as stated)\b",
     re.I,
 )
 RAMBLING = re.compile(
-    r"\b(where do i begin|let me see|long story|and so on|on and on|as they say|who knows|it all "
-    r"depends|anyway)\b",
+    r"\b(where do i begin|let me see|long story|and so on|on and on|as they say|who knows|"
+    r"it all depends|anyway)\b",
     re.I,
 )
 SENTENCE = re.compile(r"[^.!?]+[.!?]*")
@@ -105,8 +105,7 @@ def side_utilities(
     if missing:
         raise FrameError(
             f"No reference given for prompt {missing[0]} and {len(missing) - 1} more. Hand in "
-            "those "
-            "of all prompts, None included."
+            "those of all prompts, None included."
         )
     known = [references[prompt_id] for prompt_id in comparisons["prompt_id"]]
     prompts = comparisons["prompt"].tolist()

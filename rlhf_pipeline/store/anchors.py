@@ -91,9 +91,8 @@ def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
         if found is None:
             raise StoreError(
                 f"The audit chain ends before seq {anchor.seq}, where it stood on {anchor.day}: "
-                "its "
-                "tail was cut. Stop writing, keep the file as evidence and restore the last backup "
-                "that verifies."
+                "its tail was cut. Stop writing, keep the file as evidence and restore the last "
+                "backup that verifies."
             )
         if found != anchor.hash:
             raise StoreError(

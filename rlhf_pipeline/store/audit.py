@@ -538,6 +538,5 @@ class Audit:
         return StoreError(
             f"The audit chain of {self._database.organization}/{self._database.project} is broken "
             f"at seq {seq}: it {what}. Stop writing, keep the file as evidence and restore the "
-            "last "
-            "backup that verifies."
+            "last backup that verifies."
         )

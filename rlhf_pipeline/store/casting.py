@@ -109,8 +109,7 @@ def check_vote(vote: NewVote) -> None:
         if type(value) is str and "\0" in value:
             raise InvalidVote(
                 f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then "
-                "send "
-                "the vote again."
+                "send the vote again."
             )
     if vote.duration_s is not None and not math.isfinite(vote.duration_s):
         raise InvalidVote(
@@ -283,9 +282,8 @@ class _VoteTransaction:
         if known_hash != body_hash:
             raise IdempotencyConflict(
                 f"Idempotency key {vote.idempotency_key!r} already stands for vote "
-                f"{row['vote_id']} "
-                "with another body. Send a new key for a new vote, or repeat the first body "
-                "unchanged."
+                f"{row['vote_id']} with another body. Send a new key for a new vote, or repeat the "
+                "first body unchanged."
             )
         return row
 

@@ -368,8 +368,7 @@ class Decisions:
         if row is None:
             raise StoreError(
                 f"There is no decision {decision_id} in project {self._database.project!r}. "
-                "Correct "
-                "the id."
+                "Correct the id."
             )
         return row
 

@@ -253,8 +253,8 @@ def _sqlite_path(url: URL, *, read_only: bool) -> Path:
     if read_only:
         if not path.is_file():
             raise StoreError(
-                f"The store {path} is missing. Restore the last backup: `rlhf storage restore "
-                "FOLDER --replace`."
+                f"The store {path} is missing. Restore the last backup: "
+                "`rlhf storage restore FOLDER --replace`."
             )
         return path
     try:

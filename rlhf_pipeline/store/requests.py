@@ -99,9 +99,8 @@ class Requests:
                 )
                 if not connection.execute(told).rowcount:
                     raise AlreadyRunning(
-                        f"The request with idempotency key {key!r} was sent twice. Send it "
-                        "again in "
-                        "a second."
+                        f"The request with idempotency key {key!r} was sent twice. Send it again "
+                        "in a second."
                     )
 
             yield store_response

@@ -220,8 +220,7 @@ class ServerDatabases:
         connection.execute(
             text(
                 f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' "
-                "LC_CTYPE "
-                f"'C'{provider}"
+                f"LC_CTYPE 'C'{provider}"
             )
         )
         return True

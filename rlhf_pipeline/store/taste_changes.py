@@ -91,8 +91,7 @@ class TasteChangeLog:
         if connection.execute(found).one_or_none() is None:
             raise StoreError(
                 f"No comparison is of category {category!r}. Name one that has comparisons, or "
-                "none "
-                "for all categories."
+                "none for all categories."
             )
 
 

@@ -57,8 +57,7 @@ class WriteQueue:
             raise StoreError(
                 f"The store {self._where}: database is locked: another thread held the write lock "
                 f"longer than {self._timeout_s:g} s. Let it finish, then try again; nothing of "
-                "this "
-                "transaction was kept."
+                "this transaction was kept."
             )
 
     def retry_until_begun(self, begin: Callable[[], bool]) -> bool:

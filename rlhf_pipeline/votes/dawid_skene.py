@@ -44,8 +44,7 @@ class DawidSkeneParams(BaseModel):
         default=2,
         ge=0,
         description="Imagined answers of every annotator: for each right answer so many of each "
-        "wrong one, and of the right one twice as many; 0 is the paper's maximum "
-        "likelihood",
+        "wrong one, and of the right one twice as many; 0 is the paper's maximum likelihood",
     )
 
 

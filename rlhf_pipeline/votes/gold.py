@@ -72,9 +72,8 @@ def gold_ceiling(
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise UnknownComparison(
-            f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. "
-            "Hand in "
-            "those as well."
+            f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. Hand "
+            "in those as well."
         )
     known = comparisons[
         comparisons["gold"].isin(["a", "b"])

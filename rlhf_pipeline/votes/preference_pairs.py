@@ -32,8 +32,7 @@ class PairParams(BaseModel):
     keep_even_splits: bool = Field(
         default=False,
         description="Keep comparisons with as many votes for a as for b, at agreement 0.5 and "
-        "margin 0; needed for unbiased probabilities where comparisons get an even "
-        "number of votes",
+        "margin 0; needed for unbiased probabilities where comparisons get an even number of votes",
     )
     keep_only_ties: bool = Field(
         default=False,

@@ -71,9 +71,9 @@ class Completer:
             raise Problem(
                 409,
                 f"Completions are made by the backend {self._settings.completion_backend!r}, on "
-                "the "
-                "machine that runs the asset `completions` or `rlhf generate`; this server asks "
-                "providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or anthropic.",
+                "the machine that runs the asset `completions` or `rlhf generate`; this server "
+                "asks providers alone. Set RLHF_COMPLETION_BACKEND to openai_compatible or "
+                "anthropic.",
                 kind="no_provider",
             )
         if not self._places.acquire(blocking=False):

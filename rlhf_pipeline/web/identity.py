@@ -7,14 +7,13 @@ import re
 from rlhf_pipeline.store.comparisons import Texts
 
 MODELS = (
-    r"chat-?gpt|gpt-?[2-9o][\w.-]*|claude|gemini|gemma|palm "
-    r"?2?|bard|llama|mi[sx]tral|mixtral|qwen|deepseek|grok|copilot|command[- ]?r|"
-    r"falcon|vicuna|alpaca|phi-\d|ernie|kimi|chatglm|glm-\d|yi-\d\w*|koala|dolly"
+    r"chat-?gpt|gpt-?[2-9o][\w.-]*|claude|gemini|gemma|palm ?2?|bard|llama|"
+    r"mi[sx]tral|mixtral|qwen|deepseek|grok|copilot|command[- ]?r|falcon|vicuna|alpaca|phi-\d|"
+    r"ernie|kimi|chatglm|glm-\d|yi-\d\w*|koala|dolly"
 )
 MAKERS = (
-    r"openai|anthropic|google(?: deepmind)?|deepmind|meta(?: ai)?|mistral ai|alibaba(?: "
-    r"cloud)?|deepseek|x\.?ai|microsoft|cohere|baidu|"
-    r"moonshot ai|zhipu ai|databricks"
+    r"openai|anthropic|google(?: deepmind)?|deepmind|meta(?: ai)?|mistral ai|"
+    r"alibaba(?: cloud)?|deepseek|x\.?ai|microsoft|cohere|baidu|moonshot ai|zhipu ai|databricks"
 )
 # "I am Claude", "as ChatGPT, I", "my name is Bard", "trained by OpenAI": about the writer. "Compare
 # OpenAI and Google" is not.

@@ -255,8 +255,7 @@ class VoteReceipt(BaseModel):
     supersedes: str | None
     extra: bool | None = Field(
         description="the lease had ended and the card was somebody else's by then: kept as one "
-        "judgement more; null for users who judge blind, to whom it would reveal "
-        "hidden cards"
+        "judgement more; null for users who judge blind, to whom it would reveal hidden cards"
     )
 
 

@@ -50,8 +50,7 @@ class WebServer:
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 raise ConfigurationError(
                     f"The web app did not start on {self._host}. Another program may have the "
-                    "port: "
-                    "choose another."
+                    "port: choose another."
                 )
             time.sleep(0.01)
         return self

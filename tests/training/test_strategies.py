@@ -120,8 +120,8 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
         strategy, policy, retraining_set().iloc[::-1], tmp_path / "whole", PARAMS
     )
     call = (
-        f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, "
-        f"{str(tmp_path / 'killed')!r}, step=8)"
+        f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, {str(tmp_path / 'killed')!r}, "
+        "step=8)"
     )
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from "

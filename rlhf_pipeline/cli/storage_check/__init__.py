@@ -25,8 +25,8 @@ def find_faults(settings: Settings, progress: Progress = ignore_progress) -> Ite
     if HomeFacts.load(settings.home) is None:
         yield Finding(
             HOME_FACTS,
-            f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run `rlhf "
-            "init`.",
+            f"{settings.home / HOME_FACTS} is missing. Restore it from a backup, or run "
+            "`rlhf init`.",
             is_sound=False,
         )
     state: dict[str, Any] = {}

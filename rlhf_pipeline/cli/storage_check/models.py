@@ -89,8 +89,8 @@ def _check_champion(registry: Registry, kind: Kind, store: Store) -> Finding:
         return Finding(
             f"champion {kind}",
             f"MLflow says {registered or 'none'}, the store recorded the promotion of "
-            f"{recorded or 'none'}. Restore both from one backup, or name the champion with `rlhf "
-            "models promote`.",
+            f"{recorded or 'none'}. Restore both from one backup, or name the champion with "
+            "`rlhf models promote`.",
             is_sound=False,
         )
     return Finding(f"champion {kind}", f"{registered}, as promoted")

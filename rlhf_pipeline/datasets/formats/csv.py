@@ -116,8 +116,7 @@ def _frame(text: io.TextIOWrapper, schema: FrameSchema) -> pd.DataFrame:
         if len(cells) != len(names):
             raise FrameError(
                 f"{schema.name}: line {number} has {len(cells)} cells, the first line "
-                f"{len(names)}. "
-                "Mend or drop that line."
+                f"{len(names)}. Mend or drop that line."
             )
         for name, cell in zip(names, cells, strict=True):
             columns[name].append(_value(cell, name, schema, number))
@@ -134,8 +133,7 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
     except (csv.Error, UnicodeDecodeError) as cause:
         raise FrameError(
             f"After line {reader.line_num}: no CSV in UTF-8 ({cause}). Write the file anew, or "
-            "mend "
-            "that line."
+            "mend that line."
         ) from cause
 
 

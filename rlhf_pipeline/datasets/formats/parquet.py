@@ -45,7 +45,6 @@ class Parquet:
         except Exception as cause:  # a damaged file raises whatever the decoder trips over
             raise FrameError(
                 f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or "
-                "copy "
-                "it again."
+                "copy it again."
             ) from cause
         return check_frame(rows, schema)

@@ -28,8 +28,7 @@ class OptimisationParams(BaseModel):
     trainer: Literal["shared_text", "trl"] = Field(
         default="shared_text",
         description="shared_text: each completion encoded once a batch, the loss on every labelled "
-        "comparison among them; trl: TRL's RewardTrainer, two completions encoded per "
-        "pair",
+        "comparison among them; trl: TRL's RewardTrainer, two completions encoded per pair",
     )
     texts_per_batch: int = Field(
         default=12, ge=2, le=4096, description="shared_text: completions encoded together"

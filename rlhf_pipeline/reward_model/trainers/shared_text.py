@@ -207,8 +207,7 @@ class _Training:
         if not np.isfinite(total):
             raise TrainingFailed(
                 f"The loss of step {step + 1} is {total}. Lower learning_rate, or check weights "
-                "and "
-                "labels for NaN."
+                "and labels for NaN."
             )
         torch.nn.utils.clip_grad_norm_(self.trained, self.params.max_grad_norm)
         self.optimizer.step()

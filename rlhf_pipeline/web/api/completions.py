@@ -21,8 +21,8 @@ Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "events `piece` ({text}) as they come, `again` where a stream broke off and "
-        "what came does not count, and at last "
-        "`completion` (the whole, as it is kept) or `failed` ({error})",
+        "what came does not count, and at last `completion` (the whole, as it is kept) or `failed` "
+        "({error})",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }

@@ -99,8 +99,8 @@ def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) 
         )
     if not done.n_slots:
         told = (
-            "Nothing new was asked for: these comparisons were offered before, or there are "
-            "none such."
+            "Nothing new was asked for: these comparisons were offered before, or there are none "
+            "such."
         )
     return _render_list(site, request, principal, told=told)
 

@@ -460,8 +460,7 @@ def test_halved_frame_that_was_never_recorded_contradicts_the_store(home: Path, 
     pq.write_table(whole.take([*range(0, N, 2), N - 1]), path)
     assert (
         f"{path} holds {N // 2 + 1} {stage}, 0 of them unknown to the store, and lacks "
-        f"{N // 2 - 1} "
-        "of the store's" in file_faults(home)
+        f"{N // 2 - 1} of the store's" in file_faults(home)
     )
 
 

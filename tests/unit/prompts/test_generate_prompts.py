@@ -138,8 +138,7 @@ def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
     assert [str(r) for r in report.rejections] == [
         f"{path}, coding 2: the prompt is empty. Give every row a text",
         f"{path}, poetry 1: unknown category 'poetry'. Known: reasoning, factual, creative, "
-        "coding, "
-        "safety, instruction",
+        "coding, safety, instruction",
     ]
     with pytest.raises(
         PromptError,

@@ -183,10 +183,9 @@ def test_two_hundred_thousand_votes_are_counted_before_the_lock_is_taken(
     )
     made = (
         f"WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {n}) INSERT "
-        "INTO "
-        f"votes ({', '.join(names.split())}) SELECT 'org', 'demo', n, 'v' || n, 'c0', 'ann' || n % "
-        "99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), '2026-01-01', "
-        "'2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
+        f"INTO votes ({', '.join(names.split())}) SELECT 'org', 'demo', n, 'v' || n, 'c0', 'ann' "
+        "|| n % 99, iif(n % 4 = 0, 'machine', 'human'), iif(n % 10 = 1, 'skip', 'a'), "
+        "'2026-01-01', '2026-01-01 12:00:00.000000', 'import', 'k' || n, n, 0 FROM s"
     )
     with store.database.write_transaction() as connection:
         connection.execute(text(made))
