@@ -73,6 +73,7 @@ def test_an_interrupted_demo_goes_on_and_stays_inside_the_host_and_the_home(
     environ = watch_network(dict(os.environ), watched) | {
         "RLHF_HOME": str(home),
         "RLHF_POLICY": str(small_policy),
+        "RLHF_COMPLETION_BACKEND": "template",  # a daemon trains and loads the policy
         "RLHF_ANNOTATORS": "simulated",
         "HOME": str(outside["HOME"]),
         "TMPDIR": str(outside["TMPDIR"]),
