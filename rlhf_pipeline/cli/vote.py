@@ -204,16 +204,16 @@ def vote(
     workspace.store.rules.draw_seed()
     if sys.stdin.isatty():
         echo(KEYS)
-    booth = VotingSession(
+    session = VotingSession(
         Site(workspace.settings, workspace.store),
         _build_principal(user),
         iter(sys.stdin.readline, ""),
         sys.stdout,
     )
     try:
-        cast = booth.run(n)
+        cast = session.run(n)
     except KeyboardInterrupt:
-        cast = len(booth.cast)
+        cast = len(session.cast)
     echo(f"{cast} votes of {user.email}")
     if export is not None:
         write_votes(workspace, export)

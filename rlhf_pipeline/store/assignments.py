@@ -209,12 +209,12 @@ class Assignments:
         others and with its old sides.
         """
         with self._database.write_transaction() as connection:
-            hand = AnnotatorQueue(
+            queue = AnnotatorQueue(
                 self._database, connection, annotator_id, rules, self._database.clock.now()
             )
-            held = hand.held_cards()[:n]
+            held = queue.held_cards()[:n]
             return (
-                sorted([*held, *hand.draw(n - len(held))], key=lambda card: card.n)
+                sorted([*held, *queue.draw(n - len(held))], key=lambda card: card.n)
                 if len(held) < n
                 else held
             )
@@ -323,18 +323,18 @@ class Assignments:
         """What one annotator could be dealt now, cards on their own table counted."""
         now = self._database.clock.now()
         with self._database.read_transaction() as connection:
-            hand = AnnotatorQueue(self._database, connection, annotator_id, rules, now)
-            (n_held, n_with_slot), n_allowed = hand.count_held(), hand.remaining_quota()
+            queue = AnnotatorQueue(self._database, connection, annotator_id, rules, now)
+            (n_held, n_with_slot), n_allowed = queue.count_held(), queue.remaining_quota()
             if n_held + n_allowed == 0:
                 return RemainingCards(n=0, reason_empty="cap_reached")
-            n_hidden = hand.count_without_slot()
+            n_hidden = queue.count_without_slot()
             # so many that what is told stays exact up to MOST_COUNTED
-            n_open = hand.count_open(MOST_COUNTED + n_hidden)
+            n_open = queue.count_open(MOST_COUNTED + n_hidden)
             least = max(n_held, min(n_open, 1))
             n = min(
                 max(least, min(n_with_slot + n_open - n_hidden, MOST_COUNTED)), n_held + n_allowed
             )
-            return RemainingCards(n=n, reason_empty=None if least else hand.find_empty_reason())
+            return RemainingCards(n=n, reason_empty=None if least else queue.find_empty_reason())
 
     def count_slots(self, comparison_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
         """comparison_id -> judgements asked of people, and made; without those that were never

@@ -1,4 +1,4 @@
-"""One annotator's hand: which comparison comes next and on which side what is shown. Knows slots
+"""One annotator's queue: which comparison comes next and on which side what is shown. Knows slots
 and cards; knows no text.
 
 Everything that is drawn follows from the rules' seed, so that an order can be told afterwards.
@@ -204,7 +204,7 @@ class AnnotatorQueue:
     @cached_property
     def _repeatable_cards(self) -> list[tuple[str, bool]]:
         """(comparison, sides of its first card) of the oldest cards that may be repeated, in the
-        order drawn. Read once for a hand.
+        order drawn. Read once per queue.
         """
         before = _SELECT_SETTLED_AT.scalar(
             self.connection, self._parameters(skipped=self.rules.repeat_after - 1)
@@ -236,7 +236,7 @@ class AnnotatorQueue:
 
     @cached_property
     def _gold_slots(self) -> dict[str, int | None]:
-        """comparison -> a free slot of it, in the order drawn. Read once for a hand."""
+        """comparison -> a free slot of it, in the order drawn. Read once per queue."""
         rows = _SELECT_GOLD.rows(self.connection, self._parameters(most=WINDOW))
         return {
             c: free_slot

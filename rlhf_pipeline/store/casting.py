@@ -180,11 +180,11 @@ def cast_votes(
 
     Raises one of REFUSALS naming the vote; the transaction then keeps nothing.
     """
-    booth = _VoteTransaction.load(connection, database, sealed)
-    placed = [booth.place(vote, ledger) for vote in sealed]
-    database.insert(connection, votes, booth.new_rows)
-    database.insert(connection, idempotency, booth.new_keys)
-    booth.cards.settle(connection, booth.new_rows)
+    transaction = _VoteTransaction.load(connection, database, sealed)
+    placed = [transaction.place(vote, ledger) for vote in sealed]
+    database.insert(connection, votes, transaction.new_rows)
+    database.insert(connection, idempotency, transaction.new_keys)
+    transaction.cards.settle(connection, transaction.new_rows)
     return placed
 
 
@@ -228,18 +228,18 @@ class _VoteTransaction:
                 row.comparison_id
                 for row in _SELECT_PUBLISHED.rows(connection, scope_of(database, values=others))
             }
-        booth = cls(
+        transaction = cls(
             database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
         )
         for row in _SELECT_RECORDED.rows(connection, scope_of(database, values=keys)):
-            booth.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
+            transaction.recorded[row.idempotency_key] = (row.body_hash, row._asdict())
         pairs = sorted({(vote.comparison_id, vote.annotator_id) for vote, *_ in sealed})
         for turn in read_turns(connection, database, pairs):
-            booth._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
+            transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
             found = _SELECT_VOTES.rows(connection, scope_of(database, values=targets))
-            booth.strangers = {row.vote_id: row._asdict() for row in found}
-        return booth
+            transaction.strangers = {row.vote_id: row._asdict() for row in found}
+        return transaction
 
     def place(self, sealed: HashedVote, ledger: Ledger) -> VoteRow:
         vote, body_hash, vote_id, _ = sealed

@@ -103,7 +103,7 @@ class BufferedTransport:
 
 
 class BufferedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's own, on a corked transport, which hangs up on clients that send their requests too
+    """uvicorn's own, on a buffered transport, which hangs up on clients that send their requests too
     slowly.
 
     uvicorn limits only the time between two requests: connections that send a byte now and then

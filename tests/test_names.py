@@ -1,0 +1,81 @@
+"""Names of functions, classes and modules, read from the source."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "demo", "replay", "storage")
+# Say nothing about what comes back.
+PARTICIPLES = frozenset(
+    ("told", "said", "shown", "found", "judged", "asked", "heard", "apart", "written", "kept")
+)
+# Nobody but their author knows what they stand for.
+METAPHORS = frozenset(
+    ("clerk", "books", "booth", "ballot", "ballots", "desk", "hand", "shelf", "corked")
+    + ("courteously", "surely", "unheard")
+)
+# Gerunds and poetry; a module is a noun of the field.
+MODULES = frozenset(
+    ("telling", "looking", "showing", "listening", "watching", "eras", "soundness", "parked")
+)
+# A protocol and what implements it.
+SHARED_CLASSES = {"FileHashes"}
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_functions_are_not_bare_participles_or_metaphors() -> None:
+    offenders = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.strip("_") in PARTICIPLES | METAPHORS
+    ]
+    assert offenders == []
+
+
+def test_modules_and_variables_are_no_metaphors() -> None:
+    offenders = [
+        str(path) for path, _ in sources() if path.stem.strip("_") in METAPHORS | MODULES
+    ] + [
+        f"{path}:{node.lineno} {name}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        for name in (
+            [node.arg]
+            if isinstance(node, ast.arg)
+            else [node.id]
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else []
+        )
+        if name.strip("_") in METAPHORS
+    ]
+    assert offenders == []
+
+
+def test_class_name_belongs_to_one_class() -> None:
+    """But for the records of the API, which the client reads as the server writes them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path.as_posix())
+    offenders = {
+        name: paths
+        for name, paths in found.items()
+        if len(paths) > 1
+        and name not in SHARED_CLASSES
+        and not (
+            len(paths) == 2
+            and paths[0] == "rlhf_pipeline/client/answers.py"
+            and paths[1].startswith("rlhf_pipeline/web/")
+        )
+    }
+    assert offenders == {}
