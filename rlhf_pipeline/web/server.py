@@ -103,8 +103,8 @@ class BufferedTransport:
 
 
 class BufferedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's own, on a buffered transport, which hangs up on clients that send their requests too
-    slowly.
+    """uvicorn's own, on a buffered transport, which hangs up on clients that send their requests
+    too slowly.
 
     uvicorn limits only the time between two requests: connections that send a byte now and then
     would stay open for good.

@@ -91,7 +91,7 @@ def assert_equal_frames(
         pd.testing.assert_frame_equal(frame, theirs[place], obj=f"{place}")
 
 
-def test_days_without_a_preference_judge_no_model(
+def test_days_without_preferences_or_with_one_annotator_invent_no_figure(
     collected: Any, branch: Callable[..., Any]
 ) -> None:
     project, days = branch(collected), (collected.day(3), collected.day(4))
@@ -108,12 +108,11 @@ def test_days_without_a_preference_judge_no_model(
         assert set(unjudged["verdict"]) == {"insufficient"}, report.to_string()
         assert "drift" not in set(report["verdict"])
     project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
+    of_one_annotator(project, collected.day(5))
 
 
-def test_one_annotator_has_no_agreement_and_no_ceiling(
-    collected: Any, branch: Callable[..., Any]
-) -> None:
-    project, day = branch(collected), collected.day(3)
+def of_one_annotator(project: Any, day: str) -> None:
+    """They have no agreement and no ceiling."""
     cast(project, day, [Choice.A, Choice.B, Choice.B], n_annotators=1)
     made = figures(project.run("feedback", day))
     assert made["votes"]["n_annotators"] == 1

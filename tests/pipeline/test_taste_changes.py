@@ -68,8 +68,7 @@ def test_model_that_forgot_the_change_does_not_become_champion(
 ) -> None:
     project = branch(changed)
     project.store.taste_changes.retract(1, reason="to forget it", actor="test")
-    learn = {"ops": {"calibration": {"config": CALIBRATION | {"window_pairs": 20}}}}
-    project.materialise(["annotator_model", "reward_model", "calibration"], config=learn)
+    project.run("retraining", config=quick(calibration=CALIBRATION | {"window_pairs": 20}))
     forgetful = project.files.read_record("reward_model", ModelVersion)
     assert forgetful.label == "demo.reward_model@3"
     assert "taste_changes" not in forgetful.params
@@ -78,7 +77,6 @@ def test_model_that_forgot_the_change_does_not_become_champion(
     refusal = project.champions.refusal(forgetful.label)
     assert refusal is not None
     assert "on the latest 20 held-out pairs is below that of the champion" in refusal.cause
-    project.run("retraining", config=quick(calibration=CALIBRATION | {"window_pairs": 20}))
     gate = project.store.gates.all()[-1]
     assert not gate.promoted
     assert "the reward model that judged was refused" in " ".join(

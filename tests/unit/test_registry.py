@@ -430,28 +430,28 @@ def _train(home: Path, i: int) -> None:
     registry.set_alias("policy", f"from_{i}", own.version)
 
 
-def test_four_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
+def test_three_trainings_register_at_once_on_a_fresh_database(tmp_path: Path) -> None:
     processes = [
         multiprocessing.get_context("spawn").Process(target=_train, args=(tmp_path, i))
-        for i in range(4)
+        for i in range(3)
     ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0] * 4
+    assert [process.exitcode for process in processes] == [0] * 3
     registry = open_registry(tmp_path, "demo")
     versions = registry.list_versions("policy")
-    assert [m.version for m in versions] == [1, 2, 3, 4, 5], "4 of their own, 1 in common"
-    assert len({m.content_hash for m in versions}) == 5
+    assert [m.version for m in versions] == [1, 2, 3, 4], "3 of their own, 1 in common"
+    assert len({m.content_hash for m in versions}) == 4
     runs = registry.latest_runs(10)
     assert sorted((run.name, run.status) for run in runs) == [
-        (f"candidate {i}", "FINISHED") for i in range(4)
+        (f"candidate {i}", "FINISHED") for i in range(3)
     ]
     for run in runs:
         assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 20
     named = {alias: model.version for model in registry.list_models() for alias in model.aliases}
-    assert sorted(named) == [f"from_{i}" for i in range(4)]
+    assert sorted(named) == [f"from_{i}" for i in range(3)]
     for alias, version in named.items():
         folder = registry.fetch_folder(
             next(m for m in versions if m.version == version), tmp_path / "cache"

@@ -23,7 +23,7 @@ from tests.web.served import Served, served
 
 pytestmark = pytest.mark.timeout(3600)
 
-KILLS = int(os.environ.get("KILLS", "6"))
+KILLS = int(os.environ.get("KILLS", "4"))
 VOTERS = 8
 
 

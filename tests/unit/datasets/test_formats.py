@@ -144,7 +144,7 @@ ROWS = st.lists(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(rows=ROWS, cut=st.integers(0, 6))
 def test_any_frame_comes_back_equal_in_whatever_parts_it_was_written(name, rows, cut):
     frame = frame_of(*rows)
@@ -192,7 +192,7 @@ def test_one_frame_is_held_at_a_time(form):
 
     def batches():
         for i in range(3):
-            gc.collect()
+            gc.collect(1)  # the one before is young
             # the one just written may still have a name in the writer
             assert sum(ref() is not None for ref in alive) <= 1
             batch = frame_of(plain_row(str(i)))
