@@ -13,7 +13,20 @@ PARTICIPLES = frozenset(
 )
 # Nobody but their author knows what they stand for.
 METAPHORS = frozenset(
-    ["clerk", "books", "booth", "ballot", "ballots", "desk", "hand", "shelf", "corked", "courteously", "surely", "unheard"]
+    [
+        "clerk",
+        "books",
+        "booth",
+        "ballot",
+        "ballots",
+        "desk",
+        "hand",
+        "shelf",
+        "corked",
+        "courteously",
+        "surely",
+        "unheard",
+    ]
 )
 # Gerunds and poetry; a module is a noun of the field.
 MODULES = frozenset(
