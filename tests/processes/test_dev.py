@@ -163,7 +163,7 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
 
 def test_days_with_gaps_backfill_in_one_run(dev: Dev) -> None:
     project, stages = dev.project, ["prompts", "completions", "comparisons"]
-    days = [project.day(index) for index in range(8)]  # thirty: test_ranges.py
+    days = [project.day(index) for index in range(8)]
     for index in GAPS:
         project.materialise(
             ["prompts"], days[index], config={"ops": {"prompts": {"config": {"n": 6}}}}
