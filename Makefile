@@ -47,7 +47,8 @@ demo-clean: ## delete all state of the demo (RLHF_HOME)
 	echo "$$RLHF_HOME deleted; .venv kept"
 
 CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 8 ? 8 : n)))
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q --dist loadgroup --durations=30 --durations-min=5
+# Hundreds of processes import the same modules: without bytecode each would compile them again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q --dist loadgroup --durations=30 --durations-min=5
 
 test: install ## the fast tests and one run of the whole loop; no network, Postgres or browser needed
 	@$(PYTEST) -n $(CORES)

@@ -535,8 +535,8 @@ def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
         with pytest.raises(KeyboardInterrupt):
             ask(store.generation, openai(good), openai(away), n=20, concurrency=4, progress=told)
         assert good.n_calls == 40
+        # Of those four the last may leave while the first refusal is still being read.
         assert away.n_calls <= 4, "what was under way when it first said so"
-        assert away.counters.n_early == 0
     assert ended[0] < 15
 
 
