@@ -15,14 +15,13 @@ from assets.delivery import (
     make_rule,
     unpartitioned_asset,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
+from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     JointParams,
     LearntAnnotators,
@@ -36,6 +35,7 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import store_labels
 from rlhf_pipeline.votes.plots import over_time_plot, reliability_plot
 
@@ -80,27 +80,22 @@ def annotator_model(
     is no label and nothing to say of anybody: the frame is empty.
     """
     up_to_seq = config.up_to_seq
-    last = 0 if votes.empty else int(votes["seq"].max())
-    said = read_votes_as_cast(store.database, up_to_seq=last if up_to_seq is None else up_to_seq)
+    said = votes_up_to(votes, up_to_seq)
     shown = store.comparisons.with_ids(judged_comparison_ids(said))
     over_time, together = (
         annotators_over_time(said, shown, config),
         agreement_over_time(said, config),
     )
-    del said  # of a million votes as much again as all that is fitted below
-    cast = load_known_votes(votes, store, up_to_seq)
     try:
         learnt = learn_annotators(
-            cast,
+            said,
             separate_old_completions(
                 shown,
-                cast,
+                counting(said),
                 TasteChanges.from_log(
                     store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq
                 ),
             ),
-            efforts=store.votes.efforts(up_to_seq=up_to_seq),
-            passes=load_known_passes(cast, store, up_to_seq),
             params=config,
         )
     except NotEnoughVotes as none:

@@ -18,7 +18,7 @@ from assets.delivery import (
     open_tracked_run,
     unpartitioned_asset,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
+from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
 from rlhf_pipeline.calibration import (
     CalibrationParams,
     all_ceilings,
@@ -77,14 +77,11 @@ def calibration(
     )
     assert judge is not None  # a version was given
     told = progress("calibration")
-    said = load_known_votes(votes, store, config.up_to_seq)
+    said = votes_up_to(votes, config.up_to_seq)
     changes = TasteChanges.from_log(
         store.taste_changes.all(), up_to_seq=config.up_to_seq, change_seq=config.change_seq
     )
-    passes, comparisons = (
-        load_known_passes(said, store, config.up_to_seq),
-        store.comparisons.with_ids(judged_comparison_ids(said)),
-    )
+    comparisons = store.comparisons.with_ids(judged_comparison_ids(said))
     calibrator, report = calibrate_version(
         reward_model,
         judge.reward_model,
@@ -92,7 +89,6 @@ def calibration(
         said,
         comparisons,
         config,
-        passes=passes,
         taste_changes=changes,
         record=opening_recorder(registry),
         progress=told,
@@ -136,7 +132,7 @@ def calibration(
         )
         texts, bounds = (
             _evidently_files(fitted, test, report, told),
-            all_ceilings(said, group_comparisons(comparisons), passes=passes),
+            all_ceilings(said, group_comparisons(comparisons)),
         )
         yield from deliver(
             context,

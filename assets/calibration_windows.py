@@ -9,7 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import OverTimeParams, calibration_over_time
-from rlhf_pipeline.calibration.calibration_windows import Passes, days_of_window, report_days
+from rlhf_pipeline.calibration.calibration_windows import days_of_window, report_days
 from rlhf_pipeline.drift.reference import LEFT_OUT
 from rlhf_pipeline.errors import ArtefactError, FrameError
 from rlhf_pipeline.records import CalibrationWindow, content_hash
@@ -18,7 +18,7 @@ from rlhf_pipeline.reflection import served_predictions
 INPUT_STAGES = ("reflection_log", "votes")
 DAYS_PER_CHUNK = 28  # windows whose days are read together, so that years of them fit into memory
 CODE_VERSION = (
-    1  # raise it where the same votes give other figures: what is kept is made again then
+    2  # raise it where the same votes give other figures: what is kept is made again then
 )
 
 
@@ -37,9 +37,7 @@ class WindowSeries:
         return self.left_out or [self.windows[one] for one in self.shown[day]]
 
 
-def load_series(
-    days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams
-) -> WindowSeries:
+def load_series(days: Sequence[str], files: Artefacts, params: OverTimeParams) -> WindowSeries:
     """The windows that stand in the reports of `days`, from the reflection log and votes of each
     day as they lie there.
 
@@ -56,9 +54,7 @@ def load_series(
             for day, window in files.read_windows(wanted).items()
             if window.rests_on == hashes[day]
         }
-        made = list(
-            _compute_windows([day for day in wanted if day not in kept], files, passes, params)
-        )
+        made = list(_compute_windows([day for day in wanted if day not in kept], files, params))
     except (ArtefactError, FrameError) as cause:
         return WindowSeries({}, {}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
     new = [window.model_copy(update={"rests_on": hashes[window.day]}) for window in made]
@@ -77,15 +73,13 @@ def _input_hashes(days: Sequence[str], files: Artefacts, params: OverTimeParams)
 
 
 def _compute_windows(
-    days: Sequence[str], files: Artefacts, passes: Passes, params: OverTimeParams
+    days: Sequence[str], files: Artefacts, params: OverTimeParams
 ) -> Iterator[CalibrationWindow]:
     for start in range(0, len(days), DAYS_PER_CHUNK):
         some = days[start : start + DAYS_PER_CHUNK]
         inside = sorted({one for day in some for one in days_of_window(day, params)})
         reflections, votes = (files.read_days(stage, inside) for stage in INPUT_STAGES)
-        yield from calibration_over_time(
-            _served_by_day(reflections), votes, some, passes=passes, params=params
-        )
+        yield from calibration_over_time(_served_by_day(reflections), votes, some, params)
 
 
 def _served_by_day(reflections: pd.DataFrame) -> pd.DataFrame:

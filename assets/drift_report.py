@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.calibration_windows import WindowSeries, load_series
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, make_rule
-from assets.votes import load_known_passes
+from assets.votes import add_first_passes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
     OverTimeParams,
@@ -77,7 +77,7 @@ def drift_report(
         for label in sorted(reflection_log["reward_model"].unique())
     }
     reports, texts, pages, files = [], {}, {}, Artefacts(settings.frames, store.file_hashes)
-    series = load_series(days, files, lambda said: load_known_passes(said, store), config)
+    series = load_series(days, files, config)
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
@@ -186,14 +186,14 @@ def _collect_evidence(
     current = current_window(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
-    passes, judgements, groups = (
-        load_known_passes(votes, store),
+    said, judgements, groups = (
+        add_first_passes(votes, store),
         judged_predictions(mine),
         group_comparisons(comparisons),
     )
     ceiling, ceilings = (
-        noise_ceiling_or_repeats(votes, passes=passes),
-        ceilings_by_group(votes, groups, passes=passes),
+        noise_ceiling_or_repeats(said),
+        ceilings_by_group(said, groups),
     )
     by_group = calibration_by_group(
         judgements["p"],
@@ -286,7 +286,7 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
         stream.errors,
         store.events.for_model(label),
         stream.found.warnings,
-        noise_ceiling=noise_ceiling_or_repeats(votes, passes=load_known_passes(votes, store)),
+        noise_ceiling=noise_ceiling_or_repeats(add_first_passes(votes, store)),
         title=f"Errors of {label} in vote order",
     )
 

@@ -105,11 +105,13 @@ def _build_day(
     votes: pd.DataFrame, day: str, store: Store, config: PreferencePairsConfig
 ) -> tuple[pd.DataFrame, PairCounts]:
     """Pairs of the comparisons judged on `day`, from all their votes up to the last one of the
-    snapshot.
+    day's votes.
     """
     judged = votes["comparison_id"].unique().tolist()
     all_votes = (
-        store.votes.for_comparisons(judged, up_to_seq=int(votes["seq"].max())) if judged else votes
+        store.votes.log(comparison_ids=judged, up_to_seq=int(votes["seq"].max()))
+        if judged
+        else votes
     )
     comparisons = store.comparisons.with_ids(judged)
     return build(all_votes, comparisons, config).assign(day=day), count_pairs(

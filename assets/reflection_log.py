@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
-from assets.votes import load_known_passes
+from assets.votes import add_first_passes
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.protocols import Progress
@@ -19,6 +19,7 @@ from rlhf_pipeline.reflection import predict, reflect
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import PredictionReplay, Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.counting import standing
 
 PREDICTIONS_PER_CHUNK = 2000  # comparisons: a killed replay goes on after the last of these
 
@@ -60,13 +61,13 @@ def reflection_log(
     voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
     # Votes on comparisons from before the first reward model have no prediction to stand beside.
-    frame = reflect(predictions, votes, strict=False)
+    frame = reflect(predictions, standing(votes), strict=False)
     frame = frame.assign(
         day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"])
     )
     frame = frame[frame["day"].isin(days)]
     judged = frame["is_error"].dropna().astype(float)
-    ceiling = noise_ceiling_or_repeats(votes, passes=load_known_passes(votes, store))
+    ceiling = noise_ceiling_or_repeats(add_first_passes(votes, store))
     yield from deliver(
         context,
         registry,

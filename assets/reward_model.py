@@ -19,7 +19,7 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, load_known_passes, load_known_votes
+from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import draw_loss_curve
@@ -81,7 +81,7 @@ def reward_model(
     """
     pairs, said = (
         latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
-        load_known_votes(votes, store, config.up_to_seq),
+        votes_up_to(votes, config.up_to_seq),
     )
     champion = champions.judge()
     # Named by content, as a candidate's: the same pairs and parent resume the same training.
@@ -98,15 +98,8 @@ def reward_model(
         config,
         model=model,
         soft_labels=annotator_model,
-        ceiling=noise_ceiling_or_repeats(
-            said, passes=load_known_passes(said, store, config.up_to_seq)
-        ),
-        ceiling_since_change=None
-        if since is None
-        else noise_ceiling_or_repeats(
-            since,
-            passes=load_known_passes(since, store, config.up_to_seq, since_seq=changes.latest_seq),
-        ),
+        ceiling=noise_ceiling_or_repeats(said),
+        ceiling_since_change=None if since is None else noise_ceiling_or_repeats(since),
         warm_start=start,
         taste_changes=changes,
         up_to_seq=config.up_to_seq,

@@ -1,4 +1,4 @@
-"""Votes of a day: people vote at any hour, an asset is a snapshot of their day up to one seq."""
+"""Votes of a day: people vote at any hour, an asset holds those of their day up to one seq."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,10 +22,10 @@ from rlhf_pipeline.votes import (
     agreement,
     ceilings,
     drop_machine_votes,
-    latest_votes,
     noise_ceiling_or_repeats,
 )
 from rlhf_pipeline.votes.ceilings import MEASURES
+from rlhf_pipeline.votes.counting import counting, repeat_passes, standing
 
 CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of one more change of taste, for this run alone; recorded "
@@ -62,29 +62,30 @@ def votes(
     store: dg.ResourceParam[Store],
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
-    """A snapshot: the same day up to the same seq gives the same rows. Superseded votes and earlier
-    passes are left out.
+    """The day's votes as cast, superseded ones and earlier passes too: the same day up to the same
+    seq gives the same rows, and a late vote changes its own day alone.
     """
-    days = list(context.partition_keys)
-    frame = store.votes.snapshot(days, up_to_seq=config.up_to_seq)
-    passes = store.votes.repeat_passes(days, up_to_seq=config.up_to_seq)
+    frame = store.votes.log(list(context.partition_keys), up_to_seq=config.up_to_seq)
+    with_first = add_first_passes(frame, store)
     agreed, ceiling, bounds = (
-        agreement(frame, passes=passes),
-        noise_ceiling_or_repeats(frame, passes=passes),
-        ceilings(frame, passes=passes).iloc[0],
+        agreement(with_first),
+        noise_ceiling_or_repeats(with_first),
+        ceilings(with_first).iloc[0],
     )
-    people = drop_machine_votes(frame)
-    n_machine = len(frame) - len(people)
+    counted = counting(frame)
+    people = drop_machine_votes(counted)
+    n_machine = len(counted) - len(people)
     yield from deliver(
         context,
         registry,
         frame,
         metrics={
-            "n_votes": len(frame),
+            "n_votes": len(counted),
+            "n_superseded": len(frame) - len(standing(frame)),
             "n_machine_votes": n_machine,
             "n_annotators": people["annotator_id"].nunique(),
             "n_ties": int((people["choice"] == "tie").sum()),
-            "n_repeat_passes": len(passes),
+            "n_repeat_passes": len(repeat_passes(with_first)),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
             # from repeats alone it is `ceiling_from_repeats`
             "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
@@ -124,30 +125,20 @@ def votes(
     )
 
 
-def load_known_votes(votes: pd.DataFrame, store: Store, up_to_seq: int | None) -> pd.DataFrame:
-    """VOTES of several days' snapshots, one of an annotator on a comparison; with a limit, as they
-    stood at that seq.
-
-    That is asked of the store: a snapshot that was taken later has lost what was changed above the
-    limit.
-    """
-    if up_to_seq is None or votes.empty:
-        return latest_votes(votes)
-    last = votes["day"].max()
-    days = [
-        touched.day.isoformat()
-        for touched in store.votes.touched_days()
-        if touched.day.isoformat() <= last
-    ]
-    return latest_votes(store.votes.snapshot(days, up_to_seq=up_to_seq))
-
-
-def load_known_passes(
-    votes: pd.DataFrame, store: Store, up_to_seq: int | None = None, *, since_seq: int | None = None
-) -> pd.DataFrame:
-    """What those who cast VOTES said of the same comparisons before, as `agreement` takes it;
-    without a limit up to the last of VOTES. `since_seq` leaves out what was said before it."""
-    limit = up_to_seq if up_to_seq is not None or votes.empty else int(votes["seq"].max())
-    return store.votes.repeat_passes(
-        votes["day"].unique().tolist(), up_to_seq=limit, since_seq=since_seq
+def add_first_passes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """VOTES of some days and the first passes, cast on other days, over what was judged again."""
+    again = votes[votes["pass_no"].fillna(1) > 1]
+    if again.empty:
+        return votes
+    earlier = store.votes.log(
+        comparison_ids=again["comparison_id"].unique().tolist(), up_to_seq=int(votes["seq"].max())
     )
+    judges = pd.MultiIndex.from_frame(again[["comparison_id", "annotator_id"]])
+    is_theirs = pd.MultiIndex.from_frame(earlier[["comparison_id", "annotator_id"]]).isin(judges)
+    first = earlier[is_theirs & (earlier["pass_no"] == 1)]
+    return pd.concat([first, votes]).drop_duplicates("vote_id").sort_values("seq")
+
+
+def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
+    """VOTES as they stood at a seq; all without one."""
+    return votes if up_to_seq is None else votes[votes["seq"] <= up_to_seq]

@@ -80,6 +80,7 @@ from rlhf_pipeline.votes import (  # noqa: E402
     preference_pairs,
     training_labels,
 )
+from rlhf_pipeline.votes.counting import counting  # noqa: E402
 
 FILES = {"comparisons": "pairs.parquet", "votes": "votes.parquet"}
 RLHF = str(Path(sys.executable).with_name("rlhf"))
@@ -112,7 +113,7 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> Fi
     with spent.stage("frames and pairs"):
         store = Workspace(Settings(home=home, project="real")).store
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
-        votes = store.votes.for_comparisons(comparisons["comparison_id"].tolist())
+        votes = counting(store.votes.log(comparison_ids=comparisons["comparison_id"].tolist()))
         pairs = labelled(comparisons, votes)
     with spent.stage("annotator model"):
         labels = training_labels(votes, comparisons)

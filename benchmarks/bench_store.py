@@ -193,10 +193,10 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
     def day() -> str:
         return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
 
-    n_of_day = len(votes.snapshot([day()]))
+    n_of_day = len(votes.log([day()]))
     asked: list[tuple[str, Callable[[], object]]] = [
         ("the votes sensor's query, 500 new votes", lambda: votes.touched_days(newest - 500)),
-        (f"snapshot of a day ({n_of_day:,} votes)", lambda: votes.snapshot([day()])),
+        (f"log of a day ({n_of_day:,} votes)", lambda: votes.log([day()])),
         ("digest of a day", lambda: votes.day_digest(day())),
         ("first page of votes", votes.page),
         ("a page in the middle", lambda: votes.page(before_seq=rng.randrange(newest))),

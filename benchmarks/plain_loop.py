@@ -61,12 +61,12 @@ from rlhf_pipeline.votes import (
     agreement,
     judged_comparison_ids,
     latest_pairs,
-    latest_votes,
     learn_annotators,
     noise_ceiling_or_repeats,
     open_test_split,
     preference_pairs,
 )
+from rlhf_pipeline.votes.counting import standing
 from rlhf_pipeline.votes.plots import reliability_plot
 
 
@@ -148,12 +148,14 @@ class PlainScript:
 
     def run_feedback(self, day: str) -> None:
         with self.time_stage("votes") as run:
-            votes = self.store.votes.snapshot([day])
+            votes = self.store.votes.log([day])
             agreement(votes)
             self.deliver(run, "votes", votes, {"n_votes": len(votes)}, day)
         with self.time_stage("preference_pairs") as run:
             judged = votes["comparison_id"].unique().tolist()
-            all_votes = self.store.votes.for_comparisons(judged, up_to_seq=int(votes["seq"].max()))
+            all_votes = self.store.votes.log(
+                comparison_ids=judged, up_to_seq=int(votes["seq"].max())
+            )
             pairs = preference_pairs(
                 all_votes, self.store.comparisons.with_ids(judged), PairParams()
             ).assign(day=day)
@@ -164,7 +166,7 @@ class PlainScript:
                 self.store.predictions.for_comparisons(judged),
             ]
             predictions = pd.concat(found).drop_duplicates(["comparison_id", "reward_model"])
-            reflections = reflect(predictions, votes, strict=False)
+            reflections = reflect(predictions, standing(votes), strict=False)
             self.deliver(run, "reflection_log", reflections, {"n_rows": len(reflections)}, day)
         with self.time_stage("drift_report") as run:
             report = self._make_drift_report(day, reflections, votes, run)
@@ -267,12 +269,8 @@ class PlainScript:
             self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes
         )
         with self.time_stage("annotator_model") as run:
-            cast = latest_votes(votes)
             learnt = learn_annotators(
-                cast,
-                self.store.comparisons.with_ids(judged_comparison_ids(cast)),
-                efforts=self.store.votes.efforts(),
-                passes=self.store.votes.repeat_passes(cast["day"].unique().tolist()),
+                votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))
             )
             run.log_figure(reliability_plot(learnt.figures), "annotators.png")
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")

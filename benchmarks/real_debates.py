@@ -42,6 +42,7 @@ from rlhf_pipeline.votes import (
     open_test_split,
     preference_pairs,
 )
+from rlhf_pipeline.votes.counting import counting
 
 Floats = npt.NDArray[np.float64]
 
@@ -113,7 +114,9 @@ class ConvargData:
         )
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
         self.comparisons = comparisons[comparisons["source"] == CONVARG].reset_index(drop=True)
-        self.votes = store.votes.for_comparisons(self.comparisons["comparison_id"].tolist())
+        self.votes = counting(
+            store.votes.log(comparison_ids=self.comparisons["comparison_id"].tolist())
+        )
         self.gold = gold_pairs(self.comparisons)
         self.folder = runs
         train = label_pairs(self.comparisons, self.votes, SOFT)

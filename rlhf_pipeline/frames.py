@@ -217,34 +217,65 @@ VOTES = FrameSchema(
             nullable=True,
             optional=True,
         ),
+        "pass_no": integer(
+            "1 for the annotator's first judgement of the comparison, 2 for the next; missing in "
+            "frames from elsewhere",
+            nullable=True,
+            optional=True,
+            low=1,
+        ),
+        "revision_no": integer(
+            "0 as first cast in its pass, one more for each vote that supersedes it",
+            nullable=True,
+            optional=True,
+            low=0,
+        ),
+        "supersedes": text("the vote it replaces", nullable=True, optional=True),
+        "duration_s": number("seconds it took", nullable=True, optional=True, low=0.0),
+        "stated_confidence": number(
+            "how sure the annotator was", nullable=True, optional=True, **PROBABILITY
+        ),
+        "origin": text(
+            "page, api, cli, import, simulation or pipeline", nullable=True, optional=True
+        ),
+        "guideline_version": integer(
+            "the guidelines it was cast under", nullable=True, optional=True
+        ),
+        "dimensions": json_text(
+            "dimension of the rubric to the side that is better in it: a, b or tie",
+            nullable=True,
+            optional=True,
+        ),
+        "highlights": json_text("passages the annotator marked", nullable=True, optional=True),
     },
     key=("vote_id",),
 )
 
-EFFORTS = FrameSchema(
-    "efforts",
-    {
-        "vote_id": text("id of the vote"),
-        "duration_s": number("seconds it took", nullable=True, low=0.0),
-        "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
-    },
-    key=("vote_id",),
+LISTED_FIRST = (
+    "day",
+    "seq",
+    "vote_id",
+    "comparison_id",
+    "annotator_id",
+    "annotator_kind",
+    "choice",
+    "strength",
+    "voted_at",
+    "received_at",
 )
 
 VOTES_AS_CAST = FrameSchema(
     "votes_as_cast",
     {
-        **{
-            name: column
-            for name, column in VOTES.columns.items()
-            if name not in ("prompt_id", "repeat_of", "is_swapped")
-        },
+        **{name: VOTES.columns[name] for name in LISTED_FIRST},
         "source_pair_id": text("id of an imported comparison at its source", nullable=True),
         "reason": text("in the annotator's own words", nullable=True),
         "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
         "duration_s": number("seconds it took", nullable=True, low=0.0),
         "task_id": text("judgements submitted together", nullable=True),
         "origin": text("page, api, cli, import, simulation or pipeline"),
+        "dimensions": VOTES.columns["dimensions"],
+        "highlights": VOTES.columns["highlights"],
         "is_superseded": flag("the annotator replaced it by a later vote"),
         "is_counting": flag("the annotator's last word on this comparison"),
     },
@@ -462,7 +493,17 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
 
 
 # Columns that were added to a schema after frames had been hashed without them.
-LATER_COLUMNS: tuple[str, ...] = ()
+LATER_COLUMNS = (
+    "pass_no",
+    "revision_no",
+    "supersedes",
+    "duration_s",
+    "stated_confidence",
+    "origin",
+    "guideline_version",
+    "dimensions",
+    "highlights",
+)
 
 
 def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str:

@@ -6,7 +6,7 @@ vote for an old day changes the windows which hold that day and no other. Neighb
 most of their votes: they are no independent looks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlhf_pipeline.calibration.summary import calibration_metrics
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import CalibrationWindow, Interval
-from rlhf_pipeline.votes import latest_votes, noise_ceiling_or_repeats
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
 JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "group", "reward_model")
 FIGURES = {
@@ -57,9 +57,6 @@ CALIBRATION_OVER_TIME = FrameSchema(
     },
     key=("day",),
 )
-
-# VOTES -> what was said before, as `noise_ceiling_or_repeats` takes it
-Passes = Callable[[pd.DataFrame], "pd.DataFrame | None"]
 
 
 class OverTimeParams(BaseModel):
@@ -106,8 +103,6 @@ def calibration_over_time(
     judged: pd.DataFrame,
     votes: pd.DataFrame,
     days: Sequence[str],
-    *,
-    passes: Passes = lambda votes: None,
     params: OverTimeParams | None = None,
 ) -> tuple[CalibrationWindow, ...]:
     """A window for each of `days`, in their order, also for those without a judgement: n_votes is 0
@@ -134,7 +129,7 @@ def calibration_over_time(
     rows = rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
     return tuple(
         _measure_window(
-            day, _window_rows(rows, day, params), _window_rows(cast, day, params), passes, params
+            day, _window_rows(rows, day, params), _window_rows(cast, day, params), params
         )
         for day in days
     )
@@ -164,7 +159,7 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 
 
 def _measure_window(
-    day: str, rows: pd.DataFrame, cast: pd.DataFrame, passes: Passes, params: OverTimeParams
+    day: str, rows: pd.DataFrame, cast: pd.DataFrame, params: OverTimeParams
 ) -> CalibrationWindow:
     n_comparisons = int(rows["group"].nunique())
     measured = (
@@ -174,7 +169,6 @@ def _measure_window(
         if n_comparisons >= MIN_PAIRS
         else None
     )
-    said = latest_votes(cast)
     return CalibrationWindow(
         day=day,
         first_day=days_of_window(day, params)[0],
@@ -184,9 +178,7 @@ def _measure_window(
         reward_models=tuple(rows.sort_values("seq")["reward_model"].drop_duplicates()),
         last_seq=None if rows.empty else int(rows["seq"].max()),
         accuracy=None if measured is None else measured.accuracy,
-        noise_ceiling=None
-        if measured is None
-        else noise_ceiling_or_repeats(said, passes=passes(said)),
+        noise_ceiling=None if measured is None else noise_ceiling_or_repeats(cast),
         ece=None if measured is None else measured.ece_debiased,
         brier=None if measured is None else measured.brier,
     )

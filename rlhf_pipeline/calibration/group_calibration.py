@@ -50,40 +50,27 @@ def group_comparisons(comparisons: pd.DataFrame) -> dict[str, dict[str, str]]:
     }
 
 
-def ceilings_by_group(
-    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
-) -> dict[str, dict[str, Interval]]:
-    """The shown ceiling of each group's own VOTES; groups without one are left out. `passes` as in
-    `noise_ceiling_or_repeats`. Raises FrameError.
+def ceilings_by_group(votes: pd.DataFrame, groups: Groups) -> dict[str, dict[str, Interval]]:
+    """The shown ceiling of each group's own VOTES; groups without one are left out. Raises
+    FrameError.
     """
 
     def iter_ceilings(names: Mapping[str, str]) -> Iterator[tuple[str, Interval]]:
-        # else of no known group
-        judged = None if passes is None or "comparison_id" not in passes else passes
-        named, again = (
-            group_names(votes, names),
-            None if judged is None else group_names(judged, names),
-        )
+        named = group_names(votes, names)
         for name in sorted(named.dropna().unique()):
-            its = None if judged is None else judged[again == name]
-            ceiling = noise_ceiling_or_repeats(votes[named == name], passes=its)
+            ceiling = noise_ceiling_or_repeats(votes[named == name])
             if ceiling is not None:
                 yield str(name), ceiling
 
     return {by: dict(iter_ceilings(names)) for by, names in groups.items()}
 
 
-def all_ceilings(
-    votes: pd.DataFrame, groups: Groups, *, passes: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def all_ceilings(votes: pd.DataFrame, groups: Groups) -> pd.DataFrame:
     """CEILINGS after a column `grouped_by`: at least, at most and from repeats, of all votes and of
     each group. Raises FrameError.
     """
-    everything = ceilings(votes, passes=passes).assign(grouped_by=ALL)
-    parts = [
-        ceilings(votes, names, passes=passes).iloc[1:].assign(grouped_by=by)
-        for by, names in groups.items()
-    ]
+    everything = ceilings(votes).assign(grouped_by=ALL)
+    parts = [ceilings(votes, names).iloc[1:].assign(grouped_by=by) for by, names in groups.items()]
     return pd.concat([everything, *parts], ignore_index=True)[["grouped_by", *CEILINGS.columns]]
 
 

@@ -27,7 +27,6 @@ def calibrate_version(
     comparisons: pd.DataFrame,
     params: CalibrationParams,
     *,
-    passes: pd.DataFrame | None = None,
     weight_before_change: float | None = None,
     taste_changes: TasteChanges = NO_CHANGES,
     record: Recorder = log_opening,
@@ -39,7 +38,7 @@ def calibrate_version(
     COMPARISONS are those the votes are on, so that a group's ceiling rests on all its votes, of
     those without a majority too. Votes before a change count what they counted when the reward
     model was fitted, which was found there; else as `params` say. `weight_before_change` wins over
-    both. `passes` as `agreement` takes them. Raises as `calibrate`.
+    both. Raises as `calibrate`.
     """
     found = (
         version.params.get("weight_before_change")
@@ -55,9 +54,9 @@ def calibrate_version(
         else params.model_copy(update={"weight_before_change": float(found)}),
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
-        noise_ceiling=noise_ceiling_or_repeats(votes, passes=passes),
+        noise_ceiling=noise_ceiling_or_repeats(votes),
         groups=groups,
-        group_ceilings=ceilings_by_group(votes, groups, passes=passes),
+        group_ceilings=ceilings_by_group(votes, groups),
         taste_changes=taste_changes,
         record=record,
         progress=progress,

@@ -12,12 +12,13 @@ from pydantic import SecretStr
 from rich.progress import Progress
 
 from rlhf_pipeline import homes
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace, checkout
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.errors import ArtefactError, ConfigurationError, FrameError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.store import database_copy
+from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.store.server import ServerDatabases
 
 STORAGE_ON_POSTGRES = f"""
@@ -53,6 +54,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     prepare(workspace, join=join)
     if join:
         _relocate_artifacts(workspace)
+    rewrite_votes_frames(workspace.store, workspace.files)
     workspace.registry.initialise()
     with Progress(transient=True) as bar:
         task = bar.add_task("first policy: pretraining the embedded language model", total=None)
@@ -65,6 +67,25 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     echo(
         f"{settings.home}: project {settings.project!r} is ready, champion policy {champion.label}"
     )
+
+
+def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
+    """How many days' frames of votes were made anew from the store: earlier versions left out
+    superseded votes and what was said beside the choice.
+
+    A file that cannot be read stays as it is: `rlhf storage check` names it.
+    """
+    n = 0
+    for day in files.days("votes"):
+        try:
+            frame = files.read_frame("votes", day)
+        except (ArtefactError, FrameError):
+            continue
+        if not frame.empty and frame["pass_no"].isna().all():
+            log = store.votes.log([day], up_to_seq=int(frame["seq"].max()))
+            files.write_frame("votes", log, day)
+            n += 1
+    return n
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:

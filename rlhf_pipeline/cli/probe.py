@@ -12,7 +12,6 @@ from rlhf_pipeline.calibration import draw_ceiling
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.cli.votes import read_passes_up_to
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, reliability_bins
 from rlhf_pipeline.evaluation.probe import probe_model as probed
@@ -20,6 +19,7 @@ from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import reflect, reflection_rows
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.counting import counting
 
 BARS = 30  # characters of a full bar
 CUT = 60  # characters of a text that is listed
@@ -71,13 +71,13 @@ def probe(
             f"{label} predicted {n} comparisons, and nobody has preferred a side of one since. "
             "Collect votes on them."
         )
-    votes = workspace.store.votes.for_comparisons(mine["comparison_id"].unique().tolist())
+    votes = workspace.store.votes.log(comparison_ids=mine["comparison_id"].unique().tolist())
     if bin is not None:
         _list_bin(
             mine, find_bin(reliability_bins(mine, votes), bin), workspace.store, as_json=as_json
         )
         return
-    found = probed(mine, votes, passes=read_passes_up_to(workspace.store, votes))
+    found = probed(mine, votes)
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
     write_atomically(
@@ -130,7 +130,9 @@ def read_reflections(store: Store) -> pd.DataFrame:
         )
     parts = [
         reflect(
-            of_model, store.votes.for_comparisons(of_model["comparison_id"].tolist()), strict=False
+            of_model,
+            counting(store.votes.log(comparison_ids=of_model["comparison_id"].tolist())),
+            strict=False,
         )
         for _, of_model in predictions.groupby("reward_model", sort=True)
     ]

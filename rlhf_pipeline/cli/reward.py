@@ -24,7 +24,6 @@ from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.cli.votes import read_passes_up_to, read_votes_up_to
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.evaluation.plots import draw_loss_curve
@@ -129,15 +128,8 @@ def train(
             params,
             encoder=encoder,
             model=model,
-            ceiling=noise_ceiling_or_repeats(
-                said, passes=read_passes_up_to(workspace.store, said, seq)
-            ),
-            ceiling_since_change=None
-            if since is None
-            else noise_ceiling_or_repeats(
-                since,
-                passes=read_passes_up_to(workspace.store, since, seq, since_seq=taste.latest_seq),
-            ),
+            ceiling=noise_ceiling_or_repeats(said),
+            ceiling_since_change=None if since is None else noise_ceiling_or_repeats(since),
             warm_start=start,
             taste_changes=taste,
             record=opening_recorder(workspace.registry),
@@ -227,7 +219,6 @@ def calibrate_model(
             said,
             workspace.store.comparisons.with_ids(judged_comparison_ids(said)),
             params,
-            passes=read_passes_up_to(workspace.store, said, seq),
             # Only where it was asked for: what it is by default was never weighed.
             weight_before_change=params.weight_before_change
             if "weight_before_change" in params.model_fields_set
@@ -413,7 +404,7 @@ def _read_votes_behind(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.Da
     measured on them, and the last one's seq.
     """
     seq = int(pairs["max_seq"].max())
-    return read_votes_up_to(workspace.store, seq), seq
+    return workspace.store.votes.log(up_to_seq=seq), seq
 
 
 def _describe_report(report: RewardModelReport) -> str:

@@ -17,16 +17,13 @@ from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.frames import VOTES
 from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     PairParams,
     TasteChanges,
     count_pairs,
     judged_comparison_ids,
-    latest_votes,
     learn_annotators,
     preference_pairs,
     prompts_in_several_splits,
@@ -38,6 +35,7 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.training_data import training_rows
 
@@ -152,7 +150,7 @@ def prepare(
     workspace.store.migrate()
     params = parse_parameters(PairParams, changes)
     with progress_bar("votes") as progress:
-        votes = read_votes_up_to(workspace.store, up_to_seq)
+        votes = counting(workspace.store.votes.log(up_to_seq=up_to_seq))
         progress(1, 3, f"{len(votes):,} votes")
         comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(votes))
         pairs, dropped = (
@@ -288,24 +286,18 @@ def annotators(
             limit=limit,
         )
         return
-    votes = (
-        read_votes_up_to(store, up_to_seq)
-        if days is None
-        else _read_standing_votes(store, up_to_seq, days)
-    )
+    votes = _read_log(store, up_to_seq, days)
     try:
         with progress_bar("annotator model"):
             learnt = learn_annotators(
                 votes,
                 separate_old_completions(
                     store.comparisons.with_ids(judged_comparison_ids(votes)),
-                    votes,
+                    counting(votes),
                     TasteChanges.from_log(
                         store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
                     ),
                 ),
-                efforts=store.votes.efforts(up_to_seq=up_to_seq),
-                passes=read_passes_up_to(store, votes, up_to_seq),
             )
     except NotEnoughVotes as none:
         if as_json:
@@ -363,16 +355,10 @@ def _parse_days(since: datetime | None, until: datetime | None) -> Days | None:
     return str(since.date() if since else date.min), str(until.date() if until else date.max)
 
 
-def _read_votes_as_cast(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
-    said = read_votes_as_cast(store.database, up_to_seq=up_to_seq)
+def _read_log(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
+    """VOTES cast on some days: what was changed on a later day was said on these all the same."""
+    said = store.votes.log(up_to_seq=up_to_seq)
     return said if days is None else said[said["day"].between(*days)].reset_index(drop=True)
-
-
-def _read_standing_votes(store: Store, up_to_seq: int | None, days: Days) -> pd.DataFrame:
-    """VOTES cast on some days, one of an annotator on a comparison: what was changed on a later day
-    was said on these all the same.
-    """
-    return latest_votes(_read_votes_as_cast(store, up_to_seq, days)[list(VOTES.columns)])
 
 
 def _show_over_time(
@@ -386,7 +372,7 @@ def _show_over_time(
     limit: int,
 ) -> None:
     with progress_bar("windows"):
-        said = _read_votes_as_cast(store, up_to_seq, days)
+        said = _read_log(store, up_to_seq, days)
         figures = annotators_over_time(
             said, store.comparisons.with_ids(judged_comparison_ids(said)), params
         )
@@ -417,24 +403,6 @@ def _show_over_time(
             caption="Votes count in the window in which they were cast, and are compared with "
             "those of the same window.",
         )
-
-
-def read_votes_up_to(store: Store, up_to_seq: int | None = None) -> pd.DataFrame:
-    """VOTES of all days as they stood at a seq, one of an annotator on a comparison."""
-    days = [touched.day.isoformat() for touched in store.votes.touched_days()]
-    return latest_votes(store.votes.snapshot(days, up_to_seq=up_to_seq))
-
-
-def read_passes_up_to(
-    store: Store, votes: pd.DataFrame, up_to_seq: int | None = None, *, since_seq: int | None = None
-) -> pd.DataFrame:
-    """What those who cast VOTES had said of the same comparisons before, as `agreement` takes it;
-    with `since_seq` not before that vote.
-    """
-    passes = store.votes.repeat_passes(
-        votes["day"].unique().tolist(), up_to_seq=up_to_seq, since_seq=since_seq
-    )
-    return passes[passes["comparison_id"].isin(votes["comparison_id"])]
 
 
 def _build_annotator_row(row: "pd.Series") -> dict[str, str]:

@@ -97,7 +97,14 @@ VOTE_ROWS = _row_schema(
         },
         **{
             name: _VOTE[name]
-            for name in ("stated_confidence", "reason", "task_id", "is_superseded")
+            for name in (
+                "stated_confidence",
+                "reason",
+                "task_id",
+                "dimensions",
+                "highlights",
+                "is_superseded",
+            )
         },
     },
 )

@@ -43,12 +43,12 @@ class Probe:
     noise_ceiling: Interval | None
 
 
-def probe_model(
-    reflections: pd.DataFrame, votes: pd.DataFrame, *, passes: pd.DataFrame | None = None
-) -> Probe:
+def probe_model(reflections: pd.DataFrame, votes: pd.DataFrame) -> Probe:
     """Of the REFLECTIONS of one model. `votes`: VOTES on the same comparisons, for the noise
-    ceiling, ties too, and for the prompts, over which intervals are drawn; `passes` as `agreement`
-    takes them. Raises NotEnoughData where nobody preferred a side of anything it predicted."""
+    ceiling, ties too, and for the prompts, over which intervals are drawn.
+
+    Raises NotEnoughData where nobody preferred a side of anything it predicted.
+    """
     rows = _judged_with_prompts(reflections, votes)
     if rows.empty:
         n = reflections["comparison_id"].nunique()
@@ -61,7 +61,7 @@ def probe_model(
         n_comparisons=int(rows["group"].nunique()),
         bins=_bins(rows),
         metrics=calibration_metrics(rows["p"], rows["outcome"], groups=rows["prompt"]),
-        noise_ceiling=noise_ceiling_or_repeats(votes, passes=passes),
+        noise_ceiling=noise_ceiling_or_repeats(votes),
     )
 
 

@@ -4,11 +4,10 @@ Standing: the last revision of each pass. Counting: the standing vote of an anno
 over a comparison.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, literal, select, tuple_
 
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import votes
@@ -42,33 +41,6 @@ def is_counting(database: Database, up_to_seq: int | None) -> ColumnElement[bool
     """
     limit = LATEST if up_to_seq is None else up_to_seq
     return and_(database.in_project(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
-
-
-def is_counting_on(
-    database: Database, days: Sequence[str], up_to_seq: int | None
-) -> ColumnElement[bool]:
-    """That a vote was cast on `days` and counts, asked the other way round: which votes displaced
-    one of these days?
-
-    They are few, and asking each vote of a day for its successors reads a page for each from all
-    over the table. A vote as first cast is displaced by one that carries its day, because the first
-    that does finds it counting. A revision of a pass that was not the last one any more never
-    counted: its successor is older and carries another day, so it is asked for.
-    """
-    limit = LATEST if up_to_seq is None else up_to_seq
-    later, earlier = votes.alias("later"), votes.alias("earlier")
-    displaced = (
-        select(earlier.c.seq)
-        .select_from(later)
-        .join(earlier, and_(database.in_project(earlier), _is_later_turn(later, earlier)))
-        .where(database.in_project(later), later.c.displaced_day.in_(days), later.c.seq <= limit)
-    )
-    of_days = database.in_project(votes), votes.c.day.in_(days), votes.c.seq <= limit
-    return and_(
-        *of_days,
-        votes.c.seq.not_in(displaced),
-        or_(votes.c.revision_no == 0, ~_is_displaced(database, limit)),
-    )
 
 
 def _is_displaced(database: Database, limit: int) -> ColumnElement[bool]:

@@ -66,7 +66,7 @@ class Detectors:
         """The prequential error stream of a reward model: columns seq (int64), day (str), error
         (0.0 or 1.0), in seq order.
 
-        One row per vote for a or b that is not superseded, above `seq` and not above `up_to_seq`,
+        One row per vote for a or b that stood at `up_to_seq` (default: now) and came after `seq`,
         on a comparison for which this model's prediction was written; repeats included, votes
         without a time left out. 1 is a vote against the side with the higher score; equal scores
         predict no side and are left out, as in the reflection log.
@@ -99,7 +99,7 @@ class Detectors:
                 votes.c.voted_at.is_not(None),
                 predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
-                is_standing(self._database, votes),
+                is_standing(self._database, votes, up_to_seq=up_to_seq),
             )
             .order_by(votes.c.seq)
         )

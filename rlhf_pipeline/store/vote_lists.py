@@ -1,18 +1,16 @@
 """Votes as people look at them: lists, one annotator's own, counts. Knows what was cast; casts
-nothing and takes no snapshot.
+nothing and reads no log.
 """
 
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-import pandas as pd
-from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
-from rlhf_pipeline.frames import EFFORTS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
 from rlhf_pipeline.store.casting import vote_of
-from rlhf_pipeline.store.conversion import batches, frame_of
+from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
@@ -144,21 +142,6 @@ class VoteLists:
         )
         with self._database.read_transaction() as connection:
             return [(row[0], row[1]) for row in connection.execute(wanted)]
-
-    def efforts(self, *, up_to_seq: int | None = None) -> pd.DataFrame:
-        """EFFORTS of the votes up to a seq (default: now) that say how long they took or how sure
-        they are, superseded ones too.
-        """
-        limit = LATEST if up_to_seq is None else up_to_seq
-        told = or_(votes.c.duration_s.is_not(None), votes.c.stated_confidence.is_not(None))
-        columns = (votes.c[name] for name in EFFORTS.columns)
-        wanted = (
-            select(*columns)
-            .where(self._database.in_project(votes), votes.c.seq <= limit, told)
-            .order_by(votes.c.seq)
-        )
-        with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(wanted).all(), EFFORTS)
 
     def judged_comparisons(
         self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50

@@ -1,17 +1,26 @@
-"""The votes: casting, and what sensors and snapshots read. Knows seq order; knows nothing of
+"""The votes: casting, and the log that sensors and assets read. Knows seq order; knows nothing of
 preference pairs.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
-from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, Vote, content_hash
+from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST, FrameSchema, check_frame
+from rlhf_pipeline.records import (
+    AnnotatorKind,
+    Choice,
+    NewVote,
+    Record,
+    Vote,
+    VoteDetails,
+    content_hash,
+)
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.casting import (
     REFUSALS,
@@ -23,21 +32,24 @@ from rlhf_pipeline.store.casting import (
     hash_vote,
     vote_of,
 )
-from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.counting import LATEST, is_counting, is_counting_on, is_standing
+from rlhf_pipeline.store.conversion import batches
+from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
 
 SEARCH_LOOKS_AT = 50_000  # votes a page of a search reads at most, whatever is looked for
-DAY_COLUMNS = (votes.c.day, votes.c.displaced_day)  # of the days whose snapshots a vote changes
+ROWS_AT_ONCE = 50_000  # rows as Python objects take ten times what they take in a frame
+# Both are in one JSON text, which `_votes_frame` takes apart.
+_DETAILS = {
+    "dimensions": votes.c.details.label("dimensions"),
+    "highlights": null().label("highlights"),
+}
 
 
 class TouchedDay(Record):
-    """A day whose snapshot changed: by `n_new` votes, the last of them `max_seq`, received at
-    `last_received_at`.
-    """
+    """A day with `n_new` votes, the last of them `max_seq`, received at `last_received_at`."""
 
     day: date
     n_new: int
@@ -53,7 +65,7 @@ class CastCount(Record):
 
 
 class DayDigest(Record):
-    """What a snapshot of a day up to a seq holds: `n` votes that count, and a hash of them."""
+    """The `n` votes of a day up to a seq, and a hash of them."""
 
     day: date
     up_to_seq: int
@@ -181,45 +193,66 @@ class Votes(VoteLists):
             )
         return vote_of(dict(row))
 
-    def snapshot(self, days: Sequence[str], *, up_to_seq: int | None = None) -> pd.DataFrame:
-        """VOTES of `days` as they stood at `up_to_seq` (default: now), in seq order.
+    def log(
+        self,
+        days: Sequence[str] | None = None,
+        *,
+        comparison_ids: Sequence[str] | None = None,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+    ) -> pd.DataFrame:
+        """VOTES as cast, in seq order: superseded ones, earlier passes, skips and machines' too.
 
-        Without superseded votes; of an annotator's several passes over a comparison only the last
-        one counts, on whatever day it was cast. The same days and seq give the same frame for ever.
+        Of all days or of `days`, on all comparisons or on these, above `after_seq` and not above
+        `up_to_seq` (default: now). `votes.counting` tells which of them stand and which count. The
+        same arguments give the same frame for ever.
         """
+        limit = self.max_seq() if up_to_seq is None else up_to_seq
+        frames: list[pd.DataFrame] = []
+        for which in self._iter_conditions(days, comparison_ids):
+            after = after_seq
+            while after < limit:
+                some = (
+                    self._select_log()
+                    .where(*which, votes.c.seq > after, votes.c.seq <= limit)
+                    .order_by(votes.c.seq)
+                    .limit(ROWS_AT_ONCE)
+                )
+                with self._database.read_transaction() as connection:
+                    rows = connection.execute(some).all()
+                frames += [_votes_frame(rows, VOTES)] if rows else []
+                after = rows[-1].seq if len(rows) == ROWS_AT_ONCE else limit
+        if not frames:
+            return VOTES.empty_frame()
+        together = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+        return together.sort_values("seq", ignore_index=True)
+
+    def _iter_conditions(
+        self, days: Sequence[str] | None, comparison_ids: Sequence[str] | None
+    ) -> Iterator[list[ColumnElement[bool]]]:
+        """A database takes only so many values at once."""
+        for some_days in _in_batches(days):
+            for ids in _in_batches(comparison_ids):
+                yield [
+                    column.in_(values)
+                    for column, values in ((votes.c.day, some_days), (votes.c.comparison_id, ids))
+                    if values is not None
+                ]
+
+    def _select_log(self) -> Select[Any]:
         columns = [
-            comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name]
+            comparisons.c[name]
+            if name in ("prompt_id", "repeat_of")
+            else _DETAILS[name]
+            if name in _DETAILS
+            else votes.c[name]
             for name in VOTES.columns
         ]
-        counting = (
+        return (
             select(*columns)
             .join(comparisons, is_on_comparison())
-            .where(is_counting_on(self._database, sorted(set(days)), up_to_seq))
-            .order_by(votes.c.seq)
+            .where(self._database.in_project(votes))
         )
-        with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(counting).all(), VOTES)
-
-    def for_comparisons(
-        self, comparison_ids: Sequence[str], *, up_to_seq: int | None = None
-    ) -> pd.DataFrame:
-        """VOTES of all days on these comparisons as they stood at `up_to_seq`, in seq order; see
-        `snapshot`.
-        """
-        columns = [
-            comparisons.c[name] if name in ("prompt_id", "repeat_of") else votes.c[name]
-            for name in VOTES.columns
-        ]
-        rows: list[Row[Any]] = []
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                counting = select(*columns).join(comparisons, is_on_comparison())
-                rows += connection.execute(
-                    counting.where(
-                        votes.c.comparison_id.in_(ids), is_counting(self._database, up_to_seq)
-                    )
-                ).all()
-        return frame_of(sorted(rows, key=lambda row: row.seq), VOTES)
 
     def as_cast_for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """VOTES_AS_CAST of every vote on these comparisons as they stand now, in seq order."""
@@ -229,7 +262,7 @@ class Votes(VoteLists):
                 rows += connection.execute(
                     self._select_as_cast(LATEST).where(votes.c.comparison_id.in_(ids))
                 ).all()
-        return frame_of(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
+        return _votes_frame(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
 
     def stream(
         self, *, up_to_seq: int | None = None, batch_rows: int = 5000
@@ -250,51 +283,34 @@ class Votes(VoteLists):
                 rows = connection.execute(wanted).all()
             if not rows:
                 return
-            yield frame_of(rows, VOTES_AS_CAST)
+            yield _votes_frame(rows, VOTES_AS_CAST)
             after = rows[-1].seq
 
     def touched_days(self, after_seq: int = 0) -> list[TouchedDay]:
-        """Days whose snapshot changed by votes with a seq above `after_seq`, oldest first.
-
-        A vote touches its own day and the day of the vote that no longer counts because of it.
-        """
-        new = and_(self._database.in_project(votes), votes.c.seq > after_seq)
-        displaced = and_(
-            new, votes.c.displaced_day.is_not(None), votes.c.displaced_day != votes.c.day
-        )
-        touched = union_all(
-            select(votes.c.day.label("day"), votes.c.seq, votes.c.received_at).where(new),
-            select(votes.c.displaced_day.label("day"), votes.c.seq, votes.c.received_at).where(
-                displaced
-            ),
-        ).subquery()
+        """Days on which votes with a seq above `after_seq` were cast, oldest first."""
         by_day = (
             select(
-                touched.c.day,
+                votes.c.day,
                 func.count().label("n_new"),
-                func.max(touched.c.seq).label("max_seq"),
-                func.max(touched.c.received_at).label("last_received_at"),
+                func.max(votes.c.seq).label("max_seq"),
+                func.max(votes.c.received_at).label("last_received_at"),
             )
-            .group_by(touched.c.day)
-            .order_by(touched.c.day)
+            .where(self._database.in_project(votes), votes.c.seq > after_seq)
+            .group_by(votes.c.day)
+            .order_by(votes.c.day)
         )
         with self._database.read_transaction() as connection:
             rows = connection.execute(by_day).mappings().all()
         return [TouchedDay.model_validate(dict(row)) for row in rows]
 
     def max_seq(self, day: str | None = None) -> int:
-        """The newest seq, or the newest that touched `day`; 0 where there is none."""
+        """The newest seq, or the newest of `day`; 0 where there is none."""
         if day is None:
             newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
         else:
-            # Two questions: for one with an OR Postgres reads all votes newer than that day.
-            of_day = [
-                select(func.max(votes.c.seq).label("seq")).where(
-                    self._database.in_project(votes), c == day
-                )
-                for c in DAY_COLUMNS
-            ]
-            newest = select(func.max(union_all(*of_day).subquery().c.seq))
+            newest = select(func.max(votes.c.seq)).where(
+                self._database.in_project(votes), votes.c.day == day
+            )
         with self._database.read_transaction() as connection:
             return connection.execute(newest).scalar() or 0
 
@@ -329,7 +345,7 @@ class Votes(VoteLists):
             .limit(limit)
         )
         with self._database.read_transaction() as connection:
-            return frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
+            return _votes_frame(connection.execute(wanted).all(), VOTES_AS_CAST)
 
     def with_seqs(self, seqs: Sequence[int]) -> pd.DataFrame:
         """VOTES_AS_CAST of these as they stand now, newest first; unknown ones are left out."""
@@ -339,7 +355,7 @@ class Votes(VoteLists):
                 rows += connection.execute(
                     self._select_as_cast(LATEST).where(votes.c.seq.in_(some))
                 ).all()
-        return frame_of(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
+        return _votes_frame(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
 
     def search(
         self,
@@ -365,7 +381,7 @@ class Votes(VoteLists):
             .limit(limit)
         )
         with self._database.read_transaction() as connection:
-            found = frame_of(connection.execute(wanted).all(), VOTES_AS_CAST)
+            found = _votes_frame(connection.execute(wanted).all(), VOTES_AS_CAST)
         if len(found) == limit:
             lower = int(found["seq"].iloc[-1])
         return found, lower if lower > 1 else None
@@ -398,64 +414,6 @@ class Votes(VoteLists):
             votes.c.origin == "import",
             votes.c.voted_at.is_not(None),
         )
-
-    def repeat_passes(
-        self, days: Sequence[str], *, up_to_seq: int | None = None, since_seq: int | None = None
-    ) -> pd.DataFrame:
-        """Judgements that an annotator made again on the same comparison, sides unchanged: a row
-        per later pass cast on `days`.
-
-        Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first, choice: the last
-        revision of the first pass and that of the later one, as they stood at `up_to_seq` (default:
-        now), in order of seq. With `since_seq` only those whose first pass is that vote or a later
-        one: who judged before a change of taste and again since repeats nothing.
-        """
-        limit = LATEST if up_to_seq is None else up_to_seq
-        again, first = votes.alias("again"), votes.alias("first")
-        same = and_(
-            self._database.in_project(first),
-            first.c.comparison_id == again.c.comparison_id,
-            first.c.annotator_id == again.c.annotator_id,
-            first.c.pass_no == 1,
-        )
-        of_comparison = and_(
-            self._database.in_project(comparisons),
-            comparisons.c.comparison_id == again.c.comparison_id,
-        )
-        wanted = (
-            select(
-                comparisons.c.prompt_id,
-                again.c.comparison_id,
-                again.c.annotator_id,
-                again.c.pass_no,
-                first.c.choice.label("choice_first"),
-                again.c.choice,
-            )
-            .select_from(again)
-            .join(first, same)
-            .join(comparisons, of_comparison)
-            .where(
-                self._database.in_project(again),
-                again.c.pass_no > 1,
-                again.c.day.in_(sorted(set(days))),
-                again.c.seq <= limit,
-                first.c.seq >= (since_seq or 0),
-                is_standing(self._database, again, up_to_seq=limit),
-                is_standing(self._database, first, up_to_seq=limit),
-            )
-            .order_by(again.c.seq)
-        )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).all()
-        columns = [
-            "prompt_id",
-            "comparison_id",
-            "annotator_id",
-            "pass_no",
-            "choice_first",
-            "choice",
-        ]
-        return pd.DataFrame.from_records([tuple(row) for row in rows], columns=columns)
 
     def count(self) -> int:
         """All votes ever cast, superseded ones included."""
@@ -516,22 +474,22 @@ class Votes(VoteLists):
             return connection.execute(counted).scalar_one()
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
-        """How many votes the snapshot of `day` holds and a hash over them; equal hashes mean equal
-        snapshots.
+        """How many votes of `day` there are up to a seq and a hash over them; equal hashes mean
+        equal logs.
         """
         up_to = self.max_seq() if up_to_seq is None else up_to_seq
         ids = (
             select(votes.c.vote_id)
-            .where(is_counting_on(self._database, [day], up_to))
+            .where(self._database.in_project(votes), votes.c.day == day, votes.c.seq <= up_to)
             .order_by(votes.c.seq)
         )
         with self._database.read_transaction() as connection:
-            counting = list(connection.execute(ids).scalars())
+            cast = list(connection.execute(ids).scalars())
         return DayDigest(
             day=date.fromisoformat(day),
             up_to_seq=up_to,
-            n=len(counting),
-            sha256=content_hash(counting),
+            n=len(cast),
+            sha256=content_hash(cast),
         )
 
     def _select_as_cast(self, limit: int) -> Select[Any]:
@@ -540,7 +498,7 @@ class Votes(VoteLists):
             "is_superseded": ~is_standing(self._database, votes, up_to_seq=limit),
             "is_counting": is_counting(self._database, limit),
             "source_pair_id": comparisons.c.source_pair_id,
-        }
+        } | _DETAILS
         columns = [
             computed[name].label(name) if name in computed else votes.c[name]
             for name in VOTES_AS_CAST.columns
@@ -550,3 +508,28 @@ class Votes(VoteLists):
             .join(comparisons, is_on_comparison())
             .where(self._database.in_project(votes))
         )
+
+
+def _in_batches(values: Sequence[str] | None) -> Iterator[list[str] | None]:
+    """`values` sorted, each once, as many at once as a database takes; None alone for None."""
+    if values is None:
+        yield None
+    else:
+        yield from batches(sorted(set(values)), MAX_ROWS)
+
+
+def _votes_frame(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
+    """Rows in the order of the schema's columns, `dimensions` holding the stored details."""
+    if not rows:
+        return schema.empty_frame()
+    frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns))
+    said = frame["dimensions"].dropna().map(VoteDetails.from_json)
+    for name in ("dimensions", "highlights"):
+        told = said.map(lambda details, name=name: _json_or_none(details, name))
+        frame[name] = told.reindex(frame.index).astype(object)
+    return check_frame(frame, schema)
+
+
+def _json_or_none(details: VoteDetails, name: str) -> str | None:
+    value = details.model_dump(mode="json")[name]
+    return json.dumps(value, ensure_ascii=False) if value else None

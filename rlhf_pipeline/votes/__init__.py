@@ -27,7 +27,6 @@ from rlhf_pipeline.votes.latest_pairs import latest_pairs
 from rlhf_pipeline.votes.learning import (
     LearntAnnotators,
     judged_comparison_ids,
-    latest_votes,
     learn_annotators,
     training_labels,
 )
@@ -83,7 +82,6 @@ __all__ = [
     "judged_comparison_ids",
     "krippendorff_alpha",
     "latest_pairs",
-    "latest_votes",
     "learn_annotators",
     "log_opening",
     "n_test_pairs",

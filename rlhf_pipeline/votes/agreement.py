@@ -5,6 +5,8 @@ The noise ceiling is what a perfect model could reach against single votes: no a
 anything without it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -13,8 +15,11 @@ from pydantic import Field
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.records import Choice, Interval, Record
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting, repeat_passes
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 
+SIDED = (Choice.A, Choice.B)
+JUDGING = (*SIDED, Choice.TIE, Choice.BOTH_BAD)
 SWAPPED = {Choice.A: Choice.B, Choice.B: Choice.A}
 
 
@@ -46,21 +51,14 @@ class Agreement(Record):
     )
 
 
-def agreement(
-    votes: pd.DataFrame,
-    params: AgreementParams | None = None,
-    *,
-    passes: pd.DataFrame | None = None,
-) -> Agreement:
-    """All measures of agreement of a VOTES frame; skips judge nothing and machines are no people:
-    both are left out.
+def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agreement:
+    """All measures of agreement of a VOTES frame: of the votes that count, and `self_consistency`
+    also of earlier passes.
 
-    A VOTES frame holds of several passes over one comparison only the last: `passes`, with columns
-    prompt_id, choice_first and choice as `store.votes.repeat_passes` gives them, adds what the
-    annotators said before to `self_consistency`.
+    Skips judge nothing and machines are no people: both are left out.
     """
     params = params or AgreementParams()
-    judged = _drop_skips(votes)
+    judged = _judging_votes(votes)
     first = judged[judged["repeat_of"].isna()]
     n_ties = int(judged["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum())
     return Agreement(
@@ -70,7 +68,7 @@ def agreement(
         n_overlapping=int((first.groupby("comparison_id")["annotator_id"].nunique() >= 2).sum()),
         share_of_ties=n_ties / len(judged) if len(judged) else None,
         raw_agreement=_raw_agreement(first, params),
-        self_consistency=self_consistency(votes, params, passes=passes),
+        self_consistency=self_consistency(votes, params),
         noise_ceiling=noise_ceiling(votes, params),
     )
 
@@ -83,7 +81,7 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
     The bootstrap draws prompts. This is the number that stands beside an accuracy against single
     votes; against a majority of m votes a perfect model can do better than it.
     """
-    judged = _drop_skips(votes)
+    judged = _judging_votes(votes)
     sided = judged[judged["repeat_of"].isna() & judged["choice"].isin([Choice.A, Choice.B])]
     is_a = (sided["choice"] == Choice.A).astype("int64")
     by_comparison = is_a.groupby(sided["comparison_id"])
@@ -99,9 +97,10 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
     )
 
 
-def _drop_skips(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = drop_machine_votes(check_frame(votes, VOTES))
-    return checked[checked["choice"] != Choice.SKIP]
+def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
+    """People's votes that count and are no skips."""
+    counted = drop_machine_votes(counting(votes))
+    return counted[counted["choice"] != Choice.SKIP]
 
 
 def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | None:
@@ -123,23 +122,31 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
     return counts * (counts - 1) / 2
 
 
-def repeat_judgements(votes: pd.DataFrame, passes: pd.DataFrame | None = None) -> pd.DataFrame:
+def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) -> pd.DataFrame:
     """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an
-    original that its annotator judged too, and per later pass. Raises FrameError."""
-    later = [] if passes is None else [_later_pass_judgements(passes)]
-    return pd.concat([_repeat_card_judgements(_drop_skips(votes)), *later], ignore_index=True)
+    original that its annotator judged too, and per later pass. Only where both are among `choices`.
+    Raises FrameError."""
+    people = drop_machine_votes(check_frame(votes, VOTES))
+    counted = counting(people)
+    cards = _repeat_card_judgements(counted[counted["choice"].isin(choices)])
+    passes = repeat_passes(people)
+    both = passes[passes["choice"].isin(choices) & passes["choice_first"].isin(choices)]
+    # The sides of a later pass are those of the first.
+    later = both[["prompt_id", "annotator_id"]].assign(
+        same=(both["choice"] == both["choice_first"]).astype(bool)
+    )
+    return pd.concat([cards, later], ignore_index=True)
 
 
 def self_consistency(
     votes: pd.DataFrame,
     params: AgreementParams | None = None,
-    *,
-    passes: pd.DataFrame | None = None,
+    choices: Sequence[Choice] = JUDGING,
 ) -> Interval | None:
     """How often an annotator judges the same two completions the same again; None where nobody did.
-    As in `agreement`.
+    As in `repeat_judgements`.
     """
-    again = repeat_judgements(votes, passes)
+    again = repeat_judgements(votes, choices)
     if again.empty:
         return None
     same, groups = again["same"].to_numpy(dtype=bool), again["prompt_id"].to_numpy()
@@ -158,10 +165,3 @@ def _repeat_card_judgements(judged: pd.DataFrame) -> pd.DataFrame:
     return both[["prompt_id", "annotator_id"]].assign(
         same=(unswapped == both["choice_first"]).astype(bool)
     )
-
-
-def _later_pass_judgements(passes: pd.DataFrame) -> pd.DataFrame:
-    """The same of every later pass; its sides are those of the first."""
-    both = passes[(passes["choice"] != Choice.SKIP) & (passes["choice_first"] != Choice.SKIP)]
-    columns = [name for name in ("prompt_id", "annotator_id") if name in both.columns]
-    return both[columns].assign(same=(both["choice"] == both["choice_first"]).astype(bool))

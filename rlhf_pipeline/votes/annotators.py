@@ -28,8 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.frames import (
     COMPARISONS,
-    EFFORTS,
-    VOTES,
     FrameSchema,
     check_frame,
     integer,
@@ -39,6 +37,7 @@ from rlhf_pipeline.frames import (
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import repeat_judgements
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.joint_model import JointModel
 from rlhf_pipeline.votes.statistics import (
     Figures,
@@ -128,18 +127,15 @@ def annotator_figures(
     model: JointModel,
     *,
     comparisons: pd.DataFrame | None = None,
-    efforts: pd.DataFrame | None = None,
-    passes: pd.DataFrame | None = None,
     params: FiguresParams | None = None,
 ) -> pd.DataFrame:
     """ANNOTATOR_FIGURES of a VOTES frame and the joint model of it, the least reliable first.
 
-    `comparisons` bring gold and the length of what was read, `efforts` (EFFORTS) seconds and stated
-    confidence, `passes` earlier judgements as `agreement` takes them; without them the figures that
-    need them are missing. Raises FrameError.
+    `comparisons` bring gold and the length of what was read; without them the figures that need
+    them are missing. Raises FrameError.
     """
     params = params or FiguresParams()
-    judged = drop_machine_votes(check_frame(votes, VOTES))
+    judged = drop_machine_votes(counting(votes))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
@@ -155,11 +151,8 @@ def annotator_figures(
             measure, counted, encode_annotators(judged.loc[what.index, "annotator_id"]), what
         )
 
-    again = repeat_judgements(
-        judged, None if passes is None else passes[passes["annotator_id"].isin(names)]
-    )
-    told = join_efforts(judged, efforts)
-    timed, sure = told[told["duration_s"].notna()], compare_with_others(told)
+    again = repeat_judgements(votes[votes["annotator_id"].isin(names)])
+    timed, sure = judged[judged["duration_s"].notna()], compare_with_others(judged)
     figures = {
         "annotator_id": names,
         "n_votes": known["n_votes"].to_numpy(),
@@ -186,12 +179,6 @@ def annotator_figures(
     }
     frame = check_frame(pd.DataFrame(figures), ANNOTATOR_FIGURES)
     return frame.sort_values(["reliability", "annotator_id"], ignore_index=True)
-
-
-def join_efforts(judged: pd.DataFrame, efforts: pd.DataFrame | None) -> pd.DataFrame:
-    """VOTES with duration_s and stated_confidence beside, under their index."""
-    told = EFFORTS.empty_frame() if efforts is None else check_frame(efforts, EFFORTS)
-    return judged.merge(told, on="vote_id", how="left").set_axis(judged.index)
 
 
 def is_too_fast(

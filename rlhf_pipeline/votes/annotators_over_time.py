@@ -59,16 +59,6 @@ from rlhf_pipeline.votes.statistics import (
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
 N_ANSWERS = 3
 
-CASTS = FrameSchema(
-    "casts",
-    {
-        **VOTES.columns,
-        "pass_no": integer("1 first judgement of the comparison, 2 the next pass, …", low=1),
-        "duration_s": number("seconds it took", nullable=True, low=0.0),
-        "stated_confidence": number("how sure the annotator was", nullable=True, **UNIT),
-    },
-    key=("seq",),
-)
 # Of a million votes the rest would be copied for nothing.
 NEEDED = [
     "seq",
@@ -165,7 +155,7 @@ def annotators_over_time(
     params: AnnotatorWindowParams | None = None,
     figures: FiguresParams | None = None,
 ) -> pd.DataFrame:
-    """ANNOTATORS_OVER_TIME of CASTS, a row per annotator and window in which they judged, by
+    """ANNOTATORS_OVER_TIME of VOTES, a row per annotator and window in which they judged, by
     annotator and time.
 
     COMPARISONS bring gold and the length of what was read; without them the figures that need them
@@ -219,7 +209,7 @@ def annotators_over_time(
 def agreement_over_time(
     cast: pd.DataFrame, params: AnnotatorWindowParams | None = None
 ) -> pd.DataFrame:
-    """AGREEMENT_OVER_TIME of CASTS: what all who judged in a window had in common, a row per window
+    """AGREEMENT_OVER_TIME of VOTES: what all who judged in a window had in common, a row per window
     with a judgement, by time.
     """
     said = _latest_in_window(_assign_windows(cast, params))
@@ -247,9 +237,9 @@ def agreement_over_time(
 
 
 def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) -> pd.DataFrame:
-    """People's CASTS by seq, with first_day and last_day of the window."""
+    """People's VOTES by seq, with first_day and last_day of the window."""
     length = (params or AnnotatorWindowParams()).window_days
-    checked = drop_machine_votes(check_frame(cast, CASTS)).sort_values("seq")
+    checked = drop_machine_votes(check_frame(cast, VOTES)).sort_values("seq")
     # Day 1 of the calendar is a Monday.
     first = {
         day: (date.fromisoformat(day).toordinal() - 1) // length * length + 1
@@ -349,11 +339,11 @@ def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]"
     spoken = cast[cast["choice"] != Choice.SKIP]
     is_repeat = said["repeat_of"].notna()
     repeats = said.loc[is_repeat].assign(about=said["repeat_of"], turn=0)
-    passes = said.loc[~is_repeat & (said["pass_no"] > 1)].assign(
+    passes = said.loc[~is_repeat & (said["pass_no"].fillna(1) > 1)].assign(
         about=said["comparison_id"], turn=lambda again: again["pass_no"] - 1
     )
     of_any = spoken.assign(about=spoken["comparison_id"], turn=0)
-    of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"])
+    of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"].fillna(1))
     found = []
     by = ["annotator_id", "about", "turn"]
     for again, before in ((repeats, of_any), (passes, of_pass)):

@@ -28,10 +28,11 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.agreement import AgreementParams, self_consistency
+from rlhf_pipeline.votes.agreement import SIDED, AgreementParams, self_consistency
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.intervals import interval_of_mean
 from rlhf_pipeline.votes.mixture import mean_decidedness
 
@@ -67,24 +68,20 @@ def ceiling_of_agreement(agreement: float) -> float:
 
 
 def noise_ceiling_or_repeats(
-    votes: pd.DataFrame,
-    params: AgreementParams | None = None,
-    *,
-    passes: pd.DataFrame | None = None,
+    votes: pd.DataFrame, params: AgreementParams | None = None
 ) -> Interval | None:
     """The noise ceiling beside an accuracy against these VOTES: from overlaps (`estimate`), else
     from repeats, and then it says so.
 
     From repeats alone it is a ceiling for who learns one annotator's taste: that tastes differ is
-    not in it. None where nothing overlaps and nobody judged anything again. `passes` as in
-    `agreement`. Intervals are bootstraps over prompts. Raises FrameError.
+    not in it. None where nothing overlaps and nobody judged anything again. Intervals are
+    bootstraps over prompts. Raises FrameError.
     """
     params = params or AgreementParams()
-    sided = _votes_for_a_side(votes)
-    overlapping = _estimate_ceiling(sided, params)
+    overlapping = _estimate_ceiling(_votes_for_a_side(votes), params)
     if overlapping is not None:
         return overlapping
-    repeated = _ceiling_from_repeats(sided, passes, params)
+    repeated = _ceiling_from_repeats(votes, params)
     return None if repeated is None else repeated.model_copy(update={"basis": "repeats"})
 
 
@@ -92,66 +89,46 @@ def ceilings(
     votes: pd.DataFrame,
     groups: Mapping[str, Hashable] | None = None,
     params: AgreementParams | None = None,
-    *,
-    passes: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """CEILINGS of a VOTES frame: of all, then of each group, by name. `groups` maps comparison ids,
     those without stay in 'all' alone.
 
-    Intervals are bootstraps over prompts. `passes` as in `agreement`; without a column
-    comparison_id they have no group and count in 'all' alone. Raises FrameError.
+    Intervals are bootstraps over prompts. Raises FrameError.
     """
-    params, sided = params or AgreementParams(), _votes_for_a_side(votes)
-    rows = [_row(ALL, sided, passes, params)]
+    params = params or AgreementParams()
+    rows = [_row(ALL, votes, params)]
     if groups is not None:
         names = {comparison: str(group) for comparison, group in groups.items()}
-        named, again = (
-            group_names(sided, names),
-            None if passes is None or "comparison_id" not in passes else passes,
-        )
-        for name in sorted(named.dropna().unique()):
-            its = None if again is None else again[group_names(again, names) == name]
-            rows.append(_row(str(name), sided[named == name], its, params))
+        named = group_names(votes, names)
+        shown = group_names(_votes_for_a_side(votes), names).dropna().unique()
+        rows += [_row(str(name), votes[named == name], params) for name in sorted(shown)]
     return check_frame(pd.DataFrame(rows, columns=list(CEILINGS.columns)), CEILINGS)
 
 
 def group_names(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
-    """The group of the comparison each vote or pass is about: of a repeat, of the one it repeats;
-    missing where that has none.
+    """The group of the comparison each vote is about: of a repeat, of the one it repeats; missing
+    where that has none.
     """
-    about = (
-        judged["comparison_id"]
-        if "repeat_of" not in judged
-        else judged["repeat_of"].fillna(judged["comparison_id"])
-    )
-    return about.map(dict(names))
+    return judged["repeat_of"].fillna(judged["comparison_id"]).map(dict(names))
 
 
 def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
-    checked = drop_machine_votes(check_frame(votes, VOTES))
-    return checked[checked["choice"].isin([Choice.A, Choice.B])]
+    counted = drop_machine_votes(counting(votes))
+    return counted[counted["choice"].isin(SIDED)]
 
 
-def _ceiling_from_repeats(
-    sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
-) -> Interval | None:
-    if passes is not None:
-        passes = passes[
-            passes["choice"].isin([Choice.A, Choice.B])
-            & passes["choice_first"].isin([Choice.A, Choice.B])
-        ]
-    return _ceiling_interval(self_consistency(sided, params, passes=passes))
+def _ceiling_from_repeats(votes: pd.DataFrame, params: AgreementParams) -> Interval | None:
+    return _ceiling_interval(self_consistency(votes, params, SIDED))
 
 
-def _row(
-    name: str, sided: pd.DataFrame, passes: pd.DataFrame | None, params: AgreementParams
-) -> dict[str, object]:
+def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, object]:
+    sided = _votes_for_a_side(votes)
     counted = _count_sides(sided)
     found = {
         "estimate": _estimate_ceiling(sided, params),
         "at_least": _agreement_with_others(counted, params),
         "at_most": _ceiling_interval(_pairwise_agreement(counted, params)),
-        "from_repeats": _ceiling_from_repeats(sided, passes, params),
+        "from_repeats": _ceiling_from_repeats(votes, params),
     }
     row: dict[str, object] = {"group": name, "n_votes": len(sided)}
     for measure, interval in found.items():

@@ -57,14 +57,14 @@ PAIRWISE_KAPPA = FrameSchema(
 def krippendorff_alpha(
     votes: pd.DataFrame, params: BootstrapParams | None = None
 ) -> Interval | None:
-    """Nominal alpha of a VOTES frame, with any number of votes per comparison; the bootstrap draws
+    """Nominal alpha of VOTES that count, with any number of votes per comparison; the bootstrap draws
     prompts (Krippendorff 2011).
     """
     return _measure_agreement(votes, _alpha_parts, _alpha_agreements, params)
 
 
 def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """Kappa of a VOTES frame over comparisons with at least two votes, each weighing the same
+    """Kappa of VOTES that count over comparisons with at least two votes, each weighing the same
     (Fleiss 1971); the bootstrap draws prompts.
     """
     return _measure_agreement(votes, _fleiss_parts, _fleiss_agreements, params)

@@ -30,9 +30,11 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import Choice
+from rlhf_pipeline.votes.agreement import JUDGING
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting
 
 Floats = npt.NDArray[np.float64]
 Weighing = Literal["majority", "strength_weighted"]
@@ -41,7 +43,6 @@ State = Literal["open", "disputed", "agreed"]
 WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
 METHODS: tuple[Method, ...] = get_args(Method)
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
-JUDGING = (Choice.A, Choice.B, Choice.TIE, Choice.BOTH_BAD)
 PLURALS = {Choice.TIE: "ties"}
 # shares that are nearer to each other than one part of so many are equal to whoever adjudicates
 SHARES_APART = 10**9
@@ -178,10 +179,10 @@ def consensus(
 
 
 def judgements(votes: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a VOTES frame that consensus counts: of people, on no repeat, that say
-    something.
+    """The rows of a VOTES frame that consensus counts: of people, counting, on no repeat,
+    that say something.
     """
-    checked = drop_machine_votes(check_frame(votes, VOTES))
+    checked = drop_machine_votes(counting(votes))
     return checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
 
 

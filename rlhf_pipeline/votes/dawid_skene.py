@@ -49,7 +49,7 @@ class DawidSkeneParams(BaseModel):
 
 
 def dawid_skene(votes: pd.DataFrame, params: DawidSkeneParams | None = None) -> pd.DataFrame:
-    """CONFUSION_LABELS of a VOTES frame, by comparison; the order of votes is irrelevant.
+    """CONFUSION_LABELS of VOTES that count, by comparison; the order of votes is irrelevant.
 
     Skips, machine votes and repeats (which show the sides swapped) are left out. Raises
     NotEnoughVotes where nobody judged anything.

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
+from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.votes.splits import splits_of
 
@@ -66,7 +67,7 @@ def gold_ceiling(
     a vote whose comparison is not given.
     """
     votes, comparisons = (
-        drop_machine_votes(check_frame(votes, VOTES)),
+        drop_machine_votes(counting(votes)),
         check_frame(comparisons, COMPARISONS),
     )
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]

@@ -13,7 +13,7 @@ def latest_pairs(
     """One row per comparison: a comparison judged on several days has a pair in each, and the last
     holds all its votes.
 
-    `votes` are the snapshots of the same days: a comparison that came to be undecided on a later
+    `votes` are those of the same days: a comparison that came to be undecided on a later
     day has no pair there, and by them its earlier pair is seen to be out of date and left out. With
     `up_to_seq`, pairs and votes that come later are as good as not there. Sorted by comparison_id;
     the order of the given rows is irrelevant.
@@ -32,7 +32,7 @@ def latest_pairs(
 def _drop_outdated(
     latest: pd.DataFrame, votes: pd.DataFrame, up_to_seq: int | None
 ) -> pd.DataFrame:
-    """Without pairs of comparisons that were judged again after the snapshot of the pair's day."""
+    """Without pairs of comparisons that were judged again after the last vote of the pair's day."""
     seen = latest["day"].map(votes.groupby("day")["seq"].max()).fillna(latest["max_seq"])
     known = votes if up_to_seq is None else votes[votes["seq"] <= up_to_seq]
     judged = latest["comparison_id"].map(known.groupby("comparison_id")["seq"].max()).fillna(0)

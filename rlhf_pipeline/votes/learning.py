@@ -11,11 +11,12 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, VOTES, check_frame
+from rlhf_pipeline.frames import COMPARISONS, SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.votes.agreement import Agreement, agreement
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.chance_corrected import fleiss_kappa, krippendorff_alpha, pairwise_kappa
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.joint_model import JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.judgements import judged_comparison
 from rlhf_pipeline.votes.splits import splits_of
@@ -77,33 +78,30 @@ def learn_annotators(
     votes: pd.DataFrame,
     comparisons: pd.DataFrame,
     *,
-    efforts: pd.DataFrame | None = None,
-    passes: pd.DataFrame | None = None,
     params: JointParams | None = None,
     figures: FiguresParams | None = None,
 ) -> LearntAnnotators:
-    """Everything from VOTES, the COMPARISONS they judge and, where there are any, EFFORTS and
-    earlier passes.
+    """Everything from VOTES and the COMPARISONS they judge: from the votes that count, and
+    self-consistency from earlier passes too.
 
     Raises NotEnoughVotes where no vote by people judges anything, UnknownComparison, FrameError.
     """
-    teacher = _fit_teacher(votes, comparisons, params)
-    is_all = teacher is not None and bool(_is_outside_test(votes, comparisons).all())
+    counted = counting(votes)
+    teacher = _fit_teacher(counted, comparisons, params)
+    is_all = teacher is not None and bool(_is_outside_test(counted, comparisons).all())
     model = (
         teacher
         if teacher is not None and is_all
-        else joint_model(votes, comparisons, params, start=teacher)
+        else joint_model(counted, comparisons, params, start=teacher)
     )
     return LearntAnnotators(
         model=model,
         teacher=teacher,
-        figures=annotator_figures(
-            votes, model, comparisons=comparisons, efforts=efforts, passes=passes, params=figures
-        ),
-        kappas=pairwise_kappa(votes),
-        alpha=krippendorff_alpha(votes),
-        kappa=fleiss_kappa(votes),
-        agreement=agreement(votes, passes=passes),
+        figures=annotator_figures(votes, model, comparisons=comparisons, params=figures),
+        kappas=pairwise_kappa(counted),
+        alpha=krippendorff_alpha(counted),
+        kappa=fleiss_kappa(counted),
+        agreement=agreement(votes),
     )
 
 
@@ -116,7 +114,7 @@ def training_labels(
     Completions share their utility between comparisons, and annotators their reliability between
     prompts: a label of the train split from all votes would hold what was said of the test split.
     """
-    teacher = _fit_teacher(check_frame(votes, VOTES), comparisons, params)
+    teacher = _fit_teacher(counting(votes), comparisons, params)
     return SOFT_LABELS.empty_frame() if teacher is None else teacher.labels
 
 
@@ -136,17 +134,6 @@ def _is_outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Seri
     shown = check_frame(comparisons, COMPARISONS)
     in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
     return ~(judged_comparison(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
-
-
-def latest_votes(votes: pd.DataFrame, *, up_to_seq: int | None = None) -> pd.DataFrame:
-    """VOTES of several days' snapshots with one vote of an annotator on a comparison, the last up
-    to a seq: a snapshot that is older than a later day's still holds what was judged again
-    there."""
-    checked = check_frame(votes, VOTES).sort_values("seq")
-    known = checked if up_to_seq is None else checked[checked["seq"] <= up_to_seq]
-    return known.drop_duplicates(["comparison_id", "annotator_id"], keep="last").reset_index(
-        drop=True
-    )
 
 
 def judged_comparison_ids(votes: pd.DataFrame) -> list[str]:

@@ -81,7 +81,8 @@ def consensus_by_model(
         }
     )
     both[list(sides.columns)] = both[list(sides.columns)].where(is_equal, sides)
-    since = judgements(votes[votes["seq"] > up_to_seq])["comparison_id"].value_counts()
+    said = judgements(votes)
+    since = said.loc[said["seq"] > up_to_seq, "comparison_id"].value_counts()
     return check_frame(both.assign(n_since=both["comparison_id"].map(since).fillna(0)), CONSENSUS)
 
 

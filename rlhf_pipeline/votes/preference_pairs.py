@@ -7,9 +7,10 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
+from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import Choice, Record
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.splits import splits_of
 
 MAX_STRENGTH = 4
@@ -91,7 +92,7 @@ def preference_pairs(
     """
     params = params or PairParams()
     votes, comparisons = (
-        _training_votes(check_frame(votes, VOTES), params),
+        _training_votes(counting(votes), params),
         check_frame(comparisons, COMPARISONS),
     )
     tallies = _tallies(_unrepeated_votes(votes, comparisons), params)
@@ -117,7 +118,7 @@ def count_pairs(
     `preference_pairs`.
     """
     params = params or PairParams()
-    cast, comparisons = check_frame(votes, VOTES), check_frame(comparisons, COMPARISONS)
+    cast, comparisons = counting(votes), check_frame(comparisons, COMPARISONS)
     votes = _training_votes(cast, params)
     first = _unrepeated_votes(votes, comparisons)
     flagged = comparisons.loc[

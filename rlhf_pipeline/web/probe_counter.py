@@ -23,6 +23,7 @@ from rlhf_pipeline.store.predicted_comparisons import (
     find_newest_voted,
     has_predicted,
 )
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 
 NEWEST = 10_000  # votes for a side: a share of as many is known to one part in a hundred
@@ -129,15 +130,10 @@ class ProbeCounter:
         wanted = predicted["reward_model"] == label
         if asked.calibrator is not None:
             wanted &= predicted["calibrator"] == asked.calibrator
-        votes = self._store.votes.for_comparisons(ids)
-        reflections = reflect(predicted[wanted], votes, strict=False)
+        votes = self._store.votes.log(comparison_ids=ids)
+        reflections = reflect(predicted[wanted], counting(votes), strict=False)
         try:
-            found = probe_model(reflections, votes, passes=self._read_earlier_passes(votes))
+            found = probe_model(reflections, votes)
         except NotEnoughData:  # undone, or without a time
             found = None
         return ProbeResult(label, True, is_cut, judged_rows(reflections), found, now)
-
-    def _read_earlier_passes(self, votes: pd.DataFrame) -> pd.DataFrame:
-        """What those who cast them had said of the same comparisons before."""
-        passes = self._store.votes.repeat_passes(votes["day"].unique().tolist())
-        return passes[passes["comparison_id"].isin(votes["comparison_id"])]

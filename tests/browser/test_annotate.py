@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.records import Role
+from rlhf_pipeline.votes.counting import counting
 from tests.browser.hands import (
     all_sent,
     at_the_desk,
@@ -220,8 +221,8 @@ def test_undo_is_a_vote_more_and_the_next_key_replaces_it(site: People, page: An
     assert again_1.strength == 4
     assert again_1.choice != cast_1.choice
     day = cast_1.day.isoformat()
-    counting = site.store.votes.snapshot([day])
-    assert sorted(counting["vote_id"]) == sorted([again_1.vote_id, again_2.vote_id])
+    counted = counting(site.store.votes.log([day]))
+    assert sorted(counted["vote_id"]) == sorted([again_1.vote_id, again_2.vote_id])
 
 
 def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.web.schemas import Batch, VoteInBatch
 from tests.browser.hands import (
     GONE,
@@ -75,7 +76,7 @@ def test_votes_cast_without_a_network_are_sent_when_it_is_back(
     assert len(votes) == 7, "five votes, one taken back, one cast anew"
     assert len({v.idempotency_key for v in votes}) == 7
     assert [v.strength for v in votes] == [4, 3, 2, 1, None, None, 4]
-    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 5
+    assert len(counting(site.store.votes.log([votes[0].day.isoformat()]))) == 5
     assert page.inner_text("#today") == "5"
     assert not page.is_visible("#banner")
 
@@ -283,7 +284,7 @@ def test_what_was_taken_back_is_not_in_the_file_and_the_file_is_taken_with_a_tok
     assert [v.strength for v in votes] == [4, 3, None, 1, 2, None]
     assert [v.choice.value for v in votes][2::3] == ["skip", "tie"]
     assert (votes[2].supersedes, votes[3].supersedes) == (votes[1].vote_id, votes[2].vote_id)
-    assert len(site.store.votes.snapshot([votes[0].day.isoformat()])) == 4, (
+    assert len(counting(site.store.votes.log([votes[0].day.isoformat()]))) == 4, (
         "of the two that were taken back nothing counts"
     )
 
@@ -319,4 +320,4 @@ def test_an_undo_that_is_discarded_lets_its_vote_stand_and_takes_what_was_to_rep
     assert [v.strength for v in site.votes(ann)] == [4, 2, 1], (
         "nothing was sent of what was discarded"
     )
-    assert len(site.store.votes.snapshot([site.votes(ann)[0].day.isoformat()])) == 3
+    assert len(counting(site.store.votes.log([site.votes(ann)[0].day.isoformat()]))) == 3

@@ -10,16 +10,15 @@ import pandas as pd
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     TasteChanges,
     joint_model,
     judged_comparison_ids,
-    latest_votes,
     separate_old_completions,
     training_labels,
 )
 from rlhf_pipeline.votes.annotators_over_time import AnnotatorWindowParams, annotators_over_time
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 
 
@@ -45,7 +44,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
 ) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
-    frame, votes = project.files.read_frame("annotator_model"), latest_votes(all_votes(project))
+    frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
     pd.testing.assert_frame_equal(frame, training_labels(votes, judged(project, votes)))
     pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
@@ -84,7 +83,7 @@ def test_labels_of_every_comparison_are_left_for_the_consensus_page(
 ) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
-    frame, votes = project.files.read_frame("annotator_model"), latest_votes(all_votes(project))
+    frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
     left = project.files.read_frame(*LABELS_FRAME)
     expected = joint_model(votes, judged(project, votes)).labels
     assert left["comparison_id"].tolist() == expected["comparison_id"].tolist()
@@ -113,7 +112,7 @@ def test_figures_over_time_are_of_the_votes_as_they_were_cast(
     homes = (grown.settings.home, project.settings.home)
     found = [path for home in homes for path in (home / "mlflow").rglob("annotators_over_time.csv")]
     path = max(found, key=lambda one: one.stat().st_mtime)
-    said = read_votes_as_cast(project.store.database)
+    said = project.store.votes.log()
     expected = annotators_over_time(
         said, judged(project, said), AnnotatorWindowParams(window_days=1)
     )
@@ -129,7 +128,7 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(
     project = branch(grown)
     seq = int(all_votes(project)["seq"].median())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
-    known = latest_votes(all_votes(project), up_to_seq=seq)
+    known = counting(all_votes(project).query("seq <= @seq"))
     frame = project.files.read_frame("annotator_model")
     assert 0 < len(known) < len(all_votes(project))
     assert frame["max_seq"].max() <= seq
@@ -145,7 +144,7 @@ def test_after_a_change_of_taste_labels_rest_on_no_utility_of_before(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
-    votes = latest_votes(all_votes(project))
+    votes = counting(all_votes(project))
     # within a day, whose completions are in comparisons on both sides of it
     change = int(votes["seq"].median())
     project.materialise(["annotator_model"], config=limited(change_seq=change))
@@ -190,7 +189,7 @@ def test_what_was_taken_back_later_was_still_said_then(
         )
     )
     project.run("feedback", project.day(0))
-    assert first["vote_id"] not in set(all_votes(project)["vote_id"])
+    assert first["vote_id"] not in set(counting(all_votes(project))["vote_id"])
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
     pd.testing.assert_frame_equal(
         project.files.read_frame("annotator_model"), before, check_exact=True

@@ -11,6 +11,7 @@ import pytest
 from rlhf_pipeline.comparisons.routing import n_places
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, NewVote
 from rlhf_pipeline.store import anchors
+from rlhf_pipeline.votes.counting import counting
 
 RATIO, THRESHOLD = 0.3, 0.6
 
@@ -60,7 +61,9 @@ def of_day(project: Any) -> Any:
 
 def by_kind(project: Any, kind: str) -> set[str]:
     """Comparisons of the fourth day that this kind of annotator voted on."""
-    votes = project.store.votes.for_comparisons(of_day(project)["comparison_id"].tolist())
+    votes = counting(
+        project.store.votes.log(comparison_ids=of_day(project)["comparison_id"].tolist())
+    )
     return set(votes.loc[votes["annotator_kind"] == kind, "comparison_id"])
 
 
@@ -113,7 +116,9 @@ def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: A
     """A machine votes at the moment of its prediction: on the day of the collection, which is
     today.
     """
-    (day,) = set(project.store.votes.for_comparisons(sorted(by_kind(project, "machine")))["day"])
+    (day,) = set(
+        counting(project.store.votes.log(comparison_ids=sorted(by_kind(project, "machine"))))["day"]
+    )
     project.run("feedback", day)
     votes, pairs, log = (
         project.files.read_frame(stage, day)

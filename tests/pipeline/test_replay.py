@@ -20,7 +20,8 @@ from replay.driver import ReplayDriver, ReplayStopped
 from replay.timeline import write_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.votes import judged_comparison_ids, latest_pairs, latest_votes
+from rlhf_pipeline.votes import judged_comparison_ids, latest_pairs
+from rlhf_pipeline.votes.counting import counting
 from sensors.replay import LEFT_OUT_TAG, Replay, ReplayWait, describe_unpredicted, end_of_day
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
@@ -155,7 +156,7 @@ def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: 
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
     assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
     first_vote = (
-        history.store.votes.for_comparisons(predictions["comparison_id"].tolist())
+        counting(history.store.votes.log(comparison_ids=predictions["comparison_id"].tolist()))
         .groupby("comparison_id")["seq"]
         .min()
     )
@@ -199,9 +200,8 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
     pairs = latest_pairs(all_pairs, up_to_seq=limit["up_to_seq"])
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
-    known = latest_votes(
-        project.files.read_days("votes", project.files.days("votes")), up_to_seq=limit["up_to_seq"]
-    )
+    log = project.files.read_days("votes", project.files.days("votes"))
+    known = counting(log[log["seq"] <= limit["up_to_seq"]])
     labels, shown = (
         project.files.read_frame("annotator_model"),
         project.store.comparisons.with_ids(judged_comparison_ids(known)),
@@ -248,7 +248,9 @@ def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: An
 
 
 def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any) -> None:
-    undated = history.store.votes.for_comparisons([f"undated-{i:04}" for i in range(6)])
+    undated = counting(
+        history.store.votes.log(comparison_ids=[f"undated-{i:04}" for i in range(6)])
+    )
     assert undated["voted_at"].isna().all()
     replayed = history.files.read_days("votes", history.files.days("votes"))
     assert not set(undated["vote_id"]) & set(replayed["vote_id"])
@@ -379,7 +381,7 @@ def test_of_two_imports_over_the_same_days_no_model_learns_what_comes_later(
     data_seq = {v.label: v.data_seq for v in project.registry.list_versions("reward_model")}
     assert data_seq
     predictions = project.store.predictions.for_days([project.day(d) for d in range(2)])
-    votes = project.store.votes.snapshot([project.day(d) for d in range(2)])
+    votes = counting(project.store.votes.log([project.day(d) for d in range(2)]))
     for day, label in (
         predictions[["day", "reward_model"]].drop_duplicates().itertuples(index=False)
     ):

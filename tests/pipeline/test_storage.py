@@ -32,6 +32,7 @@ from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.records import NewVote, utc_now
 from rlhf_pipeline.store import Store, database_copy
+from rlhf_pipeline.votes.counting import counting
 from storage.__main__ import main as dagster_task
 from tests.postgres import PostgresServer
 
@@ -143,7 +144,7 @@ def numbers(home: Path) -> dict[str, object]:
             return {
                 "votes": store.votes.count(),
                 "links": store.audit.verify(),
-                "snapshot": store.votes.snapshot(["2026-01-01"])["vote_id"].tolist(),
+                "snapshot": counting(store.votes.log(["2026-01-01"]))["vote_id"].tolist(),
                 "runs": [
                     (
                         r.dagster_run.run_id,
@@ -484,7 +485,7 @@ def test_one_command_moves_a_home_to_postgres_with_equal_numbers(
 
     # A process from before the move cannot write where nobody reads any more.
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="demo") as old:
-        comparison = old.votes.snapshot([settings_of(home).start_day.isoformat()])[
+        comparison = counting(old.votes.log([settings_of(home).start_day.isoformat()]))[
             "comparison_id"
         ].iloc[0]
         with pytest.raises(StoreError, match=r"this store was moved to postgresql.*start it again"):

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
+from rlhf_pipeline.votes.counting import counting
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 from tests.processes.daemon_home import BINARIES, Server, eventually
@@ -145,7 +146,9 @@ def _assert_prequential(project: Any, files: ImportFiles) -> None:
     for day in files.days[1:]:
         predictions = project.store.predictions.for_days([day])
         assert len(predictions) == predictions["comparison_id"].nunique() == files.n_pairs
-        votes = project.store.votes.for_comparisons(predictions["comparison_id"].tolist())
+        votes = counting(
+            project.store.votes.log(comparison_ids=predictions["comparison_id"].tolist())
+        )
         first_vote = votes.groupby("comparison_id")["seq"].min()
         assert (
             predictions["reward_model"].map(learnt) < predictions["comparison_id"].map(first_vote)

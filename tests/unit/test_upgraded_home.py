@@ -9,12 +9,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.cli.init import rewrite_votes_frames
 from rlhf_pipeline.drift.windows import Window
 from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, folder_hash, utc_now
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_hash, folder_hash, utc_now
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.schema import metadata
+from rlhf_pipeline.votes.counting import counting
 from tests.upgraded_home import UpgradedHome
 
 
@@ -41,9 +43,10 @@ def test_upgraded_audit_chain_verifies_with_its_anchors(upgraded_home: UpgradedH
 
 def test_upgraded_days_hold_the_same_votes(upgraded_home: UpgradedHome) -> None:
     store, facts = upgraded_home.store, upgraded_home.facts
-    assert {
-        day: store.votes.day_digest(day).model_dump(mode="json") for day in facts["days"]
-    } == facts["days"]
+    counted = counting(store.votes.log())
+    for day, fact in facts["days"].items():
+        ids = counted.loc[counted["day"] == day, "vote_id"].tolist()
+        assert (len(ids), content_hash(ids)) == (fact["n"], fact["sha256"])
     assert (store.votes.count(), store.comparisons.count()) == (
         facts["votes"],
         facts["comparisons"],
@@ -131,3 +134,16 @@ def test_work_goes_on_in_an_upgraded_home(upgraded_home: UpgradedHome) -> None:
     )
     assert vote.seq == upgraded_home.facts["votes"] + 1
     assert store.audit.verify() > upgraded_home.facts["audit"]["n_links"]
+
+
+def test_votes_frames_of_an_earlier_version_are_made_anew_once(
+    upgraded_home: UpgradedHome,
+) -> None:
+    store, files = upgraded_home.store, upgraded_home.files
+    days = files.days("votes")
+    last = {day: int(files.read_frame("votes", day)["seq"].max()) for day in days}
+    assert rewrite_votes_frames(store, files) == len(days) > 0
+    for day in days:
+        expected = store.votes.log([day], up_to_seq=last[day])
+        assert files.read_frame("votes", day).equals(expected)
+    assert rewrite_votes_frames(store, files) == 0

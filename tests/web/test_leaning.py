@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.votes import joint_model
+from rlhf_pipeline.votes.counting import counting
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -32,7 +33,7 @@ def test_a_leaning_of_web_annotators_is_recovered(web: Web):
             ]
             answers = client.post("/votes:batch", json={"votes": votes}).json()["results"]
             assert {answer["status"] for answer in answers} == {201}
-    votes = web.store.votes.snapshot([web.clock.now().date().isoformat()])
+    votes = counting(web.store.votes.log([web.clock.now().date().isoformat()]))
     assert len(votes) == N_COMPARISONS * N_PEOPLE
     assert 0.4 < votes["is_swapped"].mean() < 0.6
     # in terms of the comparison's sides nobody leans anywhere

@@ -17,6 +17,7 @@ from rlhf_pipeline.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.records import Choice, NewVote, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import joint_model
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 from rlhf_pipeline.web import WebServer, annotator_fits, consensus, create_app
 from rlhf_pipeline.web.pages import consensus as consensus_page
@@ -220,7 +221,7 @@ def test_of_mirrored_votes_every_dispute_is_listed_once(web: Web, limit: int):
         ):
             seq = judge(web, c, choice, annotator_id)
     labels = joint_model(
-        web.store.votes.for_comparisons(made), web.store.comparisons.with_ids(made)
+        counting(web.store.votes.log(comparison_ids=made)), web.store.comparisons.with_ids(made)
     ).labels
     fit(
         web,

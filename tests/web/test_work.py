@@ -20,6 +20,7 @@ from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, Role
 from rlhf_pipeline.store.anchors import FILE, add_daily_anchor
 from rlhf_pipeline.store.assignments import Assignments
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
 from tests.web.conftest import DAY, Web
 from tests.web.databases import on_sqlite
@@ -485,7 +486,7 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     comparisons = check_frame(
         web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS
     )
-    cast = web.store.votes.snapshot([str(votes[0].day)])
+    cast = counting(web.store.votes.log([str(votes[0].day)]))
     for kept, n_pairs in ((made, 1), (bare, 0)):
         of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
         assert list(preference_pairs(of_it, comparisons)["chosen"]) == ["4"] * n_pairs

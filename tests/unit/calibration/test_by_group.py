@@ -161,30 +161,11 @@ def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
     found = ceilings_by_group(both, {"source": first})["source"]["first"]
     assert (found.value, found.n, found.basis) == (1.0, 40, "repeats")
     one = sorted(votes["comparison_id"])[50]
-    judged = pd.DataFrame(
-        {
-            "prompt_id": ["p"],
-            "comparison_id": [one],
-            "annotator_id": ["x"],
-            "choice_first": ["a"],
-            "choice": ["a"],
-        }
-    )
-    assert ceilings_by_group(votes, {"source": {one: "second"} | first}, passes=judged)[
-        "source"
-    ].keys() == {"second"}
-
-
-def test_passes_that_do_not_say_of_which_comparison_belong_to_no_group() -> None:
-    """`agreement` takes such, and so do ceilings of all."""
-    votes = simulate(80, seed=3).votes
-    first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
-    passes = pd.DataFrame(
-        {"prompt_id": ["p"], "annotator_id": ["x"], "choice_first": ["a"], "choice": ["a"]}
-    )
-    assert ceilings_by_group(votes, {"source": first}, passes=passes) == ceilings_by_group(
-        votes, {"source": first}
-    )
+    later = votes[votes["comparison_id"] == one].assign(pass_no=2, vote_id="later", seq=5000)
+    log = pd.concat([votes.assign(pass_no=1), later], ignore_index=True)
+    by_source = ceilings_by_group(log, {"source": {one: "second"} | first})["source"]
+    assert by_source.keys() == {"second"}
+    assert (by_source["second"].value, by_source["second"].n) == (1.0, 1)
 
 
 def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> None:

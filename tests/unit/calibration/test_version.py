@@ -65,13 +65,15 @@ def votes(pairs: pd.DataFrame, *, each: int) -> pd.DataFrame:
     return check_frame(rows, VOTES)
 
 
-def calibrated(pairs: pd.DataFrame, of: ModelVersion, *, each: int = 2, **more: object):
+def calibrated(
+    pairs: pd.DataFrame, of: ModelVersion, cast: pd.DataFrame | None = None, **more: object
+):
     params = CalibrationParams(n_resamples=100, methods=["temperature"], weight_before_change=0.1)
     return calibrate_version(
         of,
         SharpenedModel(2.0),
         pairs,
-        votes(pairs, each=each),
+        votes(pairs, each=2) if cast is None else cast,
         comparisons(pairs),
         params,
         taste_changes=TasteChanges(CHANGE),
@@ -121,18 +123,14 @@ def test_groups_their_ceilings_and_pictures_are_there_for_whoever_calls():
 
 def test_one_vote_each_has_a_ceiling_only_where_people_judged_again():
     pairs = make_pairs(800)
-    assert calibrated(pairs, version(), each=1).noise_ceiling is None
-    assert "noise_ceiling" not in calibration_figures(calibrated(pairs, version(), each=1))
-    again = pd.DataFrame(
-        {
-            "prompt_id": pairs["prompt_id"],
-            "comparison_id": pairs["comparison_id"],
-            "annotator_id": "ann0",
-            "choice_first": "a",
-            "choice": "a",
-        }
+    first = votes(pairs, each=1).assign(pass_no=1)
+    alone = calibrated(pairs, version(), first)
+    assert alone.noise_ceiling is None
+    assert "noise_ceiling" not in calibration_figures(alone)
+    again = first.iloc[::2].assign(
+        pass_no=2, vote_id="again-" + first["vote_id"], seq=first["seq"] + len(first)
     )
-    report = calibrated(pairs, version(), each=1, passes=again.iloc[::2])
+    report = calibrated(pairs, version(), pd.concat([first, again], ignore_index=True))
     assert report.noise_ceiling is not None
     assert report.noise_ceiling.basis == "repeats"
     assert {group.group: group.noise_ceiling is None for group in report.by_group} == {

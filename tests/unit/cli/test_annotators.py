@@ -13,15 +13,14 @@ from typer.testing import CliRunner
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store.votes_as_cast import read_votes_as_cast
 from rlhf_pipeline.votes import (
     TasteChanges,
     joint_model,
     judged_comparison_ids,
-    latest_votes,
     separate_old_completions,
 )
 from rlhf_pipeline.votes.annotators_over_time import ANNOTATORS_OVER_TIME, annotators_over_time
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
 from tests.learnt_home import LearntHome, comparisons, voted_home, votes
 
@@ -56,7 +55,7 @@ def told(home: LearntHome, *more: str) -> dict:
 def test_figures_over_time_are_a_table_json_and_csv(home: LearntHome, tmp_path: Path) -> None:
     found = told(home)
     with home.store as store:
-        said = read_votes_as_cast(store.database)
+        said = store.votes.log()
         expected = annotators_over_time(
             said, store.comparisons.with_ids(judged_comparison_ids(said))
         )
@@ -112,8 +111,7 @@ def test_what_the_model_says_is_left_for_the_consensus_page_when_asked(home: Lea
     assert not files.path(STAGE, PART).exists()
     home.rlhf("votes", "annotators", "--publish")
     with home.store as store:
-        days = [touched.day.isoformat() for touched in store.votes.touched_days()]
-        votes = latest_votes(store.votes.snapshot(days))
+        votes = counting(store.votes.log())
         expected = joint_model(
             votes, store.comparisons.with_ids(judged_comparison_ids(votes))
         ).labels
@@ -153,11 +151,7 @@ def test_after_a_change_of_taste_verdicts_rest_on_no_utility_of_before(tmp_path:
         store.comparisons.publish(shown, published_at=datetime(2026, 1, 3, 12, tzinfo=UTC))
         change = store.votes.max_seq() + 1
         store.votes.cast_many(votes(shown))
-        said = latest_votes(
-            store.votes.snapshot(
-                [touched.day.isoformat() for touched in store.votes.touched_days()]
-            )
-        )
+        said = counting(store.votes.log())
         judged = store.comparisons.with_ids(judged_comparison_ids(said))
     expected = joint_model(
         said, separate_old_completions(judged, said, TasteChanges(change))

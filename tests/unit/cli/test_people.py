@@ -22,6 +22,7 @@ from rlhf_pipeline.errors import ConfigurationError, NotEnoughData, NotFound, St
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.counting import counting
 
 
 def today() -> str:
@@ -407,7 +408,7 @@ def test_a_vote_is_taken_back_and_its_card_comes_again(rlhf, store, ann):
     assert again.supersedes == undone.vote_id
     (judged,) = store.votes.list_judgements(ann)
     assert judged.pass_no == 1, "judged anew, and no second look"
-    assert store.votes.snapshot([today()])["vote_id"].tolist() == [again.vote_id]
+    assert counting(store.votes.log([today()]))["vote_id"].tolist() == [again.vote_id]
     left = store.assignments.remaining_work()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
 

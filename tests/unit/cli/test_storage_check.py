@@ -89,7 +89,7 @@ def add_day(workspace: Workspace, day: str) -> None:
         [vote.model_copy(update={"voted_at": pd.Timestamp(day, tz="UTC")}) for vote in votes(shown)]
     )
     workspace.files.write_frame("comparisons", shown, day)
-    workspace.files.write_frame("votes", workspace.store.votes.snapshot([day]), day)
+    workspace.files.write_frame("votes", workspace.store.votes.log([day]), day)
 
 
 def register(workspace: Workspace, folder: Path) -> ModelVersion:

@@ -20,6 +20,7 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.counting import counting
 
 DAWN = datetime(2026, 1, 1, 5, tzinfo=UTC)
 EXAMPLE = RoutingParams(human_feedback_ratio=0.3, confidence_threshold=0.8)
@@ -240,7 +241,7 @@ def test_people_are_offered_theirs_the_machine_casts_its_own_and_again_changes_n
         assert (again.n_slots, again.n_machine_votes) == (0, 0)
         left = store.assignments.remaining_work()
         assert (left.n_comparisons, left.n_open) == (3, 6)
-        cast = store.votes.snapshot(["2026-01-01"])
+        cast = counting(store.votes.log(["2026-01-01"]))
         assert set(cast["annotator_kind"]) == {"machine"}
         assert sorted(cast["comparison_id"]) == routed(frame, "machine")
         store.audit.verify()

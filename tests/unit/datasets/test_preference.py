@@ -119,6 +119,7 @@ EVERY_KIND = {
 def test_the_json_schema_says_of_each_column_what_the_frame_schema_says(kind):
     types = {
         "text": "string",
+        "json": "string",
         "int": "integer",
         "float": "number",
         "bool": "boolean",

@@ -12,6 +12,7 @@ from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.casting import read_turns
 from rlhf_pipeline.store.schema import SCOPE, audit, idempotency, votes
+from rlhf_pipeline.votes.counting import counting, repeat_passes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -134,8 +135,9 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
     assert published.votes.cast(sent) == again, "sent again it is the same"
     with pytest.raises(AlreadyVoted):
         published.votes.cast(make_vote(**on, idempotency_key="4"))
-    assert published.votes.snapshot([again.day.isoformat()])["vote_id"].tolist() == [again.vote_id]
-    assert len(published.votes.repeat_passes([again.day.isoformat()])) == 0
+    log = published.votes.log()
+    assert counting(log)["vote_id"].tolist() == [again.vote_id]
+    assert repeat_passes(log).empty
     assert published.audit.verify() > 3
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.preference_pairs import preference_pairs
 
 CORRECTION = {
@@ -64,7 +65,7 @@ def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     )
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
     comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
-    pairs = preference_pairs(store.votes.snapshot(["2026-01-03"]), comparisons)
+    pairs = preference_pairs(counting(store.votes.log(["2026-01-03"])), comparisons)
     assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == (
         "4 — ü",
         "5",
@@ -86,7 +87,7 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
         for n in range(40)
     ]
     frame = store.comparisons.with_ids(made).set_index("comparison_id")
-    votes = store.votes.for_comparisons(made).set_index("comparison_id")
+    votes = counting(store.votes.log(comparison_ids=made)).set_index("comparison_id")
     assert 4 < (votes["choice"] == "a").sum() < 36
     for one in made:
         side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")
@@ -114,7 +115,7 @@ def test_a_correction_of_a_correction_is_another_comparison(store):
     assert there.comparison_id != back.comparison_id
     frame = store.comparisons.with_ids([there.comparison_id, back.comparison_id])
     pairs = preference_pairs(
-        store.votes.for_comparisons(list(frame["comparison_id"])), frame
+        counting(store.votes.log(comparison_ids=list(frame["comparison_id"]))), frame
     ).set_index("comparison_id")
     assert pairs.loc[[there.comparison_id, back.comparison_id], "chosen"].tolist() == ["4 — ü", "5"]
 

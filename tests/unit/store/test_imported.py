@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_pipeline.errors import InvalidVote, PipelineError, UnknownComparison
 from rlhf_pipeline.store.comparisons import pair_key
+from rlhf_pipeline.votes.counting import counting
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -24,7 +25,7 @@ def test_an_undated_vote_is_filed_under_the_day_it_came_in(store, make_compariso
     assert vote.voted_at is None
     assert vote.day == vote.received_at.date()
     assert store.votes.get(vote.vote_id) == vote
-    snapshot = store.votes.snapshot([str(vote.day)])
+    snapshot = counting(store.votes.log([str(vote.day)]))
     assert snapshot["voted_at"].isna().tolist() == [True]
     store.audit.verify()
 

@@ -4,6 +4,8 @@ own.
 
 from datetime import UTC, datetime
 
+from rlhf_pipeline.votes.counting import counting
+
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -13,20 +15,22 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     store.votes.cast(make_vote("c0", "ann"))
     store.votes.cast(make_vote("c1", "ann"))
     store.votes.cast(make_vote("c0", "bob", voted_at=SECOND_DAY))
-    found = store.votes.for_comparisons(["c0", "c2", "unknown"])
+    found = counting(store.votes.log(comparison_ids=["c0", "c2", "unknown"]))
     assert found[["annotator_id", "day"]].values.tolist() == [
         ["ann", "2026-01-01"],
         ["bob", "2026-01-02"],
     ]
-    assert store.votes.for_comparisons(["c0"], up_to_seq=2)["annotator_id"].tolist() == ["ann"]
-    assert store.votes.for_comparisons([]).empty
+    assert counting(store.votes.log(comparison_ids=["c0"], up_to_seq=2))[
+        "annotator_id"
+    ].tolist() == ["ann"]
+    assert counting(store.votes.log(comparison_ids=[])).empty
 
 
 def test_a_later_pass_displaces_the_earlier_one_here_too(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     store.votes.cast(make_vote("c0", "ann", "a"))
     store.votes.cast(make_vote("c0", "ann", "b", voted_at=SECOND_DAY, idempotency_key="again"))
-    assert store.votes.for_comparisons(["c0"])["choice"].tolist() == ["b"]
+    assert counting(store.votes.log(comparison_ids=["c0"]))["choice"].tolist() == ["b"]
 
 
 def test_predictions_and_comparisons_are_found_by_id(store, make_comparisons, make_predictions):

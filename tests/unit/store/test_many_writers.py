@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 from rlhf_pipeline.records import NewVote, TriggerDecision
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, idempotency, votes
+from rlhf_pipeline.votes.counting import counting
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FORK = multiprocessing.get_context("fork")
@@ -141,7 +142,7 @@ def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     write()
     assert killed > 0
     assert whole_votes(store) == 1600
-    assert store.votes.snapshot(["2026-01-01"])["vote_id"].is_unique
+    assert counting(store.votes.log(["2026-01-01"]))["vote_id"].is_unique
     assert store.comparisons.publish(comparisons, predictions, published_at=NOON).n_new == 0
 
 

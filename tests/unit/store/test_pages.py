@@ -54,7 +54,7 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     assert page.dtypes.equals(COMPARISONS.empty_frame().dtypes)
 
 
-def test_the_newest_seq_of_a_day_counts_votes_that_left_it(store, make_comparisons, make_vote):
+def test_the_newest_seq_of_a_day_is_of_the_votes_cast_on_it(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(2), published_at=NOON)
     first = store.votes.cast(make_vote())
     store.votes.cast(
@@ -68,7 +68,7 @@ def test_the_newest_seq_of_a_day_counts_votes_that_left_it(store, make_compariso
     store.votes.cast(make_vote("c1", voted_at=NOON + timedelta(days=2)))
     assert [
         store.votes.max_seq(day) for day in ("2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04")
-    ] == [2, 2, 3, 0]
+    ] == [1, 2, 3, 0]
     assert store.votes.max_seq() == store.votes.count() == 3
 
 

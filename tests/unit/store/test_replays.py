@@ -11,6 +11,7 @@ import pytest
 
 from rlhf_pipeline.records import DriftEvent, NewVote, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes.counting import repeat_passes
 
 NOW = datetime(2026, 11, 1, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -243,17 +244,16 @@ def test_a_later_pass_stands_beside_the_first_with_its_sides(
         [vote(make_vote, "c0", DAYS[1], choice="b"), vote(make_vote, "c1", DAYS[1], choice="b")]
     )
     store.votes.cast_many([vote(make_vote, "c0", DAYS[2], choice="a")])
-    passes = store.votes.repeat_passes(DAYS)
+    passes = repeat_passes(store.votes.log())
     rows = passes[
         ["prompt_id", "comparison_id", "pass_no", "choice_first", "choice"]
     ].values.tolist()
     assert rows == [["p0", "c0", 2, "a", "b"], ["p1", "c1", 2, "b", "b"], ["p0", "c0", 3, "a", "a"]]
-    assert store.votes.repeat_passes([DAYS[0]]).empty
-    assert store.votes.repeat_passes(DAYS, up_to_seq=3)["comparison_id"].tolist() == ["c0"]
-    assert len(store.votes.repeat_passes(DAYS, since_seq=1)) == 3
+    assert repeat_passes(store.votes.log([DAYS[0]])).empty
+    assert repeat_passes(store.votes.log(up_to_seq=3))["comparison_id"].tolist() == ["c0"]
     # the first word on c0 came before
-    assert store.votes.repeat_passes(DAYS, since_seq=2)["comparison_id"].tolist() == ["c1"]
-    assert store.votes.repeat_passes(DAYS, since_seq=3).empty
+    assert repeat_passes(store.votes.log(after_seq=1))["comparison_id"].tolist() == ["c1"]
+    assert repeat_passes(store.votes.log(after_seq=2)).empty
 
 
 def test_of_a_pass_that_was_corrected_the_correction_counts(
@@ -264,10 +264,10 @@ def test_of_a_pass_that_was_corrected_the_correction_counts(
     store.votes.cast(vote(make_vote, "c0", DAYS[0], choice="tie", supersedes=first.vote_id))
     again = store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="b"))
     store.votes.cast(vote(make_vote, "c0", DAYS[1], choice="a", supersedes=again.vote_id))
-    assert store.votes.repeat_passes(DAYS)[["choice_first", "choice"]].values.tolist() == [
+    assert repeat_passes(store.votes.log())[["choice_first", "choice"]].values.tolist() == [
         ["tie", "a"]
     ]
-    assert store.votes.repeat_passes(DAYS, up_to_seq=3)[
+    assert repeat_passes(store.votes.log(up_to_seq=3))[
         ["choice_first", "choice"]
     ].values.tolist() == [["tie", "b"]]
 

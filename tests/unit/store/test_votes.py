@@ -1,5 +1,6 @@
 """Casting one vote: rules, idempotency, passes, superseding; and what is read back."""
 
+import json
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -8,9 +9,10 @@ import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
 from rlhf_pipeline.frames import VOTES
-from rlhf_pipeline.records import AnnotatorKind, Choice, Vote
+from rlhf_pipeline.records import AnnotatorKind, Choice, Vote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
+from rlhf_pipeline.votes.counting import counting, standing
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -107,11 +109,13 @@ def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make
     assert store.votes.cast(make_vote()).seq == 1
 
 
-def test_a_superseding_vote_replaces_the_first_in_the_snapshot(store, make_vote):
+def test_a_superseding_vote_counts_in_place_of_the_first(store, make_vote):
     first = store.votes.cast(make_vote())
     second = store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"))
-    assert store.votes.snapshot([DAY])["vote_id"].tolist() == [second.vote_id]
-    assert store.votes.snapshot([DAY], up_to_seq=first.seq)["vote_id"].tolist() == [first.vote_id]
+    assert counting(store.votes.log([DAY]))["vote_id"].tolist() == [second.vote_id]
+    assert counting(store.votes.log([DAY], up_to_seq=first.seq))["vote_id"].tolist() == [
+        first.vote_id
+    ]
     assert store.votes.count() == 2
 
 
@@ -126,7 +130,7 @@ def test_a_vote_may_supersede_one_of_its_own_batch(store, make_vote):
     )
     second_id = second.vote_id
     fourth = store.votes.cast(make_vote(choice="tie", supersedes=second_id, idempotency_key="k4"))
-    assert set(store.votes.snapshot([DAY])["vote_id"]) == {third.vote_id, fourth.vote_id}
+    assert set(counting(store.votes.log([DAY]))["vote_id"]) == {third.vote_id, fourth.vote_id}
 
 
 def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store, make_vote):
@@ -147,7 +151,7 @@ def test_the_last_pass_of_an_annotator_counts(store, make_vote):
     store.votes.cast(make_vote())
     store.votes.cast(make_vote(annotator_id="bob"))
     last = store.votes.cast(make_vote(choice="b", idempotency_key="second pass"))
-    snapshot = store.votes.snapshot([DAY])
+    snapshot = counting(store.votes.log([DAY]))
     assert snapshot["choice"].tolist() == ["a", "b"]
     assert snapshot["seq"].tolist() == [2, last.seq]
 
@@ -158,19 +162,19 @@ def test_a_correction_of_an_earlier_pass_does_not_displace_the_later_pass(store,
     store.votes.cast(
         make_vote(choice="tie", supersedes=first.vote_id, idempotency_key="late correction")
     )
-    assert store.votes.snapshot([DAY])["vote_id"].tolist() == [second_pass.vote_id]
+    assert counting(store.votes.log([DAY]))["vote_id"].tolist() == [second_pass.vote_id]
 
 
-def test_a_snapshot_up_to_a_seq_never_changes(store, make_vote):
+def test_a_log_up_to_a_seq_never_changes(store, make_vote):
     store.votes.cast_many([make_vote("c0"), make_vote("c1")])
-    before, digest = store.votes.snapshot([DAY]), store.votes.day_digest(DAY)
+    before, digest = counting(store.votes.log([DAY])), store.votes.day_digest(DAY)
     store.votes.cast_many([make_vote("c1", choice="b", idempotency_key="again"), make_vote("c2")])
-    assert store.votes.snapshot([DAY], up_to_seq=2).equals(before)
+    assert counting(store.votes.log([DAY], up_to_seq=2)).equals(before)
     assert store.votes.day_digest(DAY, 2) == digest
     assert store.votes.day_digest(DAY).sha256 != digest.sha256
 
 
-def counting(rows: list[dict], days: set[str], up_to_seq: int) -> list[int]:
+def expected_counting(rows: list[dict], up_to_seq: int) -> list[int]:
     """The rule, said in Python: of each annotator's turns at a comparison the last one counts."""
     turns = {}
     for row in rows:
@@ -179,10 +183,10 @@ def counting(rows: list[dict], days: set[str], up_to_seq: int) -> list[int]:
                 (row["pass_no"], row["revision_no"], row["seq"])
             )
     last = {max(of_one)[2] for of_one in turns.values()}
-    return [row["seq"] for row in rows if row["seq"] in last and row["day"] in days]
+    return [row["seq"] for row in rows if row["seq"] in last]
 
 
-def standing(rows, up_to_seq):
+def expected_standing(rows, up_to_seq):
     """Seqs of the last revision of each pass, by the rule in words."""
     last = {}
     for row in rows:
@@ -192,7 +196,7 @@ def standing(rows, up_to_seq):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on_whichever_day(
+def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
     store, make_vote, seed
 ):
     rng = random.Random(seed)
@@ -224,56 +228,82 @@ def test_a_snapshot_is_what_the_rule_says_whatever_was_repeated_and_corrected_on
     assert any(row["revision_no"] > 1 for row in rows)
     assert any(row["pass_no"] > 2 for row in rows)
     for seq in range(0, 61, 3):
-        if seq:
-            log = pd.concat(store.votes.stream(up_to_seq=seq))
-            assert log.loc[~log["is_superseded"], "seq"].tolist() == standing(rows, seq)
-            assert log.loc[log["is_counting"], "seq"].tolist() == counting(rows, set(days), seq)
-        for asked in (days[:1], days[1:2], days[2:], days[:2], days):
-            expected = counting(rows, set(asked), seq)
-            assert store.votes.snapshot(asked, up_to_seq=seq)["seq"].tolist() == expected, (
-                asked,
-                seq,
-            )
+        log = store.votes.log(up_to_seq=seq)
+        assert log["seq"].tolist() == list(range(1, seq + 1))
+        assert standing(log)["seq"].tolist() == expected_standing(rows, seq)
+        assert counting(log)["seq"].tolist() == expected_counting(rows, seq)
+        if seq:  # the same two rules as SQL
+            cast = pd.concat(store.votes.stream(up_to_seq=seq))
+            assert cast.loc[~cast["is_superseded"], "seq"].tolist() == standing(log)["seq"].tolist()
+            assert cast.loc[cast["is_counting"], "seq"].tolist() == counting(log)["seq"].tolist()
+        for asked in (days[:1], days[1:2], days[:2]):
+            of_days = [row["seq"] for row in rows if row["day"] in asked and row["seq"] <= seq]
+            assert store.votes.log(asked, up_to_seq=seq)["seq"].tolist() == of_days
             if len(asked) == 1:
-                assert store.votes.day_digest(asked[0], seq).n == len(expected)
+                assert store.votes.day_digest(asked[0], seq).n == len(of_days)
 
 
-def test_an_empty_day_gives_an_empty_typed_snapshot(store):
-    assert store.votes.snapshot([NEXT_DAY]).dtypes.equals(VOTES.empty_frame().dtypes)
+def test_an_empty_day_gives_an_empty_typed_log(store):
+    assert counting(store.votes.log([NEXT_DAY])).dtypes.equals(VOTES.empty_frame().dtypes)
     assert store.votes.day_digest(NEXT_DAY).n == 0
-    assert store.votes.snapshot([]).empty
+    assert counting(store.votes.log([])).empty
 
 
-def test_a_snapshot_carries_prompt_and_repeat(store, make_vote, make_comparisons):
+def test_a_log_carries_prompt_and_repeat(store, make_vote, make_comparisons):
     store.comparisons.publish(make_comparisons(1, prefix="r", repeat_of="c0"), published_at=NOON)
     store.votes.cast_many([make_vote("c0", strength=2), make_vote("r0")])
-    snapshot = store.votes.snapshot([DAY])
+    snapshot = store.votes.log([DAY])
     assert snapshot["prompt_id"].tolist() == ["p0", "p0"]
     assert snapshot["repeat_of"].isna().tolist() == [True, False]
     assert snapshot["strength"].isna().tolist() == [False, True]
 
 
-def test_a_snapshot_says_which_side_stood_left_where_a_card_was_dealt(store, make_vote):
+def test_a_log_says_which_side_stood_left_where_a_card_was_dealt(store, make_vote):
     store.votes.cast_many(
         [make_vote("c0"), make_vote("c1", is_swapped=True), make_vote("c2", is_swapped=False)]
     )
-    for frame in (store.votes.snapshot([DAY]), store.votes.for_comparisons(["c0", "c1", "c2"])):
+    for frame in (
+        counting(store.votes.log([DAY])),
+        counting(store.votes.log(comparison_ids=["c0", "c1", "c2"])),
+    ):
         assert frame["is_swapped"].isna().tolist() == [True, False, False]
         assert frame["is_swapped"].tolist()[1:] == [True, False]
 
 
-def test_efforts_are_of_votes_that_tell_of_any_up_to_a_seq(store, make_vote):
-    cast = store.votes.cast_many(
-        [make_vote("c0"), make_vote("c1", duration_s=2.5), make_vote("c2", stated_confidence=0.7)]
+def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
+    details = VoteDetails(
+        dimensions={"tone": "b"}, highlights=({"side": "a", "start": 0, "end": 4, "sign": "+"},)
     )
-    efforts = store.votes.efforts()
-    assert efforts["vote_id"].tolist() == [vote.vote_id for vote in cast[1:]]
-    assert efforts["duration_s"].tolist()[0] == 2.5
-    assert efforts["stated_confidence"].isna().tolist() == [True, False]
-    assert store.votes.efforts(up_to_seq=2)["vote_id"].tolist() == [cast[1].vote_id]
+    store.votes.cast_many(
+        [
+            make_vote("c0"),
+            make_vote("c1", duration_s=2.5, stated_confidence=0.7, guideline_version=3),
+            make_vote("c2", details=details),
+        ]
+    )
+    log = store.votes.log()
+    assert log["duration_s"].isna().tolist() == [True, False, True]
+    assert log.loc[1, ["duration_s", "stated_confidence", "guideline_version"]].tolist() == [
+        2.5,
+        0.7,
+        3,
+    ]
+    assert log["dimensions"].isna().tolist() == [True, True, False]
+    assert json.loads(log["dimensions"][2]) == {"tone": "b"}
+    assert json.loads(log["highlights"][2])[0]["side"] == "a"
+    (listed,) = store.votes.stream()
+    assert listed["dimensions"][2] == log["dimensions"][2]
 
 
-def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
+def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch):
+    store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
+    whole = store.votes.log()
+    monkeypatch.setattr("rlhf_pipeline.store.votes.ROWS_AT_ONCE", 2)
+    pd.testing.assert_frame_equal(store.votes.log(), whole)
+    assert store.votes.log(after_seq=1, up_to_seq=2)["seq"].tolist() == [2]
+
+
+def test_touched_days_are_those_that_votes_were_cast_on(store, make_vote):
     tomorrow = NOON + timedelta(days=1)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))
@@ -289,7 +319,6 @@ def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
     store.votes.cast(make_vote("c1", choice="b", voted_at=tomorrow, idempotency_key="k4"))
     touched = store.votes.touched_days(2)
     assert [(t.day.isoformat(), t.n_new, t.max_seq) for t in touched] == [
-        (DAY, 2, 4),
         (NEXT_DAY, 2, 4),
     ]
     assert touched[0].last_received_at.tzinfo is not None
@@ -297,7 +326,7 @@ def test_touched_days_are_those_whose_snapshot_changed(store, make_vote):
         store.votes.max_seq(DAY),
         store.votes.max_seq(NEXT_DAY),
         store.votes.max_seq("2026-01-03"),
-    ) == (4, 4, 0)
+    ) == (2, 4, 0)
 
 
 def test_voted_comparisons_are_counted_once_and_without_repeats(store, make_vote, make_comparisons):
@@ -322,7 +351,7 @@ def test_projects_do_not_see_each_other(store, url, make_vote):
     store.votes.cast(make_vote())
     with Store.open(url, organization="org", project="other") as other:
         assert other.votes.count() == 0
-        assert other.votes.snapshot([DAY]).empty
+        assert counting(other.votes.log([DAY])).empty
         assert other.comparisons.count() == 0
         with pytest.raises(UnknownComparison):
             other.votes.cast(make_vote())

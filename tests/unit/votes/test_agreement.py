@@ -5,6 +5,7 @@ import pytest
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.votes.agreement import agreement, noise_ceiling
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 
 
@@ -155,31 +156,49 @@ def test_nan_and_nothing_are_refused():
         interval_of_mean([])
 
 
-def passes(rows: list[tuple[str, str, str]]) -> pd.DataFrame:
-    """(comparison, first choice, later choice), as `store.votes.repeat_passes` gives them."""
-    frame = pd.DataFrame(rows, columns=["comparison_id", "choice_first", "choice"])
-    return frame.assign(prompt_id=frame["comparison_id"], annotator_id="x", pass_no=2)
+def judged_twice(*rows: tuple[str, str, str]) -> pd.DataFrame:
+    """(comparison, choice in the first pass, choice in the second)"""
+    first = [(c, "x", choice, None) for c, choice, _ in rows]
+    again = [(c, "x", choice, None) for c, _, choice in rows]
+    return votes(first + again).assign(pass_no=[1] * len(rows) + [2] * len(rows))
 
 
 def test_a_later_pass_is_consistent_when_the_same_side_is_chosen_because_sides_are_not_swapped():
-    last = votes([(f"c{i}", "x", "a", None) for i in range(4)])
-    again = passes([("c0", "a", "a"), ("c1", "b", "a"), ("c2", "tie", "a"), ("c3", "a", "a")])
-    assert agreement(last, passes=again).self_consistency.value == 0.5
-    assert agreement(last).self_consistency is None
+    log = judged_twice(("c0", "a", "a"), ("c1", "b", "a"), ("c2", "tie", "a"), ("c3", "a", "a"))
+    assert agreement(log).self_consistency.value == 0.5
+    assert agreement(log).n_votes == 4
+    assert agreement(counting(log)).self_consistency is None
 
 
 def test_swapped_repeats_and_later_passes_measure_self_consistency_together():
     frame = votes([("c0", "x", "a", None), ("r0", "x", "a", "c0")])
     assert agreement(frame).self_consistency.value == 0
-    assert (
-        agreement(
-            frame, passes=passes([("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b")])
-        ).self_consistency.value
-        == 0.75
-    )
+    again = judged_twice(("c1", "b", "b"), ("c2", "b", "b"), ("c3", "b", "b"))
+    again = again.assign(vote_id="again-" + again["vote_id"], seq=again["seq"] + 10)
+    both = pd.concat([frame, again], ignore_index=True)
+    assert agreement(both).self_consistency.value == 0.75
+
+
+def test_a_repeat_is_held_against_the_last_pass_of_its_original():
+    log = judged_twice(("c0", "b", "a"))
+    swapped = votes([("r0", "x", "b", "c0")]).assign(vote_id="swapped", seq=9)
+    both = pd.concat([log, swapped], ignore_index=True)
+    # as the last pass said, which was not what the first said
+    assert agreement(both).self_consistency.value == 0.5
+    assert agreement(counting(both)).self_consistency.value == 1.0
 
 
 def test_a_skipped_pass_measures_nothing():
-    only_skips = passes([("c0", "skip", "a"), ("c1", "a", "skip")])
-    assert agreement(votes([("c0", "x", "a", None)]), passes=only_skips).self_consistency is None
-    assert agreement(VOTES.empty_frame(), passes=passes([])).self_consistency is None
+    only_skips = judged_twice(("c0", "skip", "a"), ("c1", "a", "skip"))
+    assert agreement(only_skips).self_consistency is None
+    assert agreement(only_skips).n_votes == 1
+    assert agreement(VOTES.empty_frame()).self_consistency is None
+
+
+def test_who_judged_twice_has_one_vote_among_the_others():
+    others = votes([("c0", "y", "a", None), ("c0", "z", "a", None)])
+    log = judged_twice(("c0", "b", "a"))
+    log = log.assign(vote_id="x-" + log["vote_id"], seq=log["seq"] + 10)
+    measured = agreement(pd.concat([log, others], ignore_index=True))
+    assert measured.raw_agreement.value == 1.0
+    assert (measured.noise_ceiling.value, measured.noise_ceiling.n) == (1.0, 3)

@@ -4,21 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import EFFORTS, check_frame
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.joint_model import JointParams, joint_model
 from rlhf_pipeline.votes.plots import distinct_labels, reliability_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
-
-
-def efforts(votes: pd.DataFrame, *, seconds: object = None, sure: object = None) -> pd.DataFrame:
-    return check_frame(
-        pd.DataFrame(
-            {"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": sure}
-        ),
-        EFFORTS,
-    )
 
 
 def shown(n: int, **columns: object) -> pd.DataFrame:
@@ -28,7 +19,8 @@ def shown(n: int, **columns: object) -> pd.DataFrame:
 
 
 def figures(votes: pd.DataFrame, **more: object) -> pd.DataFrame:
-    figures = annotator_figures(votes, joint_model(votes), **more)  # type: ignore[arg-type]
+    model = joint_model(counting(votes))
+    figures = annotator_figures(votes, model, **more)  # type: ignore[arg-type]
     return figures.set_index("annotator_id")
 
 
@@ -80,24 +72,24 @@ def test_a_share_of_few_has_wide_ends():
 
 
 def test_earlier_passes_count_as_judging_again():
-    votes = votes_of([0, 1], 0, ["a", "b"])
-    passes = pd.DataFrame(
-        {
-            "prompt_id": "p0",
-            "comparison_id": ["c00000", "c00001"],
-            "annotator_id": ["ann0000", "somebody else"],
-            "pass_no": 2,
-            "choice_first": ["b", "b"],
-            "choice": ["a", "b"],
-        }
+    votes = votes_of([0, 1, 0], 0, ["b", "b", "a"]).assign(pass_no=[1, 1, 2])
+    found = figures(votes).loc["ann0000"]
+    assert (found["n_votes"], found["n_again"], found["self_consistency"]) == (2, 1, 0.0)
+
+
+def test_of_several_passes_the_last_alone_is_timed_and_held_against_gold():
+    votes = votes_of([0, 1, 0], 0, ["b", "b", "a"]).assign(
+        pass_no=[1, 1, 2], duration_s=[1.0, 5.0, 5.0]
     )
-    found = figures(votes, passes=passes).loc["ann0000"]
-    assert (found["n_again"], found["self_consistency"]) == (1, 0.0)
+    texts = shown(2, gold="a", completion_a="x" * 150, completion_b="y" * 50)
+    found = figures(votes, comparisons=texts).loc["ann0000"]
+    assert (found["n_timed"], found["n_read"], found["too_fast"]) == (2, 2, 0.0)
+    assert (found["n_gold"], found["gold_accuracy"]) == (2, 0.5)
 
 
 def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
     votes = votes_of(range(11), [0] * 6 + [1] * 5, ["a"] * 11)
-    found = figures(votes, efforts=efforts(votes, seconds=[6.0, 1, 5, 2, 4, 3, *range(5)]))
+    found = figures(votes.assign(duration_s=[6.0, 1, 5, 2, 4, 3, *range(5)]))
     assert found.loc["ann0000", "n_timed"] == 6
     # 2 in 64 that all six lie on one side of the true median
     assert ends(found.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]
@@ -114,9 +106,7 @@ def test_the_ends_of_a_median_cover_as_often_as_promised():
         ["a"] * (n_annotators * n_each),
     )
     model = joint_model(votes, params=JointParams(max_iterations=1))
-    found = annotator_figures(
-        votes, model, efforts=efforts(votes, seconds=rng.lognormal(2.0, 0.7, len(votes)))
-    )
+    found = annotator_figures(votes.assign(duration_s=rng.lognormal(2.0, 0.7, len(votes))), model)
     covered = (found["median_seconds_low"] <= np.exp(2.0)) & (
         np.exp(2.0) <= found["median_seconds_high"]
     )
@@ -124,19 +114,12 @@ def test_the_ends_of_a_median_cover_as_often_as_promised():
 
 
 def test_too_fast_is_faster_than_the_two_completions_are_read():
-    votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"])
+    votes = votes_of([0, 1, 2, 3], 0, ["a", "b", "a", "b"]).assign(duration_s=[1.9, 2.0, 2.1, 0.1])
     texts = shown(3, completion_a="x" * 150, completion_b="y" * 50)  # comparison 3 is not known
-    found = figures(
-        votes, comparisons=texts, efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1])
-    ).loc["ann0000"]
+    found = figures(votes, comparisons=texts).loc["ann0000"]
     assert (found["n_timed"], found["n_read"]) == (4, 3)
     assert found["too_fast"] == pytest.approx(1 / 3)
-    slow = figures(
-        votes,
-        comparisons=texts,
-        efforts=efforts(votes, seconds=[1.9, 2.0, 2.1, 0.1]),
-        params=FiguresParams(fastest_reading=10),
-    )
+    slow = figures(votes, comparisons=texts, params=FiguresParams(fastest_reading=10))
     assert slow.loc["ann0000", "too_fast"] == 1.0
 
 
@@ -155,7 +138,7 @@ def test_confidence_is_held_against_what_the_others_say():
     said = ["a"] * 7 + ["b"] * 3
     votes = votes_of(np.tile(range(10), 3), np.repeat(range(3), 10), [*said, *["a"] * 20])
     sure = [0.9] * 10 + [None] * 20
-    found = figures(votes, efforts=efforts(votes, sure=sure))
+    found = figures(votes.assign(stated_confidence=sure))
     mine = found.loc["ann0000"]
     assert (mine["n_sure"], mine["mean_confidence"]) == (10, pytest.approx(0.9))
     low, high = wilson_bounds(0.7, 10)
@@ -166,7 +149,7 @@ def test_confidence_is_held_against_what_the_others_say():
 
 def test_a_vote_whose_others_are_split_measures_no_confidence():
     votes = votes_of([0, 0, 0, 1], [0, 1, 2, 0], ["a", "a", "b", "a"])
-    assert figures(votes, efforts=efforts(votes, sure=[0.8] * 4)).loc["ann0000", "n_sure"] == 0
+    assert figures(votes.assign(stated_confidence=0.8)).loc["ann0000", "n_sure"] == 0
 
 
 def test_who_is_too_sure_is_told_from_who_is_not():
@@ -175,7 +158,7 @@ def test_who_is_too_sure_is_told_from_who_is_not():
     sure = np.where(truth.votes["annotator_id"] == "ann0001", 0.99, 0.7) + rng.uniform(
         -0.01, 0.01, len(truth.votes)
     )
-    found = figures(truth.votes, efforts=efforts(truth.votes, sure=np.clip(sure, 0, 1)))
+    found = figures(truth.votes.assign(stated_confidence=np.clip(sure, 0, 1)))
     assert found.loc["ann0001", "confidence_gap_low"] > 0.05
     assert (
         found.drop("ann0001")["confidence_gap"] < found.loc["ann0001", "confidence_gap"] - 0.1
@@ -185,15 +168,13 @@ def test_who_is_too_sure_is_told_from_who_is_not():
 def test_every_figure_lies_between_its_ends_and_the_order_of_votes_is_irrelevant():
     truth = simulate(80, n_annotators=12, seed=2)
     rng = np.random.default_rng(0)
-    told = efforts(
-        truth.votes,
-        seconds=rng.lognormal(1, 1, len(truth.votes)),
-        sure=rng.uniform(0.5, 1, len(truth.votes)),
+    votes = truth.votes.assign(
+        duration_s=rng.lognormal(1, 1, len(truth.votes)),
+        stated_confidence=rng.uniform(0.5, 1, len(truth.votes)),
     )
-    mixed = truth.votes.sample(frac=1.0, random_state=1)
+    mixed = votes.sample(frac=1.0, random_state=1)
     found, again = (
-        annotator_figures(v, joint_model(v), comparisons=truth.comparisons, efforts=told)
-        for v in (truth.votes, mixed)
+        annotator_figures(v, joint_model(v), comparisons=truth.comparisons) for v in (votes, mixed)
     )
     pd.testing.assert_frame_equal(found, again)
     for measure in [
@@ -208,7 +189,7 @@ def test_machines_and_skips_are_nobodys_figures():
     votes = votes_of([0, 1], [0, 1], ["a", "skip"])
     machine = votes_of([0], [7], ["a"]).assign(annotator_kind="machine", vote_id="m", seq=9)
     both = pd.concat([votes, machine], ignore_index=True)
-    assert figures(both, efforts=efforts(both, seconds=1.0)).index.tolist() == ["ann0000"]
+    assert figures(both.assign(duration_s=1.0)).index.tolist() == ["ann0000"]
 
 
 def test_the_picture_is_a_png_of_any_number_of_annotators():
@@ -251,7 +232,7 @@ def test_straight_lining_is_told_only_of_votes_whose_sides_are_known():
 
 
 def test_who_judged_flagged_comparisons_alone_has_no_figures():
-    votes = votes_of([0, 1], [0, 1], ["a", "b"])
+    votes = votes_of([0, 1, 1], [0, 1, 1], ["a", "b", "b"]).assign(pass_no=[1, 1, 2])
     known = shown(2, flag=[None, "repeated"])
-    found = annotator_figures(votes, joint_model(votes, known), comparisons=known)
-    assert found["annotator_id"].tolist() == ["ann0000"]
+    found = annotator_figures(votes, joint_model(counting(votes), known), comparisons=known)
+    assert found[["annotator_id", "n_again"]].to_numpy().tolist() == [["ann0000", 0]]

@@ -190,31 +190,28 @@ def test_one_annotator_a_comparison_with_repeats_has_a_ceiling_that_says_where_i
     assert str(shown).endswith("] from repeats")
 
 
-def passes(*judged: tuple[str, str, str]) -> pd.DataFrame:
-    """(comparison, choice_first, choice)"""
-    rows = [
-        {
-            "prompt_id": f"p{c}",
-            "comparison_id": c,
-            "annotator_id": "ann0000",
-            "pass_no": 2,
-            "choice_first": first,
-            "choice": choice,
-        }
-        for c, first, choice in judged
-    ]
-    return pd.DataFrame(rows)
-
-
 def test_later_passes_are_repeats_too_and_count_in_their_group():
-    votes = votes_of([0, 1, 2], [0, 0, 1], ["a", "a", "b"], prompt=[0, 1, 2])
-    again = passes(("c00000", "a", "a"), ("c00001", "a", "a"), ("c00001", "tie", "a"))
-    shown = noise_ceiling_or_repeats(votes, passes=again)
+    votes = votes_of(
+        [0, 1, 2, 3, 0, 1, 3],
+        [0, 0, 1, 0, 0, 0, 0],
+        ["a", "a", "b", "tie", "a", "a", "a"],
+        prompt=[0, 1, 2, 3, 0, 1, 3],
+    ).assign(pass_no=[1, 1, 1, 1, 2, 2, 2])
+    shown = noise_ceiling_or_repeats(votes)
     assert shown is not None
     assert (shown.value, shown.n, shown.basis) == (1.0, 2, "repeats")  # the tie took no side
-    rows = ceilings(votes, {"c00000": "x", "c00002": "y"}, passes=again).set_index("group")
+    rows = ceilings(votes, {"c00000": "x", "c00002": "y"}).set_index("group")
+    assert rows["n_votes"].to_dict() == {"all": 4, "x": 1, "y": 1}
     assert rows.loc["x", "from_repeats"] == 1.0
     assert pd.isna(rows.loc["y", "from_repeats"])
+
+
+def test_who_judged_twice_overlaps_with_nobody():
+    votes = votes_of([0, 0], 0, ["a", "b"]).assign(pass_no=[1, 2])
+    row = ceilings(votes).iloc[0]
+    assert row["n_votes"] == 1
+    assert row[["estimate", "at_least", "at_most"]].isna().all()
+    assert row["from_repeats"] == 0.5
 
 
 def test_without_overlap_and_repeat_no_ceiling_is_shown():

@@ -133,6 +133,20 @@ def test_machines_skips_and_repeats_are_not_counted():
 
 
 @pytest.mark.parametrize("method", WEIGHINGS)
+def test_of_several_passes_the_last_is_counted(method):
+    once = votes(("c", "x", "b", 1), ("c", "y", "b", 1), ("c", "x", "a", 4), ("d", "y", "a", 1))
+    taken_back = votes(("d", "y", "skip", None), first_seq=5)
+    log = pd.concat([once, taken_back], ignore_index=True).assign(
+        pass_no=[1, 1, 2, 1, 1],
+        revision_no=[0, 0, 0, 0, 1],
+        supersedes=[None, None, None, None, "v4"],
+    )
+    row = only(consensus(log, method))
+    assert (row["comparison_id"], row["n_votes"], row["n_a"], row["n_b"]) == ("c", 2, 1, 1)
+    pd.testing.assert_frame_equal(consensus(log, method), consensus(once.iloc[[1, 2]], method))
+
+
+@pytest.mark.parametrize("method", WEIGHINGS)
 def test_no_votes_are_the_empty_frame(method):
     pd.testing.assert_frame_equal(consensus(votes(), method), CONSENSUS.empty_frame())
 

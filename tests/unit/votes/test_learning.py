@@ -1,13 +1,13 @@
-"""What is learnt of annotators, from votes as they lie in the snapshots of several days."""
+"""What is learnt of annotators, from votes as they were cast."""
 
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.joint_model import joint_model
 from rlhf_pipeline.votes.learning import (
     judged_comparison_ids,
-    latest_votes,
     learn_annotators,
     training_labels,
 )
@@ -50,16 +50,27 @@ def test_without_votes_nothing_is_learnt():
         learn_annotators(votes_of([], 0, []), simulate(2).comparisons)
 
 
-def test_of_two_snapshots_the_later_word_of_an_annotator_counts():
-    first = votes_of([0, 1], 0, ["a", "a"])
-    again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
-    both = pd.concat([again, first], ignore_index=True)
-    assert latest_votes(both)[["comparison_id", "choice"]].to_numpy().tolist() == [
-        ["c00001", "a"],
-        ["c00000", "b"],
-    ]
-    assert latest_votes(both, up_to_seq=6)["choice"].tolist() == ["a", "a"]
-    assert latest_votes(both, up_to_seq=0).empty
+def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
+    truth = simulate(60, n_annotators=8, ties=False, seed=4)
+    judged = truth.votes.assign(pass_no=1)
+    again = judged.head(40).assign(
+        choice=judged["choice"].head(40).map({"a": "b", "b": "a"}),
+        vote_id="again-" + judged["vote_id"].head(40),
+        seq=judged["seq"].head(40) + 1000,
+        pass_no=2,
+    )
+    log = pd.concat([again, judged], ignore_index=True)
+    learnt, last = (learn_annotators(v, truth.comparisons) for v in (log, counting(log)))
+    pd.testing.assert_frame_equal(learnt.labels, last.labels, check_exact=True)
+    pd.testing.assert_frame_equal(learnt.kappas, last.kappas, check_exact=True)
+    assert (learnt.alpha, learnt.kappa) == (last.alpha, last.kappa)
+    assert learnt.agreement.n_votes == last.agreement.n_votes == len(truth.votes)
+    assert learnt.agreement.self_consistency is not None
+    assert (learnt.agreement.self_consistency.value, last.agreement.self_consistency) == (0.0, None)
+    assert (learnt.figures["n_again"].sum(), last.figures["n_again"].sum()) == (40, 0)
+    pd.testing.assert_frame_equal(
+        training_labels(log, truth.comparisons), learnt.labels, check_exact=True
+    )
 
 
 def test_a_repeat_needs_its_original_too():

@@ -8,12 +8,11 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.frames import check_frame
+from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.votes import krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.annotators_over_time import (
     AGREEMENT_OVER_TIME,
     ANNOTATORS_OVER_TIME,
-    CASTS,
     AnnotatorWindowParams,
     agreement_over_time,
     annotators_over_time,
@@ -30,10 +29,8 @@ def casts(*said: tuple[str, int, int, str], **more: object) -> pd.DataFrame:
     days, comparison, annotator, choice = (
         (list(column) for column in zip(*said, strict=True)) if said else ([], [], [], [])
     )
-    rows = votes_of(comparison, annotator, choice).assign(
-        day=days, pass_no=1, duration_s=None, stated_confidence=None, **more
-    )
-    return check_frame(rows, CASTS)
+    rows = votes_of(comparison, annotator, choice).assign(day=days, pass_no=1, **more)
+    return check_frame(rows, VOTES)
 
 
 def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
@@ -51,7 +48,7 @@ def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
     shown = truth.comparisons.assign(
         gold=np.where(truth.d > 0, "a", "b"), completion_a="x" * 300, completion_b="y" * 300
     )
-    return check_frame(frame, CASTS), shown, truth.d
+    return check_frame(frame, VOTES), shown, truth.d
 
 
 def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
@@ -195,7 +192,7 @@ def test_kappa_of_two_is_cohens():
     found = annotators_over_time(casts(*said))
     neither = {"both_bad": "tie"}
     expected = cohen_kappa_score(one, [neither.get(c, c) for c in other])
-    known = pairwise_kappa(casts(*said)[list(votes_of([], [], []).columns)]).iloc[0]
+    known = pairwise_kappa(casts(*said)).iloc[0]
     for _, row in found.iterrows():
         assert row["kappa"] == pytest.approx(expected)
         assert (row["kappa_low"], row["kappa_high"]) == pytest.approx(
@@ -338,15 +335,7 @@ def test_alpha_of_a_window_is_that_of_its_votes():
     found = agreement_over_time(cast)
     assert len(found) == 9
     week = cast[(cast["day"] >= "2026-01-19") & (cast["day"] <= "2026-01-25")]
-    alpha = krippendorff_alpha(
-        week[
-            [
-                name
-                for name in CASTS.columns
-                if name not in ("pass_no", "duration_s", "stated_confidence")
-            ]
-        ]
-    )
+    alpha = krippendorff_alpha(week)
     row = found.set_index("first_day").loc["2026-01-19"]
     assert alpha is not None
     assert (row["alpha"], row["alpha_low"], row["alpha_high"]) == (
@@ -366,7 +355,7 @@ def test_machines_are_no_annotators_and_a_broken_frame_is_refused():
         "annotator_id"
     ].tolist() == ["ann0000"]
     with pytest.raises(FrameError, match="missing columns"):
-        annotators_over_time(cast.drop(columns="pass_no"))
+        annotators_over_time(cast.drop(columns="seq"))
 
 
 def test_the_picture_has_a_row_for_each_of_those_who_come_first():

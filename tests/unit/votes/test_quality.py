@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import EFFORTS, check_frame
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.joint_model import joint_model
 from rlhf_pipeline.votes.quality import (
@@ -120,27 +119,22 @@ def test_shares_are_those_that_are_told_of_whole_frames() -> None:
     truth = simulate(80, n_annotators=7, seed=3)
     rng = np.random.default_rng(1)
     votes = truth.votes.assign(
-        is_swapped=pd.array(rng.choice([True, False, None], len(truth.votes)), dtype="boolean")
+        is_swapped=pd.array(rng.choice([True, False, None], len(truth.votes)), dtype="boolean"),
+        duration_s=rng.choice([1.0, 5.0, 9.0, np.nan], len(truth.votes)),
     )
     shown = truth.comparisons.assign(completion_a="a" * 300, completion_b="b" * 200)
-    seconds = rng.choice([1.0, 5.0, 9.0, np.nan], len(votes))
-    efforts = check_frame(
-        pd.DataFrame(
-            {"vote_id": votes["vote_id"], "duration_s": seconds, "stated_confidence": None}
-        ),
-        EFFORTS,
-    )
-    told = annotator_figures(
-        votes, joint_model(votes), comparisons=shown, efforts=efforts
-    ).set_index("annotator_id")
+    told = annotator_figures(votes, joint_model(votes), comparisons=shown)
+    told = told.set_index("annotator_id")
     side = votes["choice"].map({"a": 1, "b": -1}).fillna(0)
-    for who, mine in votes.assign(seconds=seconds, side=side).groupby("annotator_id"):
+    for who, mine in votes.assign(side=side).groupby("annotator_id"):
         swapped = mine["is_swapped"].fillna(False).astype(bool)
         said = np.where(
             mine["is_swapped"].isna(), UNKNOWN, np.where(swapped, -mine["side"], mine["side"])
         )
         fast = np.where(
-            mine["seconds"].isna(), NO_TIME, mine["seconds"] * FiguresParams().fastest_reading < 500
+            mine["duration_s"].isna(),
+            NO_TIME,
+            mine["duration_s"] * FiguresParams().fastest_reading < 500,
         )
         numbers = mine["comparison_id"].str[1:].astype(int)
         rows = np.array(

@@ -1,0 +1,49 @@
+"""Which votes of a log stand and which count. Knows VOTES as cast; `store.counting` says the same
+as SQL.
+
+Standing: the last revision of each pass, what drift reads. Counting: the standing vote of an
+annotator's last pass over a comparison, what pairs are made of.
+"""
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.frames import VOTES, check_frame
+
+JUDGE = ["comparison_id", "annotator_id"]
+
+
+def standing(votes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of VOTES that no other row supersedes, in seq order. Raises FrameError."""
+    checked = check_frame(votes, VOTES)
+    superseded = checked["vote_id"].isin(checked["supersedes"].dropna())
+    return checked[~superseded].sort_values("seq", ignore_index=True)
+
+
+def counting(votes: pd.DataFrame) -> pd.DataFrame:
+    """The row of each annotator's last pass over a comparison in its last revision, in seq order.
+
+    Votes that do not say their pass are taken in seq order. Raises FrameError.
+    """
+    checked = check_frame(votes, VOTES)
+    revision_no = checked["revision_no"].fillna(0).to_numpy(np.int64)
+    pass_no = checked["pass_no"].fillna(1).to_numpy(np.int64)
+    # np.lexsort sorts by its last key first.
+    ordered = checked.iloc[np.lexsort((checked["seq"].to_numpy(), revision_no, pass_no))]
+    last = ordered.drop_duplicates(JUDGE, keep="last")
+    return last.sort_values("seq", ignore_index=True)
+
+
+def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
+    """What annotators said of a comparison again, sides unchanged, beside what they said first.
+
+    Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first and choice: a row per
+    standing vote of a later pass whose first pass is among `votes` too, in seq order. Raises
+    FrameError.
+    """
+    kept = standing(votes)
+    pass_no = kept["pass_no"].fillna(1)
+    first = kept.loc[pass_no == 1, [*JUDGE, "choice"]]
+    again = kept.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
+    both = again.merge(first, on=JUDGE, suffixes=("", "_first"))
+    return both[["prompt_id", *JUDGE, "pass_no", "choice_first", "choice"]]
