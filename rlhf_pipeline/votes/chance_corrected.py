@@ -57,7 +57,7 @@ PAIRWISE_KAPPA = FrameSchema(
 def krippendorff_alpha(
     votes: pd.DataFrame, params: BootstrapParams | None = None
 ) -> Interval | None:
-    """Nominal alpha of VOTES that count, with any number of votes per comparison; the bootstrap draws
+    """Nominal alpha of VOTES that count, any number of them per comparison; the bootstrap draws
     prompts (Krippendorff 2011).
     """
     return _measure_agreement(votes, _alpha_parts, _alpha_agreements, params)

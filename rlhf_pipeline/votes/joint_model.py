@@ -146,8 +146,8 @@ def joint_model(
     *,
     start: JointModel | None = None,
 ) -> JointModel:
-    """The joint model of VOTES that count; with COMPARISONS, completions that occur in several of them
-    share their utility.
+    """The joint model of VOTES that count; with COMPARISONS, completions that occur in several of
+    them share their utility.
 
     `start`, a model of some of the votes, is where the fit begins: it is sooner at the same end,
     within the tolerance.
