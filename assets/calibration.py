@@ -18,7 +18,7 @@ from assets.delivery import (
     open_tracked_run,
     unpartitioned_asset,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
+from assets.votes import CHANGE_SEQ_DESCRIPTION, pairs_up_to, votes_up_to
 from rlhf_pipeline.calibration import (
     CalibrationParams,
     all_ceilings,
@@ -38,7 +38,7 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry, opening_recorder
 from rlhf_pipeline.reward_model import AcceptanceParams
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, latest_pairs, open_test_split
+from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, open_test_split
 
 
 @describe_bounds
@@ -72,7 +72,7 @@ def calibration(
     it is not refused and predicts no worse.
     """
     pairs, judge = (
-        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
+        pairs_up_to(preference_pairs, config.up_to_seq),
         champions.judge(reward_model),
     )
     assert judge is not None  # a version was given

@@ -1,4 +1,4 @@
-"""Preference pairs of a day's votes: the majority's choice with its margin, ties dropped, agreement
+"""Preference pairs of all votes: the majority's choice with its margin, ties dropped, agreement
 kept.
 """
 
@@ -7,28 +7,45 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
+from pydantic import Field
 
 from assets.delivery import (
     check_schema,
-    daily_asset,
     deliver,
     describe_bounds,
     expect_usually,
     make_rule,
+    unpartitioned_asset,
 )
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
+from assets.votes import votes_up_to
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairCounts, PairParams, count_pairs, prompts_in_several_splits
+from rlhf_pipeline.votes import PairParams, count_pairs, prompts_in_several_splits
 from rlhf_pipeline.votes import preference_pairs as build
+
+DROPPED = (
+    "n_ties",
+    "n_only_ties",
+    "n_without_majority",
+    "n_repeats",
+    "n_flagged",
+    "n_machine",
+)
 
 
 @describe_bounds
 class PreferencePairsConfig(PairParams, dg.Config):
-    """How votes become pairs."""
+    """How votes become pairs, and which."""
+
+    up_to_seq: int | None = Field(
+        default=None,
+        ge=0,
+        description="Highest vote seq to make pairs of, as in a replay of imported days; empty = "
+        "all votes there are",
+    )
 
 
-@dg.asset(**daily_asset("preference_pairs", "feedback", "parquet"))
+@dg.asset(**unpartitioned_asset("preference_pairs", "learn", "parquet"))
 @check_schema
 def preference_pairs(
     context: dg.AssetExecutionContext,
@@ -40,24 +57,11 @@ def preference_pairs(
     """Column for column TRL's preference type, with the comparison each pair came from. A tie is
     not a preference.
 
-    A comparison that was judged on several days is counted on each with all its votes so far; the
-    last day's pair counts.
+    A comparison that was judged on several days has one pair, of all its votes.
     """
-    days = [
-        _build_day(votes[votes["day"] == day], day, store, config) for day in context.partition_keys
-    ]
-    frame = concat((pairs for pairs, _ in days), PREFERENCE_PAIRS)
-    dropped = {
-        name: sum(getattr(counts, name) for _, counts in days)
-        for name in (
-            "n_ties",
-            "n_only_ties",
-            "n_without_majority",
-            "n_repeats",
-            "n_flagged",
-            "n_machine",
-        )
-    }
+    known = votes_up_to(votes, config.up_to_seq)
+    comparisons = store.comparisons.with_ids(known["comparison_id"].unique().tolist())
+    frame, counts = build(known, comparisons, config), count_pairs(known, comparisons, config)
     divided = prompts_in_several_splits(frame)
     yield from deliver(
         context,
@@ -74,7 +78,7 @@ def preference_pairs(
         ],
         metrics={
             "n_pairs": len(frame),
-            **dropped,
+            **{name: getattr(counts, name) for name in DROPPED},
             "mean_agreement": frame["agreement"].mean() if len(frame) else None,
             "mean_margin": frame["margin"].mean() if len(frame) else None,
         },
@@ -93,27 +97,9 @@ def preference_pairs(
                 mostly=0.3,
             ),
         ],
-        headline=f"{len(frame)} pairs; dropped {dropped['n_only_ties']} only ties, "
-        f"{dropped['n_without_majority']} without a majority"
-        + (f", {dropped['n_flagged']} votes on flagged comparisons" if dropped["n_flagged"] else "")
-        + (f", {dropped['n_machine']} machine votes" if dropped["n_machine"] else ""),
+        headline=f"{len(frame)} pairs; dropped {counts.n_only_ties} only ties, "
+        f"{counts.n_without_majority} without a majority"
+        + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
+        + (f", {counts.n_machine} machine votes" if counts.n_machine else ""),
         rows=frame[["prompt", "chosen", "rejected", "margin", "agreement"]],
-    )
-
-
-def _build_day(
-    votes: pd.DataFrame, day: str, store: Store, config: PreferencePairsConfig
-) -> tuple[pd.DataFrame, PairCounts]:
-    """Pairs of the comparisons judged on `day`, from all their votes up to the last one of the
-    day's votes.
-    """
-    judged = votes["comparison_id"].unique().tolist()
-    all_votes = (
-        store.votes.log(comparison_ids=judged, up_to_seq=int(votes["seq"].max()))
-        if judged
-        else votes
-    )
-    comparisons = store.comparisons.with_ids(judged)
-    return build(all_votes, comparisons, config).assign(day=day), count_pairs(
-        all_votes, comparisons, config
     )

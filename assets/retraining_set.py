@@ -22,7 +22,7 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges, latest_pairs
+from rlhf_pipeline.votes import TasteChanges
 
 
 @describe_bounds
@@ -38,7 +38,6 @@ def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,
     preference_pairs: pd.DataFrame,
-    votes: pd.DataFrame,
     reflection_log: pd.DataFrame,
     reward_model: ModelVersion,
     calibration: CalibrationReport,
@@ -50,7 +49,7 @@ def retraining_set(
     an evaluation split or a frozen prompt.
     """
     pairs, judge, frozen = (
-        latest_pairs(preference_pairs, votes),
+        preference_pairs,
         champions.judge(reward_model),
         frozen_prompt_ids(frozen_prompts()),
     )

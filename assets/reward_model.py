@@ -19,7 +19,7 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_up_to
+from assets.votes import CHANGE_SEQ_DESCRIPTION, pairs_up_to, votes_up_to
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import draw_loss_curve
@@ -35,7 +35,7 @@ from rlhf_pipeline.reward_model import (
     fit_reward_model,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import TasteChanges, latest_pairs, noise_ceiling_or_repeats
+from rlhf_pipeline.votes import TasteChanges, noise_ceiling_or_repeats
 
 
 @describe_bounds
@@ -80,7 +80,7 @@ def reward_model(
     A killed training of kind transformer goes on where it was, whichever run does it again.
     """
     pairs, said = (
-        latest_pairs(preference_pairs, votes, up_to_seq=config.up_to_seq),
+        pairs_up_to(preference_pairs, config.up_to_seq),
         votes_up_to(votes, config.up_to_seq),
     )
     champion = champions.judge()

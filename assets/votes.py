@@ -142,3 +142,10 @@ def add_first_passes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
 def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
     """VOTES as they stood at a seq; all without one."""
     return votes if up_to_seq is None else votes[votes["seq"] <= up_to_seq]
+
+
+def pairs_up_to(pairs: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
+    """PREFERENCE_PAIRS that rest on no vote above a seq; all without one."""
+    if up_to_seq is None:
+        return pairs
+    return pairs[pairs["max_seq"] <= up_to_seq].reset_index(drop=True)

@@ -48,7 +48,6 @@ STAGES = (
     "completions",
     "comparisons",
     "votes",
-    "preference_pairs",
     "reflection_log",
     "drift_report",
 )

@@ -44,8 +44,9 @@ SECONDS_PER_ASSET, SHARE, A_MINUTE, SECONDS_TO_LOAD = 0.8, 0.15, 60.0, 2.5
 FIRST_DAY = date(2026, 1, 1)
 STAGES = {
     "collection": ("prompts", "completions", "comparisons"),
-    "feedback": ("votes", "preference_pairs", "reflection_log", "drift_report"),
+    "feedback": ("votes", "reflection_log", "drift_report"),
     "retraining": (
+        "preference_pairs",
         "annotator_model",
         "reward_model",
         "calibration",

@@ -60,7 +60,6 @@ from rlhf_pipeline.votes import (
     PairParams,
     agreement,
     judged_comparison_ids,
-    latest_pairs,
     learn_annotators,
     noise_ceiling_or_repeats,
     open_test_split,
@@ -151,16 +150,8 @@ class PlainScript:
             votes = self.store.votes.log([day])
             agreement(votes)
             self.deliver(run, "votes", votes, {"n_votes": len(votes)}, day)
-        with self.time_stage("preference_pairs") as run:
-            judged = votes["comparison_id"].unique().tolist()
-            all_votes = self.store.votes.log(
-                comparison_ids=judged, up_to_seq=int(votes["seq"].max())
-            )
-            pairs = preference_pairs(
-                all_votes, self.store.comparisons.with_ids(judged), PairParams()
-            ).assign(day=day)
-            self.deliver(run, "preference_pairs", pairs, {"n_pairs": len(pairs)}, day)
         with self.time_stage("reflection_log") as run:
+            judged = votes["comparison_id"].unique().tolist()
             found = [
                 self.store.predictions.for_days([day]),
                 self.store.predictions.for_comparisons(judged),
@@ -265,9 +256,10 @@ class PlainScript:
 
     def run_retraining(self, day: str) -> None:
         votes = self.files.read_days("votes", self.files.days("votes"))
-        pairs = latest_pairs(
-            self.files.read_days("preference_pairs", self.files.days("preference_pairs")), votes
-        )
+        with self.time_stage("preference_pairs") as run:
+            judged = self.store.comparisons.with_ids(votes["comparison_id"].unique().tolist())
+            pairs = preference_pairs(votes, judged, PairParams())
+            self.deliver(run, "preference_pairs", pairs, {"n_pairs": len(pairs)})
         with self.time_stage("annotator_model") as run:
             learnt = learn_annotators(
                 votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))

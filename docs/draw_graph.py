@@ -39,8 +39,8 @@ LEVELS = {("preference_pairs", "retraining_set"): (470, 640, 250)}
 # Box of each group (left, top, right, bottom), the colour of its nodes and where its name stands.
 GROUPS = {
     "generate": ((25, 40, 195, 270), "#2563eb"),
-    "feedback": ((240, 75, 410, 420), "#b45309"),
-    "learn": ((455, 35, 625, 225), "#047857"),
+    "feedback": ((240, 278, 410, 420), "#b45309"),
+    "learn": ((240, 35, 625, 225), "#047857"),
     "watch": ((455, 278, 625, 420), "#7c3aed"),
     "improve": ((670, 75, 1164, 270), "#be123c"),
 }

@@ -1,5 +1,5 @@
-"""Feedback: a day's votes into preference pairs, reflections and the drift report. Learning:
-annotators and a reward model, refitted.
+"""Feedback: a day's votes into reflections and the drift report. Learning: preference pairs made,
+annotators and a reward model refitted.
 """
 
 from datetime import timedelta
@@ -10,16 +10,16 @@ from jobs.executors import light_executor
 
 feedback = dg.define_asset_job(
     "feedback",
-    selection=["votes", "preference_pairs", "reflection_log", "drift_report"],
-    description="Snapshot of a day's votes → preference pairs → reflection log → drift report.",
+    selection=["votes", "reflection_log", "drift_report"],
+    description="Log of a day's votes → reflection log → drift report.",
     executor_def=light_executor,
 )
 
 learning = dg.define_asset_job(
     "learning",
-    selection=["annotator_model", "reward_model", "calibration"],
-    description="Refit the annotator model, the reward model and its calibration on all votes and "
-    "preference pairs.",
+    selection=["preference_pairs", "annotator_model", "reward_model", "calibration"],
+    description="Preference pairs of all votes; annotator model, reward model and its calibration "
+    "refitted.",
     executor_def=light_executor,
 )
 

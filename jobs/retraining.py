@@ -7,6 +7,7 @@ from jobs.executors import training_executor
 retraining = dg.define_asset_job(
     "retraining",
     selection=[
+        "preference_pairs",
         "annotator_model",
         "reward_model",
         "calibration",
@@ -15,7 +16,7 @@ retraining = dg.define_asset_job(
         "evaluation",
         "gate",
     ],
-    description="Annotator model, reward model and calibration refitted, retraining set selected, "
-    "candidate trained, judged and gated.",
+    description="Preference pairs made, annotator model, reward model and calibration refitted, "
+    "retraining set selected, candidate trained, judged and gated.",
     executor_def=training_executor,
 )

@@ -353,7 +353,7 @@ PREFERENCE_PAIRS = FrameSchema(
             low=1,
         ),
     },
-    key=("day", "comparison_id"),
+    key=("comparison_id",),
 )
 
 PREDICTIONS = FrameSchema(

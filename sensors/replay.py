@@ -258,6 +258,7 @@ class Replay:
         never = is_uncalibrated(self.settings, self.store) is not False
         config: dict[str, Any] = {"up_to_seq": seq}
         return {
+            "preference_pairs": config,
             "annotator_model": config,
             "reward_model": config,
             "calibration": {**config, "allow_uncalibrated": never},

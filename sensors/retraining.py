@@ -119,6 +119,7 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     learning: dict[str, object] = {"up_to_seq": known}
     return {
         "ops": {
+            "preference_pairs": {"config": learning},
             "annotator_model": {"config": learning},
             "reward_model": {"config": learning},
             "calibration": {"config": learning | {"allow_uncalibrated": True}},

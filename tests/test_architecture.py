@@ -337,3 +337,23 @@ def test_no_line_of_a_page_its_style_or_its_script_is_wider_than_100_columns() -
         if len(line) > 100
     ]
     assert wide == []
+
+
+def test_no_asset_of_group_learn_reads_votes_from_the_store() -> None:
+    """They take them from the graph, which then tells what a model was made of."""
+    learn = [path for path in sorted((ROOT / "assets").glob("*.py")) if _is_of_learn(path)]
+    assert len(learn) == 4
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in learn
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr == "votes"
+        and node.attr != "max_seq"
+    ]
+    assert not found
+
+
+def _is_of_learn(path: Path) -> bool:
+    return '_asset("' + path.stem + '", "learn"' in path.read_text(encoding="utf-8")

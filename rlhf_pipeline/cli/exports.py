@@ -95,7 +95,7 @@ def training_data(out: Out = None) -> None:
     vote_predictor_training_data.jsonl.
     """
     workspace = _open_workspace()
-    rows = training_rows(_read_all_days(workspace.files, "preference_pairs"))
+    rows = training_rows(_read_pairs(workspace.files))
     _write_lines(rows, out or workspace.settings.exports / "vote_predictor_training_data.jsonl")
 
 
@@ -231,6 +231,15 @@ def _read_all_days(files: Artefacts, stage: str) -> pd.DataFrame:
             f"No {stage} have been made yet. Materialise them in Dagster, or run `make demo`."
         )
     return files.read_days(stage, days)
+
+
+def _read_pairs(files: Artefacts) -> pd.DataFrame:
+    if not files.path("preference_pairs").exists():
+        raise NotEnoughData(
+            "No preference_pairs have been made yet. Run the `learning` job, materialise them in "
+            "Dagster, or run `make demo`."
+        )
+    return files.read_frame("preference_pairs")
 
 
 def _export_days(stage: str, name: str, out: Path | None) -> None:

@@ -23,7 +23,6 @@ from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, 
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
-from rlhf_pipeline.votes.latest_pairs import latest_pairs
 from rlhf_pipeline.votes.learning import (
     LearntAnnotators,
     judged_comparison_ids,
@@ -81,7 +80,6 @@ __all__ = [
     "joint_model",
     "judged_comparison_ids",
     "krippendorff_alpha",
-    "latest_pairs",
     "learn_annotators",
     "log_opening",
     "n_test_pairs",

@@ -19,7 +19,6 @@ DAILY = (
     "completions",
     "comparisons",
     "votes",
-    "preference_pairs",
     "reflection_log",
     "drift_report",
 )

@@ -47,7 +47,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
     frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
     pd.testing.assert_frame_equal(frame, training_labels(votes, judged(project, votes)))
-    pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
+    pairs = project.files.read_frame("preference_pairs")
     in_test = set(pairs.loc[pairs["split"] == "test", "comparison_id"])
     assert in_test
     assert not set(frame["comparison_id"]) & in_test

@@ -19,7 +19,7 @@ from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
 
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ def vote(project: Any, day: str, choices: Sequence[Choice], *, n_annotators: int
 
 
 def frames(project: Any) -> dict[str, bytes]:
-    """All of them but the annotator model's, which learns from votes that no reward model can be
-    fitted to.
+    """All of them but pairs and the annotator model's, which are made of votes that no reward model
+    can be fitted to.
     """
     folder = Path(project.settings.frames)
     return {
         str(p.relative_to(folder)): p.read_bytes()
         for p in folder.rglob("*")
-        if p.is_file() and "annotator_model" not in (p.stem, p.parent.name)
+        if p.is_file() and not {"annotator_model", "preference_pairs"} & {p.stem, p.parent.name}
     }
 
 
@@ -80,7 +80,7 @@ def refused(project: Any, job: str, *said: str, day: str | None = None, **config
 def test_an_empty_day_is_reported_as_insufficient(small: Any, branch: Callable[..., Any]) -> None:
     project = branch(small)
     project.run("feedback", project.day(7))
-    for stage in FEEDBACK[:3]:
+    for stage in FEEDBACK[:2]:
         assert project.files.read_frame(stage, project.day(7)).empty
     assert set(project.files.read_frame("drift_report", project.day(7))["verdict"]) == {
         "insufficient"
@@ -106,8 +106,8 @@ def test_only_ties_are_no_preferences(small: Any, branch: Callable[..., Any]) ->
     vote(project, day, [Choice.TIE, Choice.BOTH_BAD])
     project.run("feedback", day)
     assert len(project.files.read_frame("votes", day)) > 0
-    assert project.files.read_frame("preference_pairs", day).empty
     refused(project, "learning", "NotEnoughData", "Collect votes")
+    assert project.files.read_frame("preference_pairs").empty
 
 
 def test_one_annotator_has_no_ceiling_but_gives_pairs(
@@ -122,7 +122,8 @@ def test_one_annotator_has_no_ceiling_but_gives_pairs(
     }
     assert "noise_ceiling" not in made["votes"]
     assert "raw_agreement" not in made["votes"]
-    assert made["preference_pairs"]["n_pairs"].value > 0
+    project.materialise(["preference_pairs"])
+    assert not project.files.read_frame("preference_pairs").empty
 
 
 def test_one_class_is_refused_by_the_calibration_and_no_judge_is_made_of_it(
@@ -331,7 +332,7 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
     written = os.fsync
 
     def full(fd: int) -> None:
-        if "/preference_pairs/" in os.readlink(f"/proc/self/fd/{fd}"):
+        if "/reflection_log/" in os.readlink(f"/proc/self/fd/{fd}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written(fd)
 
@@ -340,7 +341,7 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
     message = project.errors(result)
     for part in (
         "ArtefactError",
-        "preference_pairs",
+        "reflection_log",
         "No space left",
         "Free some space",
         "what was there before is untouched",

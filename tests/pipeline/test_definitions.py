@@ -35,7 +35,6 @@ MISSION = {
     "reflection_log": {"votes"},
     "drift_report": {"reflection_log", "votes"},
     "retraining_set": {
-        "votes",
         "preference_pairs",
         "reflection_log",
         "reward_model",
@@ -50,15 +49,15 @@ DAILY = {
     "completions",
     "comparisons",
     "votes",
-    "preference_pairs",
     "reflection_log",
     "drift_report",
 }
 JOBS = {
     "collection": {"prompts", "completions", "comparisons"},
-    "feedback": {"votes", "preference_pairs", "reflection_log", "drift_report"},
-    "learning": {"annotator_model", "reward_model", "calibration"},
+    "feedback": {"votes", "reflection_log", "drift_report"},
+    "learning": {"preference_pairs", "annotator_model", "reward_model", "calibration"},
     "retraining": {
+        "preference_pairs",
         "annotator_model",
         "reward_model",
         "calibration",

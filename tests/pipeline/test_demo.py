@@ -33,7 +33,6 @@ DAILY = (
     "completions",
     "comparisons",
     "votes",
-    "preference_pairs",
     "reflection_log",
     "drift_report",
 )

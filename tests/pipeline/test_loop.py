@@ -17,19 +17,17 @@ import pytest
 from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
-from rlhf_pipeline.votes import latest_pairs
 
 DAILY = (
     "prompts",
     "completions",
     "comparisons",
     "votes",
-    "preference_pairs",
     "reflection_log",
     "drift_report",
 )
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
-LEARNING = ("annotator_model", "reward_model", "calibration")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
+LEARNING = ("preference_pairs", "annotator_model", "reward_model", "calibration")
 
 
 def cast(
@@ -115,7 +113,7 @@ def test_every_materialisation_tells_what_was_made_and_links_to_its_mlflow_run(g
         in event.asset_materialization.metadata["calibration_over_time"].value
     )
     pictures = ("annotators", "loss_curve", "reliability_diagram", "drift_timeline")
-    for stage, figure in zip((*LEARNING, "drift_report"), pictures, strict=True):
+    for stage, figure in zip((*LEARNING[1:], "drift_report"), pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
 
@@ -226,9 +224,8 @@ def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
 
 def test_repeats_do_not_enter_training(grown: Any) -> None:
     days = [grown.day(i) for i in range(3)]
-    comparisons, pairs = (
-        grown.files.read_days(s, days) for s in ("comparisons", "preference_pairs")
-    )
+    comparisons = grown.files.read_days("comparisons", days)
+    pairs = grown.files.read_frame("preference_pairs")
     repeats = set(comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"])
     assert len(repeats) > 20
     assert not repeats & set(pairs["comparison_id"])
@@ -351,7 +348,9 @@ def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project, published, later = branch(grown), grown.day(2), grown.day(3)
-    pairs = project.files.read_frame("preference_pairs", published)
+    project.materialise(["preference_pairs"])
+    pairs = project.files.read_frame("preference_pairs")
+    n_pairs, pairs = len(pairs), pairs[pairs["day"] == published]
     unanimous = pairs[
         (pairs["chosen_side"] == "a") & (pairs["n_votes"] == 3) & (pairs["agreement"] == 1)
     ]
@@ -361,15 +360,12 @@ def test_a_vote_cast_on_a_later_day_counts_on_that_day_with_all_earlier_votes(
     cast(project, [kept], later, choice=Choice.A, times=1)
     project.run("feedback", later)
     assert rewritten(before, contents(project)) == {f"{stage}/{later}" for stage in FEEDBACK}
-    made = project.files.read_frame("preference_pairs", later).set_index("comparison_id")
+    project.materialise(["preference_pairs"])
+    made = project.files.read_frame("preference_pairs").set_index("comparison_id")
+    assert len(made) == n_pairs
     assert made.loc[turned, ["n_votes", "chosen_side"]].tolist() == [8, "b"]
     assert made.loc[turned, "agreement"] == pytest.approx(5 / 8)
     assert made.loc[kept, ["n_votes", "chosen_side"]].tolist() == [4, "a"]
-    counted = latest_pairs(
-        project.files.read_days("preference_pairs", [published, later])
-    ).set_index("comparison_id")
-    assert counted.loc[turned, "chosen_side"] == "b"
-    assert len(counted) == len(pairs)
     rows = project.files.read_frame("reflection_log", later)
     assert sorted(rows["comparison_id"]) == sorted([turned] * 5 + [kept])
     assert set(rows["day"]) == {later}

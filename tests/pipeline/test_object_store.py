@@ -19,7 +19,7 @@ from rlhf_pipeline.records import CalibrationReport, ModelVersion, utc_now
 from tests.s3 import S3, local_s3
 
 COLLECTION = ("prompts", "completions", "comparisons")
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
 SMALL = {
     "prompts": {"n": 12},
     "completions": {"max_new_tokens": 8},
@@ -109,11 +109,11 @@ def test_a_lost_file_inside_a_range_is_named_by_its_url(project: Any, s3: S3) ->
     content = lost.read_bytes()
     lost.unlink()
     said = project.errors(
-        project.materialise(["preference_pairs"], project.day(0), project.day(1), ok=False)
+        project.materialise(["reflection_log"], project.day(0), project.day(1), ok=False)
     )
     assert f"the files are gone from {s3.url('two/days')}/votes" in said
     lost.write_bytes(content)
-    project.materialise(["preference_pairs"], project.day(0), project.day(1))
+    project.materialise(["reflection_log"], project.day(0), project.day(1))
 
 
 def test_a_reward_model_is_learnt_from_the_store_and_its_records_are_kept_there(

@@ -103,16 +103,18 @@ def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
 
 def test_only_votes_of_people_teach_and_are_set_beside_predictions(project: Any) -> None:
     project.run("feedback", project.day(3))
+    project.materialise(["preference_pairs"])
+    pairs = project.files.read_frame("preference_pairs")
     pairs, log = (
-        project.files.read_frame(stage, project.day(3))
-        for stage in ("preference_pairs", "reflection_log")
+        pairs[pairs["day"] == project.day(3)],
+        project.files.read_frame("reflection_log", project.day(3)),
     )
     assert set(pairs["comparison_id"]) == by_kind(project, "human")
     assert set(pairs["annotator_kind"]) == {"human"}
     assert set(log.loc[log["vote_id"].notna(), "annotator_kind"]) == {"human"}
 
 
-def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: Any) -> None:
+def test_a_day_of_machine_votes_alone_is_kept_and_teaches_nothing(project: Any) -> None:
     """A machine votes at the moment of its prediction: on the day of the collection, which is
     today.
     """
@@ -120,13 +122,12 @@ def test_a_day_of_machine_votes_alone_is_snapshot_and_teaches_nothing(project: A
         counting(project.store.votes.log(comparison_ids=sorted(by_kind(project, "machine"))))["day"]
     )
     project.run("feedback", day)
-    votes, pairs, log = (
-        project.files.read_frame(stage, day)
-        for stage in ("votes", "preference_pairs", "reflection_log")
-    )
+    project.materialise(["preference_pairs"])
+    votes, log = (project.files.read_frame(stage, day) for stage in ("votes", "reflection_log"))
+    pairs = project.files.read_frame("preference_pairs")
     assert set(votes["comparison_id"]) == by_kind(project, "machine")
     assert set(votes["annotator_kind"]) == {"machine"}
-    assert pairs.empty
+    assert not set(pairs["comparison_id"]) & set(votes["comparison_id"])
     assert log["vote_id"].isna().all()
 
 

@@ -12,7 +12,7 @@ import pytest
 from rlhf_pipeline.frames import SCHEMAS
 
 GENERATE = ("prompts", "completions", "comparisons")
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
 N_DAYS = 7
 VOTED = (0, 1, 2, 5)  # days of the week on which people voted
 SMALL = {
@@ -67,10 +67,8 @@ def test_every_day_of_the_range_counts_as_made(week: Any) -> None:
 def test_days_without_votes_are_empty_and_reported_as_insufficient(week: Any) -> None:
     for n in range(N_DAYS):
         day = week.day(3 + n)
-        votes, pairs, report = (
-            week.files.read_frame(s, day) for s in ("votes", "preference_pairs", "drift_report")
-        )
-        assert votes.empty is pairs.empty is (n not in VOTED)
+        votes, report = (week.files.read_frame(s, day) for s in ("votes", "drift_report"))
+        assert votes.empty is (n not in VOTED)
         assert list(votes.columns) == list(SCHEMAS["votes"].columns)
         log = week.files.read_frame("reflection_log", day)
         assert log["vote_id"].isna().all() == (n not in VOTED)
@@ -124,11 +122,11 @@ def test_a_lost_file_inside_a_range_is_named_and_making_the_day_again_mends_it(
     lost = Path(week.files.path("votes", week.day(6)))
     lost.unlink()
     before = written(week)
-    result = week.materialise(["preference_pairs"], week.day(5), week.day(7), ok=False)
+    result = week.materialise(["reflection_log"], week.day(5), week.day(7), ok=False)
     message = week.errors(result)
     assert "MissingPartition" in message
     assert week.day(6) in message
     assert "Materialise votes for those days again" in message
     assert written(week) == before
     week.materialise(["votes"], week.day(6))
-    week.materialise(["preference_pairs"], week.day(5), week.day(7))
+    week.materialise(["reflection_log"], week.day(5), week.day(7))

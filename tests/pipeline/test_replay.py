@@ -20,14 +20,14 @@ from replay.driver import ReplayDriver, ReplayStopped
 from replay.timeline import write_timeline
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.votes import judged_comparison_ids, latest_pairs
+from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
 from sensors.replay import LEFT_OUT_TAG, Replay, ReplayWait, describe_unpredicted, end_of_day
 from sensors.runs import STEP_TAG, SUBMISSION_LEASE
 from tests.pipeline import imported
 
 N = 80  # comparisons of a day
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
 NEVER = 1_000_000
 
 
@@ -181,7 +181,8 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
     as not.
     """
     project = branch(history)
-    all_pairs = project.files.read_days("preference_pairs", project.files.days("preference_pairs"))
+    project.materialise(["preference_pairs"])
+    all_pairs = project.files.read_frame("preference_pairs")
     assert all_pairs["max_seq"].max() > seqs(project, 0)
     first = project.registry.list_versions("reward_model")[0]
     limit = {"up_to_seq": seqs(project, 0)}
@@ -190,14 +191,14 @@ def test_a_model_fitted_with_files_of_later_days_beside_it_is_the_same_model(
         config={
             "ops": {
                 stage: {"config": limit}
-                for stage in ("annotator_model", "reward_model", "calibration")
+                for stage in ("preference_pairs", "annotator_model", "reward_model", "calibration")
             }
         },
     )
     again = project.registry.list_versions("reward_model")[-1]
     assert again.version > first.version
     assert (again.data_hash, again.data_seq) == (first.data_hash, first.data_seq)
-    pairs = latest_pairs(all_pairs, up_to_seq=limit["up_to_seq"])
+    pairs = project.files.read_frame("preference_pairs")
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
     log = project.files.read_days("votes", project.files.days("votes"))

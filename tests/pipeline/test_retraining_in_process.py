@@ -145,6 +145,7 @@ def test_request_says_what_the_decision_knew_and_the_store_what_changed(retraine
     learning = {"up_to_seq": retrained.store.votes.max_seq()}
     assert retrained.request.run_config == {
         "ops": {
+            "preference_pairs": {"config": learning},
             "annotator_model": {"config": learning},
             "reward_model": {"config": learning},
             "calibration": {"config": learning | {"allow_uncalibrated": True}},

@@ -42,7 +42,8 @@ def changed(grown: Any, branch: Callable[..., Any]) -> Any:
 
 def right_since_the_change(project: Any, number: int) -> float:
     """Accuracy on held-out pairs of the fourth day."""
-    pairs = project.files.read_frame("preference_pairs", project.day(3))
+    pairs = project.files.read_frame("preference_pairs")
+    pairs = pairs[pairs["day"] == project.day(3)]
     pairs = pairs[(pairs["split"] != "train") & (pairs["agreement"] > 0.5)]
     judge = project.champions.judge(project.registry.get("reward_model", number))
     return float((judge.p_chosen(pairs) > 0.5).mean())

@@ -17,7 +17,7 @@ from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 from tests.processes.daemon_home import BINARIES, Server, eventually
 
-FEEDBACK = ("votes", "preference_pairs", "reflection_log", "drift_report")
+FEEDBACK = ("votes", "reflection_log", "drift_report")
 PAIR_COLUMNS = ["source_pair_id", "prompt", "completion_a", "completion_b", "category", "split"]
 STEPS = ("day", "name")
 

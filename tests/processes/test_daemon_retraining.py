@@ -338,5 +338,5 @@ def late_votes(project: Any, day: str, n: int) -> list[NewVote]:
 
 def written(project: Any, day: str) -> dict[str, int]:
     """When each stage last wrote the day."""
-    stages = ("votes", "preference_pairs", "reflection_log", "drift_report")
+    stages = ("votes", "reflection_log", "drift_report")
     return {stage: Path(project.files.path(stage, day).path).stat().st_mtime_ns for stage in stages}

@@ -215,7 +215,7 @@ def test_a_failed_run_is_re_executed_from_the_step_that_failed(dev: Dev) -> None
     }
     first = dev.ask(launch, e=parameters)["launchRun"]["run"]["runId"]
     assert eventually(lambda: dev.ended(first), seconds=120, what="the end of the run") == "FAILURE"
-    assert succeeded(project, first) == {"votes", "preference_pairs"}
+    assert succeeded(project, first) == {"votes"}
     folder.unlink()
     again = """mutation($p: ReexecutionParams!) {launchRunReexecution(reexecutionParams: $p) {
         __typename ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""

@@ -3,7 +3,6 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
-from rlhf_pipeline.votes.latest_pairs import latest_pairs
 from rlhf_pipeline.votes.preference_pairs import PairParams, count_pairs, preference_pairs
 from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
 from rlhf_pipeline.votes.training_data import training_data_hash, training_rows
@@ -241,8 +240,6 @@ def test_a_pair_says_the_seq_of_the_last_word_of_any_kind(last):
     pairs = preference_pairs(cast, comparisons("c1", "c2")).set_index("comparison_id")
     assert pairs["max_seq"].to_dict() == {"c1": 3, "c2": 2}
     assert pairs.loc["c1", "n_ties"] == (0 if last == "skip" else 1)
-    early = latest_pairs(preference_pairs(cast, comparisons("c1", "c2")), up_to_seq=2)
-    assert early["comparison_id"].tolist() == ["c2"]
 
 
 def test_votes_of_machines_and_on_repeats_make_a_pair_no_later():
