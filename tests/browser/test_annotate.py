@@ -1,5 +1,6 @@
 """Somebody judges by keyboard alone, and what they said is what is stored."""
 
+import time
 from statistics import median
 from typing import Any
 
