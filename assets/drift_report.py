@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.calibration_windows import WindowSeries, load_series
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, make_rule
-from assets.votes import add_first_passes
+from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
     OverTimeParams,
@@ -187,7 +187,7 @@ def _collect_evidence(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
     said, judgements, groups = (
-        add_first_passes(votes, store),
+        load_earlier_votes(votes, store),
         judged_predictions(mine),
         group_comparisons(comparisons),
     )
@@ -286,7 +286,7 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
         stream.errors,
         store.events.for_model(label),
         stream.found.warnings,
-        noise_ceiling=noise_ceiling_or_repeats(add_first_passes(votes, store)),
+        noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
         title=f"Errors of {label} in vote order",
     )
 

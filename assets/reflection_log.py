@@ -10,9 +10,10 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import check_schema, daily_asset, deliver, describe_bounds, expect_usually
-from assets.votes import add_first_passes
+from assets.votes import load_earlier_votes
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.errors import ModelNotFound
+from rlhf_pipeline.frames import VOTES, concat
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Interval, utc_now
 from rlhf_pipeline.reflection import predict, reflect
@@ -61,13 +62,15 @@ def reflection_log(
     voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
     predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
     # Votes on comparisons from before the first reward model have no prediction to stand beside.
-    frame = reflect(predictions, standing(votes), strict=False)
+    # Day by day, so that a day's file is the same whichever days are made with it.
+    said = concat((standing(part) for _, part in votes.groupby("day")), VOTES)
+    frame = reflect(predictions, said, strict=False)
     frame = frame.assign(
         day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"])
     )
     frame = frame[frame["day"].isin(days)]
     judged = frame["is_error"].dropna().astype(float)
-    ceiling = noise_ceiling_or_repeats(add_first_passes(votes, store))
+    ceiling = noise_ceiling_or_repeats(load_earlier_votes(votes, store))
     yield from deliver(
         context,
         registry,

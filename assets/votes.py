@@ -16,6 +16,7 @@ from assets.delivery import (
     expect_usually,
 )
 from assets.partitions import DAYS
+from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
@@ -25,7 +26,13 @@ from rlhf_pipeline.votes import (
     noise_ceiling_or_repeats,
 )
 from rlhf_pipeline.votes.ceilings import MEASURES
-from rlhf_pipeline.votes.counting import counting, repeat_passes, standing
+from rlhf_pipeline.votes.counting import (
+    add_earlier_votes,
+    counting,
+    repeat_passes,
+    select_changed,
+    standing,
+)
 
 CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of one more change of taste, for this run alone; recorded "
@@ -66,13 +73,14 @@ def votes(
     seq gives the same rows, and a late vote changes its own day alone.
     """
     frame = store.votes.log(list(context.partition_keys), up_to_seq=config.up_to_seq)
-    with_first = add_first_passes(frame, store)
+    with_earlier = load_earlier_votes(frame, store)
     agreed, ceiling, bounds = (
-        agreement(with_first),
-        noise_ceiling_or_repeats(with_first),
-        ceilings(with_first).iloc[0],
+        agreement(with_earlier),
+        noise_ceiling_or_repeats(with_earlier),
+        ceilings(with_earlier).iloc[0],
     )
-    counted = counting(frame)
+    counted = counting(with_earlier)
+    counted = counted[counted["vote_id"].isin(frame["vote_id"])]
     people = drop_machine_votes(counted)
     n_machine = len(counted) - len(people)
     yield from deliver(
@@ -85,7 +93,7 @@ def votes(
             "n_machine_votes": n_machine,
             "n_annotators": people["annotator_id"].nunique(),
             "n_ties": int((people["choice"] == "tie").sum()),
-            "n_repeat_passes": len(repeat_passes(with_first)),
+            "n_repeat_passes": len(repeat_passes(with_earlier)),
             "raw_agreement": agreed.raw_agreement.value if agreed.raw_agreement else None,
             # from repeats alone it is `ceiling_from_repeats`
             "noise_ceiling": ceiling.value if ceiling and not ceiling.basis else None,
@@ -121,22 +129,20 @@ def votes(
         headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, agreement "
         + str(agreed.raw_agreement or "unknown: nothing overlaps")
         + (f"; beside them {n_machine} machine votes" if n_machine else ""),
-        rows=frame[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
+        rows=counted[["comparison_id", "annotator_id", "choice", "strength", "voted_at"]],
     )
 
 
-def add_first_passes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """VOTES of some days and the first passes, cast on other days, over what was judged again."""
-    again = votes[votes["pass_no"].fillna(1) > 1]
-    if again.empty:
+def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """VOTES of some days and what their annotators had said, on other days, of what they judged
+    again or changed."""
+    changed = select_changed(votes)
+    if changed.empty:
         return votes
-    earlier = store.votes.log(
-        comparison_ids=again["comparison_id"].unique().tolist(), up_to_seq=int(votes["seq"].max())
+    known = store.votes.log(
+        comparison_ids=changed["comparison_id"].unique().tolist(), up_to_seq=int(votes["seq"].max())
     )
-    judges = pd.MultiIndex.from_frame(again[["comparison_id", "annotator_id"]])
-    is_theirs = pd.MultiIndex.from_frame(earlier[["comparison_id", "annotator_id"]]).isin(judges)
-    first = earlier[is_theirs & (earlier["pass_no"] == 1)]
-    return pd.concat([first, votes]).drop_duplicates("vote_id").sort_values("seq")
+    return add_earlier_votes(votes, known)
 
 
 def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
@@ -145,7 +151,13 @@ def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
 
 
 def pairs_up_to(pairs: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:
-    """PREFERENCE_PAIRS that rest on no vote above a seq; all without one."""
-    if up_to_seq is None:
-        return pairs
-    return pairs[pairs["max_seq"] <= up_to_seq].reset_index(drop=True)
+    """PREFERENCE_PAIRS as they were made, which rest on no vote above a seq, or FrameError: a pair
+    that knows later votes cannot be turned back."""
+    later = 0 if up_to_seq is None else int((pairs["max_seq"] > up_to_seq).sum())
+    if later:
+        raise FrameError(
+            f"{later} of {len(pairs)} preference pairs rest on votes above seq {up_to_seq}. "
+            f"Materialise preference_pairs again with up_to_seq {up_to_seq}, or start the whole "
+            "job again."
+        )
+    return pairs

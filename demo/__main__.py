@@ -41,6 +41,7 @@ from rlhf_pipeline.errors import ConfigurationError, PipelineError  # noqa: E402
 from rlhf_pipeline.simulation import SCENARIOS  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.votes import noise_ceiling_or_repeats  # noqa: E402
+from rlhf_pipeline.votes.counting import counting  # noqa: E402
 from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
@@ -185,7 +186,7 @@ def collect_day_rows(settings: Settings, files: Artefacts) -> list[table.DayRow]
                 taste=scenario.taste_on((date.fromisoformat(day) - settings.start_day).days).name,
                 policy=policy_version(files, day),
                 judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
-                n_votes=len(votes),
+                n_votes=len(counting(votes)),
                 accuracy=interval_of_mean(correct, groups=judged["comparison_id"].tolist())
                 if len(judged)
                 else None,

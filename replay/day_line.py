@@ -9,6 +9,7 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.intervals import interval_of_mean
 from sensors.replay import end_of_day
 
@@ -48,7 +49,7 @@ def format_day(settings: Settings, day: str, seconds: float) -> str:
     verdict = str(report.loc[report["space"] == "overall", "verdict"].iloc[0])
     figures = (
         day,
-        f"{len(votes):,}",
+        f"{len(counting(votes)):,}",
         models,
         f"{len(judged):,}",
         format_short(accuracy),

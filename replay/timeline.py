@@ -11,6 +11,7 @@ from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.counting import standing
 
 FILE = "replay_timeline.png"
 
@@ -19,7 +20,8 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
     """Where the picture of all replayed days was written; None where no prediction met a vote."""
     days, files = store.replays.finished_days(), Artefacts(settings.frames, store.file_hashes)
     rows = files.read_days("reflection_log", days)
-    judged = rows[rows["is_error"].notna() & rows["day"].isin(days)].sort_values("seq")
+    stands = rows["vote_id"].isin(standing(files.read_days("votes", days))["vote_id"])
+    judged = rows[rows["is_error"].notna() & rows["day"].isin(days) & stands].sort_values("seq")
     if judged.empty:
         return None
     errors = pd.DataFrame(

@@ -574,7 +574,12 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
             (typed > column.high).fillna(False), f"value above {column.high}", column.description
         )
     if column.kind == "json":
-        refuse(typed.map(_is_broken_json), "invalid JSON", "Write it with json.dumps.")
+        given = typed.dropna().map(_is_broken_json).astype(bool)
+        refuse(
+            given.reindex(typed.index, fill_value=False),
+            "invalid JSON",
+            "Write it with json.dumps.",
+        )
     return typed
 
 

@@ -20,6 +20,7 @@ from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.records import CalibrationWindow, Interval
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.counting import standing
 
 JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "group", "reward_model")
 FIGURES = {
@@ -161,6 +162,8 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 def _measure_window(
     day: str, rows: pd.DataFrame, cast: pd.DataFrame, params: OverTimeParams
 ) -> CalibrationWindow:
+    # A vote that was superseded within the window was not their word on it.
+    rows = rows[rows["seq"].isin(standing(cast)["seq"])]
     n_comparisons = int(rows["group"].nunique())
     measured = (
         calibration_metrics(

@@ -22,6 +22,7 @@ from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.reflection import reflection_rows
+from rlhf_pipeline.votes.counting import standing
 from rlhf_pipeline.votes.training_data import training_rows
 
 app = typer.Typer(
@@ -103,7 +104,10 @@ def training_data(out: Out = None) -> None:
 def reflection_log(out: Out = None) -> None:
     """Every prediction beside its vote: meta_reflection_log.jsonl."""
     workspace = _open_workspace()
-    rows = reflection_rows(_read_all_days(workspace.files, "reflection_log"))
+    log = _read_all_days(workspace.files, "reflection_log")
+    votes = workspace.files.read_days("votes", workspace.files.days("votes"))
+    superseded = votes[~votes["vote_id"].isin(standing(votes)["vote_id"])]["vote_id"]
+    rows = reflection_rows(log[~log["vote_id"].isin(superseded)])
     _write_lines(rows, out or workspace.settings.exports / "meta_reflection_log.jsonl")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from pydantic import SecretStr
 from rich.progress import Progress
@@ -20,6 +21,7 @@ from rlhf_pipeline.errors import ArtefactError, ConfigurationError, FrameError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.store.server import ServerDatabases
+from rlhf_pipeline.votes.counting import counting
 
 STORAGE_ON_POSTGRES = f"""
 # Written by `rlhf init`. The URL holds a password, and Dagster's UI shows this file, so it comes \
@@ -73,17 +75,26 @@ def rewrite_votes_frames(store: Store, files: Artefacts) -> int:
     """How many days' frames of votes were made anew from the store: earlier versions left out
     superseded votes and what was said beside the choice.
 
-    A file that cannot be read stays as it is: `rlhf storage check` names it.
+    Votes that wait for their day's feedback go on waiting. A file that cannot be read, or that
+    holds votes which the store lacks, stays as it is: `rlhf storage check` names it.
     """
+    counted: pd.DataFrame | None = None
     n = 0
     for day in files.days("votes"):
         try:
             frame = files.read_frame("votes", day)
         except (ArtefactError, FrameError):
             continue
-        if not frame.empty and frame["pass_no"].isna().all():
-            log = store.votes.log([day], up_to_seq=int(frame["seq"].max()))
-            files.write_frame("votes", log, day)
+        log = store.votes.log([day])
+        if frame["pass_no"].notna().any() or not frame["vote_id"].isin(log["vote_id"]).all():
+            continue
+        counted = counting(store.votes.log()) if counted is None else counted
+        missing = counted[(counted["day"] == day) & ~counted["vote_id"].isin(frame["vote_id"])]
+        # What counts and is not in the frame was cast after it was made; what is in neither was
+        # displaced.
+        taken = log[log["seq"] < missing["seq"].min()] if len(missing) else log
+        if len(taken) > 0 and frame["vote_id"].isin(taken["vote_id"]).all():
+            files.write_frame("votes", taken, day)
             n += 1
     return n
 

@@ -35,7 +35,7 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import add_earlier_votes, counting
 from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.training_data import training_rows
 
@@ -287,6 +287,9 @@ def annotators(
         )
         return
     votes = _read_log(store, up_to_seq, days)
+    if days is not None:  # self-consistency looks back at what was said first
+        log = store.votes.log(up_to_seq=up_to_seq)
+        votes = add_earlier_votes(votes, log[log["pass_no"] == 1])
     try:
         with progress_bar("annotator model"):
             learnt = learn_annotators(

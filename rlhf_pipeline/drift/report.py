@@ -54,7 +54,7 @@ def drift_report(
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS.
 
     `events` and `warnings` may be the model's whole history; those of `day` up to vote `last_seq`
-    decide its rows, so that the same snapshot gives the same report whatever was voted since.
+    decide its rows, so that the same votes give the same report whatever was voted since.
     `overall` is `drift` if at least `confirmations` of these say so: a detector (with an event in
     the last `confirmation_window` votes up to `last_seq`, by default that of the day's last event,
     or with others on that day that confirm each other), the error rate of the day, the calibration

@@ -173,6 +173,10 @@ def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
     latest = voted.sort_values(["predicted_at", "reward_model"]).drop_duplicates(
         "vote_id", keep="last"
     )
+    # What somebody judged again on a later day is in the logs of both days: their last word counts.
+    latest = latest.sort_values("seq").drop_duplicates(
+        ["comparison_id", "annotator_id"], keep="last"
+    )
     return (
         latest.astype({"is_error": "int64"})
         .groupby("comparison_id")

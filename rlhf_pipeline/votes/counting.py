@@ -23,11 +23,17 @@ def standing(votes: pd.DataFrame) -> pd.DataFrame:
 def counting(votes: pd.DataFrame) -> pd.DataFrame:
     """The row of each annotator's last pass over a comparison in its last revision, in seq order.
 
-    Votes that do not say their pass are taken in seq order. Raises FrameError.
+    Where one of an annotator's votes on a comparison does not say its pass, all are taken in seq
+    order. Raises FrameError.
     """
     checked = check_frame(votes, VOTES)
-    revision_no = checked["revision_no"].fillna(0).to_numpy(np.int64)
-    pass_no = checked["pass_no"].fillna(1).to_numpy(np.int64)
+    unsaid = checked["pass_no"].isna()
+    if unsaid.any():
+        unsaid = unsaid.groupby([checked[name] for name in JUDGE]).transform("any")
+    pass_no, revision_no = (
+        checked[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
+        for name in ("pass_no", "revision_no")
+    )
     # np.lexsort sorts by its last key first.
     ordered = checked.iloc[np.lexsort((checked["seq"].to_numpy(), revision_no, pass_no))]
     last = ordered.drop_duplicates(JUDGE, keep="last")
@@ -47,3 +53,18 @@ def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
     again = kept.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
     both = again.merge(first, on=JUDGE, suffixes=("", "_first"))
     return both[["prompt_id", *JUDGE, "pass_no", "choice_first", "choice"]]
+
+
+def select_changed(votes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of VOTES that came after another of the same annotator on the same comparison."""
+    return votes[(votes["pass_no"].fillna(1) > 1) | (votes["revision_no"].fillna(0) > 0)]
+
+
+def add_earlier_votes(votes: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
+    """VOTES of some days and, from the VOTES `known`, what the annotators of `select_changed` rows
+    had said of the same comparisons up to the last of them, in seq order."""
+    judges = pd.MultiIndex.from_frame(select_changed(votes)[JUDGE])
+    theirs = known[pd.MultiIndex.from_frame(known[JUDGE]).isin(judges)]
+    earlier = theirs[theirs["seq"] <= votes["seq"].max()]
+    together = pd.concat([earlier, votes]).drop_duplicates("vote_id")
+    return together.sort_values("seq", ignore_index=True)

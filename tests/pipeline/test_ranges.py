@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.records import NewVote
 
 GENERATE = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "reflection_log", "drift_report")
@@ -91,6 +92,31 @@ def test_a_range_gives_the_frames_of_day_by_day(
             pd.testing.assert_frame_equal(
                 ours.drop(columns=moving), theirs.drop(columns=moving), obj=f"{stage} of day {n}"
             )
+
+
+def test_a_vote_changed_on_a_later_day_stays_in_its_own_whichever_days_are_made_together(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    project = branch(grown)
+    first, later = project.day(1), project.day(2)
+    changed = project.files.read_frame("votes", first).iloc[0]
+    project.store.votes.cast(
+        NewVote(
+            comparison_id=changed["comparison_id"],
+            annotator_id=changed["annotator_id"],
+            annotator_kind=changed["annotator_kind"],
+            choice="tie",
+            voted_at=project.files.read_frame("votes", later)["voted_at"].iloc[0],
+            origin="simulation",
+            idempotency_key="changed on a later day",
+            supersedes=changed["vote_id"],
+        )
+    )
+    project.materialise(["votes", "reflection_log"], first, later)
+    together = project.files.read_frame("reflection_log", first)
+    assert changed["vote_id"] in set(project.files.read_frame("votes", first)["vote_id"])
+    project.materialise(["votes", "reflection_log"], first)
+    pd.testing.assert_frame_equal(project.files.read_frame("reflection_log", first), together)
 
 
 def test_a_range_rewrites_its_own_days_only(week: Any) -> None:

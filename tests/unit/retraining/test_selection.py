@@ -92,6 +92,12 @@ def test_a_vote_predicted_by_two_models_is_counted_once_by_the_later_one():
     assert chosen["information"].iloc[0] == pytest.approx(0.2)
 
 
+def test_an_annotator_who_judged_again_on_a_later_day_is_counted_once_by_the_last_word():
+    both = reflections(("c0", True), ("c0", False)).assign(annotator_id="a0")
+    chosen = select_pairs(pairs(1), scores([0.9]), both, PARAMS)
+    assert chosen["information"].iloc[0] == pytest.approx(0.2)
+
+
 def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
     chosen = select_pairs(
         pairs(4),

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, check_frame
-from rlhf_pipeline.votes.counting import counting, repeat_passes, standing
+from rlhf_pipeline.votes.counting import add_earlier_votes, counting, repeat_passes, standing
 from tests.unit.votes.simulated import votes_of
 
 Cast = tuple[int, str, int, int, str | None]
@@ -78,6 +78,23 @@ def test_votes_that_do_not_say_their_pass_count_by_seq():
         assert said(counting(votes)) == [["v1", "a"], ["later", "b"]]
         assert said(counting(votes[votes["seq"] <= 6])) == [["v0", "a"], ["v1", "a"]]
         assert repeat_passes(votes).empty
+
+
+def test_of_votes_some_of_which_say_their_pass_the_newest_counts():
+    votes = log((0, "a", 1, 0, None), (0, "a", 1, 1, "v0"), (0, "b", 2, 0, None))
+    votes.loc[2, ["pass_no", "revision_no"]] = pd.NA
+    assert said(counting(votes)) == [["v2", "b"]]
+
+
+def test_a_day_is_told_what_its_annotators_had_said_before_of_what_they_changed():
+    votes = log(
+        (0, "a", 1, 0, None), (0, "b", 2, 0, None), (0, "tie", 1, 1, "v0"), (1, "a", 1, 0, None)
+    )
+    of_day = votes[votes["seq"] == 3]
+    together = add_earlier_votes(of_day, votes)
+    assert together["seq"].tolist() == [1, 2, 3]
+    assert said(counting(together)) == [["v1", "b"]], "a revised first pass counts nowhere"
+    assert add_earlier_votes(votes[votes["seq"] == 4], votes)["seq"].tolist() == [4]
 
 
 def test_a_pass_is_beside_the_first_in_its_last_revision():
