@@ -10,6 +10,7 @@ import numpy as np
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.records import Interval
+from rlhf_pipeline.votes.intervals import wilson_bounds
 
 # permuted statistics equal to the observed one up to rounding count as at least as large
 TIE = 1e-12
@@ -156,17 +157,14 @@ def wilson_interval(share: float, n: int, *, level: float = 0.95) -> Interval:
     """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between
     the ends it is too wide, never too narrow.
     """
-    from scipy.stats import norm
-
     if n < 1:
         raise NotEnoughData("No values to take a share of. Collect some first.")
-    z2 = float(norm.ppf(0.5 + level / 2)) ** 2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = float(np.sqrt(z2 / n * (share * (1 - share) + z2 / (4 * n)))) / (1 + z2 / n)
+    low, high = wilson_bounds(share, n, level)
+    # The last bit of an end may lie on the wrong side of a share of 0 or 1.
     return Interval(
         value=share,
-        low=max(0.0, min(share, centre - half)),
-        high=min(1.0, max(share, centre + half)),
+        low=min(share, float(low)),
+        high=max(share, float(high)),
         n=n,
         level=level,
     )
