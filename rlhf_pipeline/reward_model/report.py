@@ -3,7 +3,6 @@
 from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
-from rlhf_pipeline.reward_model.fit_counts import describe_cut_texts, describe_learnt_pairs
 from rlhf_pipeline.reward_model.length_bias import LengthEffect
 from rlhf_pipeline.reward_model.margin_effect import MarginEffect
 
@@ -169,3 +168,20 @@ class RewardModelReport(Record):
             f"{read}, on encoder {self.encoder_used} instead of {self.encoder_asked} "
             f"({self.encoder_instead_because})"
         )
+
+
+def describe_cut_texts(truncated: dict[str, int]) -> str:
+    """For people: `12 texts cut (prompt_chars 10, max_sentences 2)`, or that none was."""
+    by_rule = ", ".join(f"{rule} {n:,}" for rule, n in truncated.items() if n)
+    n = sum(truncated.values())
+    return f"{n:,} text{'s' if n > 1 else ''} cut ({by_rule})" if n else "no text cut"
+
+
+def describe_learnt_pairs(
+    n_train: int, n_learnt: int | None, n_new: int | None, n_replayed: int | None
+) -> str:
+    """For people: `400 pairs`, or `60 of 400 pairs (40 new, 20 replayed)`."""
+    if n_learnt is None or (n_learnt == n_train and not n_replayed):
+        return f"{n_train:,} pairs"
+    beside = f" ({n_new:,} new, {n_replayed:,} replayed)" if n_replayed else ""
+    return f"{n_learnt:,} of {n_train:,} pairs{beside}"

@@ -15,11 +15,6 @@ from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
-from rlhf_pipeline.reward_model.fit_counts import (
-    count_cut_since,
-    count_cut_texts,
-    count_learnt_pairs,
-)
 from rlhf_pipeline.reward_model.held_out_evaluation import evaluate_held_out
 from rlhf_pipeline.reward_model.labels import join_soft_labels, last_seq
 from rlhf_pipeline.reward_model.margin_effect import MarginEffect, measure_margin_effect
@@ -30,6 +25,8 @@ from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
 from rlhf_pipeline.votes.intervals import BootstrapParams
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs
+
+WINDOW = "window"  # of the encoder; the other rules are parameters of the model, by their names
 
 
 @dataclass(frozen=True)
@@ -125,6 +122,41 @@ def fit_reward_model(
         weight_reason=before.reason,
     )
     return FittedRewardModel(model, report)
+
+
+def count_learnt_pairs(
+    train: pd.DataFrame, weights: Floats, model: RewardModel, warm_start: RewardModel | None
+) -> dict[str, int]:
+    """Of a fitted `model`: n_learnt, the pairs of `train` that moved it, which are n_new and
+    n_replayed, those its start had seen before.
+
+    Only a transformer passes over what its start has seen, but for some that it replays (a frozen
+    head of it learns all); all pairs of other fits are new. `weights` (n,) are what `fit` was
+    given.
+    """
+    if not isinstance(model, TransformerRewardModel):
+        n = int((weights > 0).sum())
+        return {"n_learnt": n, "n_new": n, "n_replayed": 0}
+    used = train[weights * model.vote_weights_of(train) > 0]
+    if not isinstance(warm_start, TransformerRewardModel):
+        return {"n_learnt": len(used), "n_new": len(used), "n_replayed": 0}
+    n_new = int((used["max_seq"] > warm_start.max_seq_).sum())
+    # where none is new, all are learnt again
+    n_replayed = model.n_replayed_ if n_new else len(used)
+    return {"n_learnt": n_new + n_replayed, "n_new": n_new, "n_replayed": n_replayed}
+
+
+def count_cut_texts(model: RewardModel) -> dict[str, int]:
+    """By rule, the texts so far of which the model left something unread: cut to the encoder's
+    window, or by the model itself.
+    """
+    own: Any = getattr(model, "n_cut", {})
+    return {WINDOW: int(getattr(getattr(model, "encoder", model), "n_truncated", 0)), **own}
+
+
+def count_cut_since(before: dict[str, int], model: RewardModel) -> dict[str, int]:
+    """The same since `before`."""
+    return {rule: n - before.get(rule, 0) for rule, n in count_cut_texts(model).items()}
 
 
 def _measure_margin(
