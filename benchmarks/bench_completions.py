@@ -53,8 +53,8 @@ from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams  # noqa: E402
 from rlhf_pipeline.prompts import generate as make_prompts  # noqa: E402
-from rlhf_pipeline.simulation.provider import Counters, Fault  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
+from tests.providers.stub_provider import Counters, Fault  # noqa: E402
 
 SHARE = 0.85  # of the bare loop's rate
 CPU_MS, CPU_AIM_MS = 3.5, 2.5  # of the client's, per completion

@@ -29,8 +29,8 @@ from rlhf_pipeline.completions import (  # noqa: E402
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
 from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
-from rlhf_pipeline.simulation.provider import Counters, Fault, StubProvider  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
+from tests.providers.stub_provider import Counters, Fault, StubProvider  # noqa: E402
 
 LATENCY_S = 0.2
 CONCURRENCY = 64

@@ -16,9 +16,9 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, StubProvider
 
 DAY = "2026-01-02"
 KEY = "sk-canary-2b8e"

@@ -18,11 +18,11 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from sensors.paused_runs import FIRST_WAIT, RANGE_TAGS, paused_runs_sensor
 from sensors.runs import RUN_KEY_TAG
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, StubProvider
 
 DAY = "2026-01-02"
 HOURS = 2

@@ -35,11 +35,11 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, Budget
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.simulation.provider import Fault, ForgottenField, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import generation_items
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, ForgottenField, StubProvider
 
 ROOT = Path(__file__).parents[2]
 KEY = SecretStr("sk-canary-b47c")

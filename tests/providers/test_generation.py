@@ -46,11 +46,11 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.simulation.provider import Fault, StubFaultKind, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.providers import killed_run
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, StubFaultKind, StubProvider
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-canary-0d9f4c1e"

@@ -17,9 +17,9 @@ from rlhf_pipeline.completions import (
 )
 from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.protocols import WorkLedger
-from rlhf_pipeline.simulation.provider import StubProvider
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import StubProvider
 
 REFUSED = "number 3?"
 

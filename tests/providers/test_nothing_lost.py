@@ -49,10 +49,10 @@ from rlhf_pipeline.completions.workers import (
 )
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked, StoreError
 from rlhf_pipeline.protocols import Budget, WorkLedger
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, StubProvider
 
 KEY = "sk-canary-5d21"
 PARAMS = CompletionParams(k=1, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)

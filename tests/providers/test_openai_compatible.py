@@ -15,7 +15,7 @@ from rlhf_pipeline.completions import (
 )
 from rlhf_pipeline.completions.base import CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable
-from rlhf_pipeline.simulation.provider import Fault, StubFaultKind, StubProvider
+from tests.providers.stub_provider import Fault, StubFaultKind, StubProvider
 
 KEY = SecretStr("sk-canary-5f1d")
 

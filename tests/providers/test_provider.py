@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
+from tests.providers.stub_provider import Fault, StubProvider
 
 
 def ask(stub: StubProvider, **more: Any) -> tuple[int, Any, dict[str, str]]:

@@ -35,10 +35,10 @@ from rlhf_pipeline.completions.redaction import redact, secrets_of
 from rlhf_pipeline.completions.responses import LONGEST_STREAM, UnreadableResponse, parse_events
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, StoreError
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.providers.asking import prompts_of
+from tests.providers.stub_provider import Fault, StubProvider
 
 KEY = "sk-canary-72e0"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)

@@ -14,10 +14,10 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import WebServer, create_app
 from rlhf_pipeline.web.completer import AT_MOST
+from tests.providers.stub_provider import Fault, StubProvider
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.test_pages import MORE_PAGES, pages_of
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError, PromptError
-from rlhf_pipeline.simulation.provider import Fault, StubProvider
+from tests.providers.stub_provider import Fault, StubProvider
 
 KEY = "sk-canary-77c1"
 Generate = Callable[..., Result]

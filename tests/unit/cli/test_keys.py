@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.simulation.provider import StubProvider
+from tests.providers.stub_provider import StubProvider
 
 KEY = "sk-canary-31f0"
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from rlhf_pipeline import completions
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, CompletionRequest
 from rlhf_pipeline.errors import BackendUnavailable
-from rlhf_pipeline.simulation.provider import StubProvider
+from tests.providers.stub_provider import StubProvider
 
 NO_BACKEND = {
     "attempts",

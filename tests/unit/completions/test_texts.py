@@ -8,8 +8,8 @@ from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
 from rlhf_pipeline.prompts import PromptParams, Report, generate
-from rlhf_pipeline.simulation.provider import StubProvider
 from rlhf_pipeline.store import Store
+from tests.providers.stub_provider import StubProvider
 
 
 class Odd:

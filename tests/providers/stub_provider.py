@@ -1,4 +1,4 @@
-"""A STUB of a hosted model on loopback, for tests, benchmarks and offline trials. Knows HTTP; knows
+"""A STUB of a hosted model on loopback, for tests and benchmarks. Knows HTTP; knows
 no model.
 
 It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed. Its completions
