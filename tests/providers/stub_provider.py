@@ -1,5 +1,4 @@
-"""A STUB of a hosted model on loopback, for tests and benchmarks. Knows HTTP; knows
-no model.
+"""Serves a stub of a hosted model on loopback, for tests and benchmarks.
 
 It speaks OpenAI's chat completions and Anthropic's messages, whole and streamed. Its completions
 are sentences made of the prompt and the seed; its faults are those of real providers, on demand; it
