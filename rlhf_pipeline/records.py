@@ -129,7 +129,7 @@ class Verdict(StrEnum):
 
 
 class Role(StrEnum):
-    """What a person may do in a project; `rlhf_pipeline.web.permissions` says what each means."""
+    """What a person may do in a project; `rlhf_pipeline.permissions` says what each means."""
 
     ANNOTATOR = "annotator"
     CURATOR = "curator"

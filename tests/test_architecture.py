@@ -19,6 +19,8 @@ APPLICATION = ("assets", "resources", "jobs", "sensors", "demo", "replay", "stor
 
 FOUNDATION = [
     "records",
+    "permissions",
+    "api_types",  # the records of the REST API, shared by web and client
     "errors",
     "files",
     "terminal",

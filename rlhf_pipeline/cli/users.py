@@ -11,8 +11,8 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.cli.web_servers import find_web_address
 from rlhf_pipeline.errors import ConfigurationError, NotFound
+from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import Role, User
-from rlhf_pipeline.web.permissions import Permission, permissions_of
 
 ACTOR = "rlhf users"  # in the audit chain: whoever may run this here is admin
 LOGIN_LINK_LASTS = timedelta(hours=24)

@@ -16,16 +16,16 @@ from typing import Annotated, Any, TextIO
 import typer
 from pydantic import ValidationError
 
+from rlhf_pipeline.api_types import VoteFields
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import write_votes
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import Choice, Token, User, utc_now
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.cards import CardContent
-from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import VoteFields
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import prepare_vote
 

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from math import sqrt
 from statistics import median
 
+from rlhf_pipeline.api_types import Confidence, GoldShare, Repeats, Statistics
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
@@ -18,7 +19,6 @@ from rlhf_pipeline.store.judgements import (
     TimedVote,
 )
 from rlhf_pipeline.web.memory_cache import ExpiringCache
-from rlhf_pipeline.web.schemas import Confidence, GoldShare, Repeats, Statistics
 
 PACE_OF = 200  # newest judgements whose median time is told
 MAX_CACHED_ANNOTATORS = 1000

@@ -23,11 +23,11 @@ from starlette.responses import Response
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import Role, Token, User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
-from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.security import DEVICE, SESSION
 

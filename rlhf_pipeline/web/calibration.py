@@ -7,16 +7,16 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, Field
 
+from rlhf_pipeline.api_types import Page
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import CalibrationMetrics, Choice, Interval, ReliabilityBin
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.probe_counter import ProbeQuery, ProbeResult
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
-from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
 
 CALIBRATION = "calibration"  # as a refusal to blind readers names it

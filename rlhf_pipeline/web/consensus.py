@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.api_types import ConsensusOut, Page
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
@@ -25,7 +26,6 @@ from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
 from rlhf_pipeline.web.lists import plain_rows
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import ConsensusOut, Page
 from rlhf_pipeline.web.site import Site
 
 # comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s

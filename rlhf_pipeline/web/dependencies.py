@@ -14,8 +14,8 @@ from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
 
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import LOG_IN, Problem
 from rlhf_pipeline.web.site import Site
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.api_types import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Feedback, User, Vote, VoteDetails
 from rlhf_pipeline.votes.quality import Mark
@@ -15,7 +16,6 @@ from rlhf_pipeline.web.identity import names_its_maker
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import check_mark
-from rlhf_pipeline.web.schemas import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import swap_choice, swap_sides
 

@@ -4,12 +4,12 @@ knows no card.
 
 from collections.abc import Sequence
 
+from rlhf_pipeline.api_types import Offer, Offered, Withdrawn
+from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.permissions import Permission, permissions_of
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import Offer, Offered, Withdrawn
 from rlhf_pipeline.web.site import Site
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from rlhf_pipeline.api_types import LARGEST, MOST_LISTED
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import LARGEST, MOST_LISTED
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from datetime import date
 from statistics import median
 
+from rlhf_pipeline.api_types import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_counter import VoteCounts
 

@@ -4,12 +4,12 @@ knows no route.
 
 from collections.abc import Mapping
 
+from rlhf_pipeline.api_types import AnnotatorQuality, MarkedShare, QualityOut
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import MARKS, Mark, MarkedVotes, Quality, concern_score
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import AnnotatorQuality, MarkedShare, QualityOut
 from rlhf_pipeline.web.site import Site
 
 MAX_ANNOTATORS = 500

@@ -8,20 +8,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
-from rlhf_pipeline.web.cards import CardContent
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.problems import Problem, problem_of
-from rlhf_pipeline.web.schemas import (
+from rlhf_pipeline.api_types import (
     BatchResult,
     ProblemDocument,
     VoteFields,
     VoteInBatch,
     VoteReceipt,
 )
+from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.cards import CardContent
+from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 
 GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf_pipeline.api_types import Batch, VoteInBatch
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.web.schemas import Batch, VoteInBatch
 from tests.browser.hands import (
     GONE,
     all_sent,

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.permissions import ROLE_PERMISSIONS, Permission
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store.users import VOTERS
 from rlhf_pipeline.web import WebServer, create_app
@@ -23,7 +24,6 @@ from rlhf_pipeline.web.dependencies import (
     public,
     refuse_undeclared,
 )
-from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 from tests.web.conftest import UNCACHED, Web
 from tests.web.databases import on_sqlite
 from tests.web.test_organization import everywhere

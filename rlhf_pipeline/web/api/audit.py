@@ -6,15 +6,15 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
+from rlhf_pipeline.api_types import AuditLinkOut, Page, Verification
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import AuditLinkOut, Page, Verification
 
 router = api_router("audit")
 CHAIN = "the audit chain"

@@ -2,11 +2,11 @@
 
 from fastapi import Depends, Request, Response
 
+from rlhf_pipeline.api_types import Login, Redemption
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.idempotency import keeps_no_record
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import Login, Redemption
 
 router = api_router("auth")
 OPEN = [Depends(public("nobody is logged in before logging in"))]

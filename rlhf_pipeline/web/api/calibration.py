@@ -6,6 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query
 
+from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
@@ -15,9 +17,7 @@ from rlhf_pipeline.web.calibration import CALIBRATION, CalibrationDetail, Probed
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.probe_counter import ProbeQuery
-from rlhf_pipeline.web.schemas import Page
 
 router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import Depends, Response
 from starlette.concurrency import run_in_threadpool
 
+from rlhf_pipeline.api_types import CardOut, Extended, Lease, LeaseRequest, RulesShown
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import CardOut, Extended, Lease, LeaseRequest, RulesShown
 from rlhf_pipeline.web.site import Site
 
 router = api_router("assignments")

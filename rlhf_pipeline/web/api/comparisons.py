@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
+from rlhf_pipeline.api_types import ComparisonOut, Offer, Offered, Page, Withdrawal, Withdrawn
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import lists, offers
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Offered, Page, Withdrawal, Withdrawn
 
 router = api_router("comparisons")
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import Depends
 from pydantic import Field
 
+from rlhf_pipeline.api_types import LongText, Model
 from rlhf_pipeline.completions import CompletionParams
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import keeps_own_key
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import LongText, Model
 from rlhf_pipeline.web.streams import EventStream
 
 router = api_router("completions")

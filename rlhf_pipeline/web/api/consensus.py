@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
+from rlhf_pipeline.api_types import ConsensusOut, Page
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import ConsensusOut, Page
 
 router = api_router("consensus")
 

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query
 
+from rlhf_pipeline.api_types import LARGEST, Page
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router
@@ -15,9 +17,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import LARGEST, Page
 from rlhf_pipeline.web.site import Site
 
 router = api_router("feedback")

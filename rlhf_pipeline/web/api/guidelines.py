@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import Depends, Path, Response
 from pydantic import Field
 
+from rlhf_pipeline.api_types import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
@@ -14,9 +16,7 @@ from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
 from rlhf_pipeline.web.idempotency import runs_once
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
 
 router = api_router("guidelines")
 Version = Annotated[int, Path(ge=1, le=10**9)]

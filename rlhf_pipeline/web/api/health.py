@@ -2,9 +2,9 @@
 
 from fastapi import Depends
 
+from rlhf_pipeline.api_types import Health
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.dependencies import AnySite, public
-from rlhf_pipeline.web.schemas import Health
 
 router = api_router("health")
 OPEN = [Depends(public("asked by supervisors; tells no data"))]

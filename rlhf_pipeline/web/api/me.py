@@ -5,15 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from rlhf_pipeline.web import lists
-from rlhf_pipeline.web.api.routing import api_router, problem_responses
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
-from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
-from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import (
+from rlhf_pipeline.api_types import (
     IssuedToken,
     Me,
     NewToken,
@@ -23,6 +15,14 @@ from rlhf_pipeline.web.schemas import (
     Statistics,
     TokenOut,
 )
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web import lists
+from rlhf_pipeline.web.api.routing import api_router, problem_responses
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
+from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.problems import Problem
 
 router = api_router("me")
 Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]

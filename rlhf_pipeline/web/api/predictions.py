@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import Depends
 from pydantic import BaseModel, Field
 
+from rlhf_pipeline.api_types import MOST_IN_BATCH, LongText, Model
 from rlhf_pipeline.champions import PairPrediction, Question
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import MOST_IN_BATCH, LongText, Model
 
 router = api_router("predictions")
 MODEL = "a prediction by a model that is fitted to all votes"

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from rlhf_pipeline.api_types import Metrics, ProgressOut
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import Metrics, ProgressOut
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.streams import EventStream
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import Depends
 
+from rlhf_pipeline.api_types import QualityOut
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import quality
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import QualityOut
 
 router = api_router("quality")
 

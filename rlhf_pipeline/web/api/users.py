@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Response
 
+from rlhf_pipeline.api_types import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
@@ -13,9 +15,7 @@ from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
 from rlhf_pipeline.web.idempotency import runs_once
 from rlhf_pipeline.web.lists import user_out
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
 from rlhf_pipeline.web.site import Site
 
 router = api_router("users")

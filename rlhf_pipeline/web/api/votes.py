@@ -7,6 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Query, Response
 
+from rlhf_pipeline.api_types import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import lists, votes
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
@@ -15,8 +17,6 @@ from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.fast_path import FastPathRoute, fast_path
 from rlhf_pipeline.web.idempotency import MOST, check_key, keeps_own_key
 from rlhf_pipeline.web.pagination import Cursor, Limit
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
 
 router = api_router("votes", FastPathRoute)
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]

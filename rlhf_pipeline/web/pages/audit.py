@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types import Verification
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.api import audit
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import Verification
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

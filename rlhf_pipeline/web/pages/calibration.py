@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web import calibration
@@ -18,7 +19,6 @@ from rlhf_pipeline.web.diagrams import build_diagram, build_steps
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.probe_counter import ProbeQuery
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site

@@ -7,7 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types import ComparisonOut, Offer, Withdrawal
 from rlhf_pipeline.errors import NotFound, UnknownComparison
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Category
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
@@ -19,9 +21,7 @@ from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import ComparisonOut, Offer, Withdrawal
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types import ConsensusOut, Page
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus
 from rlhf_pipeline.web.auth import Principal
@@ -13,9 +15,7 @@ from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import ConsensusOut, Page
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]

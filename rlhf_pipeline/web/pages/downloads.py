@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
+from rlhf_pipeline.api_types import Page
 from rlhf_pipeline.datasets.formats.csv import protect_cell
-from rlhf_pipeline.web.schemas import Page
 
 AT_ONCE = 200
 M = TypeVar("M", bound=BaseModel)

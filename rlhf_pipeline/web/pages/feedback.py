@@ -4,6 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Feedback
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
@@ -12,8 +14,6 @@ from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import Page
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

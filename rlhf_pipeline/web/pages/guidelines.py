@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types import NewGuideline
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import names_for, render, see_other
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import NewGuideline
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

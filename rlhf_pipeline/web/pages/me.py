@@ -5,7 +5,9 @@ from math import sqrt
 
 from fastapi import APIRouter, Request, Response
 
+from rlhf_pipeline.api_types import Confidence, NewToken, PasswordChange
 from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.me import Owner, change_password, make_token
 from rlhf_pipeline.web.auth import Principal
@@ -13,9 +15,7 @@ from rlhf_pipeline.web.dependencies import AnySite, SignedIn
 from rlhf_pipeline.web.pages.forms import Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import render, see_other
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import Confidence, NewToken, PasswordChange
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

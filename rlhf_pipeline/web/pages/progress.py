@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types import AnnotatorProgress, DayCount
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import AnnotatorProgress, DayCount
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]

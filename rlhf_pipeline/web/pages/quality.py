@@ -6,6 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types import AnnotatorQuality
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import quality
 from rlhf_pipeline.web.auth import Principal
@@ -13,8 +15,6 @@ from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.downloads import csv_of
 from rlhf_pipeline.web.pages.rendering import render
-from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.schemas import AnnotatorQuality
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]

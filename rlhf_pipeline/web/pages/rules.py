@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.errors import OutdatedEdit
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import render
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

@@ -4,7 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types import NewUser, UserChange
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.users import add as add_by_api
@@ -16,9 +18,7 @@ from rlhf_pipeline.web.etags import etag_of_record
 from rlhf_pipeline.web.pages.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pages.rendering import render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import NewUser, UserChange
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

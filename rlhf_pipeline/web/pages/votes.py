@@ -7,6 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types import Page, VoteOut
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import MARKS, Mark
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.auth import Principal
@@ -17,9 +19,7 @@ from rlhf_pipeline.web.pages.forms import attempt
 from rlhf_pipeline.web.pages.quality import WORDS
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
-from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.schemas import Page, VoteOut
 from rlhf_pipeline.web.site import Site
 
 router = APIRouter()

@@ -1,14 +1,12 @@
-"""What requests may say and what answers hold, as OpenAPI shows it. Knows fields and bounds; knows
-neither store nor rights.
-"""
+"""The records of the REST API, with the bounds and descriptions that OpenAPI shows."""
 
 from datetime import date, datetime
 from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SkipValidation
 
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, Highlight, Role, Text
-from rlhf_pipeline.web.permissions import Permission
 
 MOST_IN_BATCH = 50
 MOST_AT_ONCE = 20  # cards in a lease, as many as a project may let prefetch

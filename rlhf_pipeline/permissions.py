@@ -1,4 +1,4 @@
-"""Who may do what: permissions, and which of them a role brings. Knows roles; knows no request."""
+"""The permissions of the web app and the API, and the permissions of each role."""
 
 from collections.abc import Iterable
 from enum import StrEnum
