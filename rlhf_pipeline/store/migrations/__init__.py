@@ -1,14 +1,12 @@
-"""Alembic run from code: the way from any version of the tables to the newest and back. Knows
-versions/, no query.
+"""Brings the tables of a store to the newest version, with Alembic run from code.
 
-A new version is a file versions/v<NNNN>_<what>.py beside the others; `schema.py` changes in the
-same commit, and a test holds that both say the same.
+A new version is a file versions/v<NNNN>_<noun>.py beside the others; `schema.py` changes in the
+same commit, and a test holds both equal.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
@@ -16,33 +14,31 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import translate_errors
 
+BASE = "0010"
 HEAD = "0012"
+LAST_COMMIT_BEFORE_BASE = "28f05e6"  # its `rlhf init` upgrades versions 0001 to 0009
 FOLDER = Path(__file__).parent
 LOCK_KEY = 727_461  # of Postgres's advisory lock: any number, always the same
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the tables to `revision` (default: the newest), in one transaction under a lock;
-    nothing to do costs one query.
+    """Bring the tables to `revision` (default: the newest), in one transaction under a lock.
 
-    Raises StoreError where the database was written by a newer version of this package.
+    Costs one query if there is nothing to do. Raises StoreError for tables older than BASE and for
+    those of a newer version of this package.
     """
     if database.path is not None:
         # SQLite would make it readable by everybody, and gives its log the same mode
         database.path.touch(mode=0o600)
-    if revision == "head" and current_revision(database) == HEAD:
+    current = current_revision(database)
+    if revision == "head" and current == HEAD:
         return
+    _refuse_versions_before_base(database, current, revision)
     with _lock_migrations(database), translate_errors(database.where):
         if database.is_sqlite:
             _enable_write_ahead_log(database)
-        _run(database, revision, "upgrade")
+        _run(database, revision)
         database.engine.dispose()  # SQLite reads the planner's statistics when a connection opens
-
-
-def downgrade(database: Database, revision: str) -> None:
-    """Take the tables back to `revision`; `base` removes them with all their rows."""
-    with _lock_migrations(database), translate_errors(database.where):
-        _run(database, revision, "downgrade")
 
 
 def current_revision(database: Database) -> str | None:
@@ -56,24 +52,30 @@ def current_revision(database: Database) -> str | None:
         return version
 
 
-def _run(database: Database, revision: str, direction: str) -> None:
+def _refuse_versions_before_base(database: Database, *versions: str | None) -> None:
+    for version in versions:
+        if version is not None and version < BASE:
+            raise StoreError(
+                f"The store {database.where} has tables of version {version}; this package "
+                f"upgrades version {BASE} and later. Check out commit {LAST_COMMIT_BEFORE_BASE} "
+                "and run its `rlhf init` on this home, then return to this package."
+            )
+
+
+def _run(database: Database, revision: str) -> None:
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
     script = ScriptDirectory(str(FOLDER))
-    steps: Callable[..., Any] = (
-        script._upgrade_revs if direction == "upgrade" else script._downgrade_revs
-    )
-
     with database.engine.execution_options(writes=True).begin() as connection:
         _wait_for_lock(connection, database)
         context = MigrationContext.configure(
             connection,
             opts={
                 "transactional_ddl": True,
-                "fn": lambda version, _: steps(revision, version),
+                "fn": lambda version, _: script._upgrade_revs(revision, version),
                 "script": script,
             },
         )
@@ -99,22 +101,15 @@ def _enable_write_ahead_log(database: Database) -> None:
 
 def _wait_for_lock(connection: Connection, database: Database) -> None:
     if not database.is_sqlite:
-        # a million votes may take longer to rebuild than any query
+        # a million votes may take longer to change than any query
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
 
 
 def _lock_migrations(database: Database) -> AbstractContextManager[None]:
-    return (
-        _file_lock(Path(f"{database.path}.migrating"), database.busy_timeout_s)
-        if database.path
-        else _no_lock()
-    )
-
-
-@contextmanager
-def _no_lock() -> Iterator[None]:
-    yield
+    if database.path is None:
+        return nullcontext()
+    return _file_lock(Path(f"{database.path}.migrating"), database.busy_timeout_s)
 
 
 @contextmanager

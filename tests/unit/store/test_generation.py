@@ -23,7 +23,7 @@ from rlhf_pipeline.protocols import (
     WorkItem,
     WorkLedger,
 )
-from rlhf_pipeline.store import Store, migrations
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.engine import MAX_ROWS
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import (
@@ -535,32 +535,6 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
     store.generation.end("run")
     assert cache.prune(keep_characters=0) == (1, 164)
     assert cache.stats().n_entries == 0
-
-
-@pytest.mark.parametrize("version", ["0007", "0001"])
-def test_what_was_asked_for_and_paid_goes_down_and_up_and_work_goes_on(
-    store: Store, clock: Clock, version: str
-) -> None:
-    start(store, work(2))
-    turn(store, 1)
-    turn(store, 0, [attempt(0)])
-    store.completions_cache.put_many({"k": "kept"})
-    clock.pass_(2 * 86_400)
-    store.completions_cache.touch(["k"])
-    ledger = (
-        generation_runs,
-        generation_items,
-        generation_attempts,
-        generation_spending,
-        completion_cache,
-    )
-    before = [rows(store, table) for table in ledger]
-    assert all(before)
-    assert sum(row.last_hit_at is not None for row in before[-1]) == 1
-    migrations.downgrade(store.database, version)
-    store.migrate()
-    assert [rows(store, table) for table in ledger] == before
-    turn(store, 1)
 
 
 def test_states_that_are_none_are_refused_by_the_database(store: Store, clock: Clock) -> None:

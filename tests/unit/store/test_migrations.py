@@ -1,11 +1,11 @@
-"""The migrations end where schema.py stands, and the way up and down keeps the rows."""
+"""The migrations end where schema.py stands; stores older than their base are refused."""
 
-import hashlib
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, event, inspect, text
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotationRules, NewFeedback, Role, TriggerDecision, VoteDetails
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.schema import SCOPE, metadata
 from tests.unit.store.databases import on_postgres, on_sqlite
@@ -68,388 +67,8 @@ def test_migrating_again_changes_nothing(store):
     assert _rows(store) == before
 
 
-def test_down_and_up_with_data_keeps_every_row(
-    store, make_comparisons, make_predictions, make_vote
-):
-    comparisons = make_comparisons(4)
-    store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
-    store.votes.cast_many([make_vote(f"c{i}") for i in range(4)])
-    before, n_triggers = _rows(store), _triggers(store)
-    assert n_triggers == (12 if store.database.is_sqlite else 6)
-    migrations.downgrade(store.database, "0001")
-    assert migrations.current_revision(store.database) == "0001"
-    assert _triggers(store) == 0
-    store.migrate()
-    assert _rows(store) == before
-    assert _triggers(store) == n_triggers
-    assert store.audit.verify() == 6
-
-
-def test_down_and_up_with_data_keeps_counts_and_hashes_of_every_table(store, fill, capsys):
-    """To every earlier version and back, with rows in every table.
-
-    Hashes of files are forgotten on purpose: an older program replaces files without recording
-    them.
-    """
-    fill()
-    n_links, head, before, n_triggers = (
-        store.audit.verify(),
-        store.audit.head(),
-        _sums(store),
-        _triggers(store),
-    )
-    assert [table for table in before if not before[table][0]] == []
-    store.file_hashes.forget([OTHERS["files"]["path"]])
-    before = _sums(store)
-    for version in (
-        "0011",
-        "0010",
-        "0009",
-        "0008",
-        "0007",
-        "0006",
-        "0005",
-        "0004",
-        "0003",
-        "0002",
-        "0001",
-    ):
-        migrations.downgrade(store.database, version)
-        assert migrations.current_revision(store.database) == version
-        store.migrate()
-        after = _sums(store)
-        assert after == before, version
-        assert (store.audit.head(), store.audit.verify(), _triggers(store)) == (
-            head,
-            n_links,
-            n_triggers,
-        )
-        assert set(inspect(store.database.engine).get_table_names()) == {
-            *metadata.tables,
-            "alembic_version",
-        }, "nothing is left aside"
-    with capsys.disabled():
-        print(
-            f"\ndown to 0010 … 0001 and up on {store.database.engine.dialect.name}, rows and "
-            "SHA-256 before | after"
-        )
-        for table in sorted(before):
-            (n, digest), (n_after, digest_after) = before[table], after[table]
-            print(f"  {table:<18}{n:>4} {digest[:12]} | {n_after:>4} {digest_after[:12]}")
-
-
-PEOPLE: dict[str, Callable[..., object]] = {
-    "slots": lambda store, vote: store.assignments.offer(["c0", "c1", "c2"], overlap=1),
-    "named": lambda store, vote: store.assignments.ask("somebody new", ["c2"], actor="test"),
-    "organisation": lambda store, vote: store.users.add(
-        email="boss@example.org",
-        name="Boss",
-        roles=[Role.CURATOR],
-        organization_roles=[Role.AUDITOR],
-        actor="test",
-    ),
-    "users": lambda store, vote: store.users.add(
-        email="ann@example.org", name="Ann", roles=[Role.ADMIN], actor="test"
-    ),
-    "guidelines": lambda store, vote: store.guidelines.add("Be kind.", after=0, actor="test"),
-    "rules": lambda store, vote: store.rules.put(AnnotationRules(overlap=2), after=0, actor="test"),
-    "thumbs": lambda store, vote: store.feedback.add(
-        NewFeedback(kind="thumbs", value=1, completion_id="x"), created_by="app"
-    ),
-    "correction": lambda store, vote: store.feedback.add(
-        NewFeedback(
-            kind="correction", prompt="2+2?", completion="5", correction="4", session_id="s"
-        ),
-        created_by="app",
-    ),
-    "guideline_version": lambda store, vote: store.votes.cast(vote(guideline_version=1)),
-    "is_swapped": lambda store, vote: store.votes.cast(vote(is_swapped=False)),
-    "details": lambda store, vote: store.votes.cast(vote(details=VoteDetails(flags=("pii",)))),
-    "cards": lambda store, vote: _deal(store),
-}
-
-
-@pytest.mark.parametrize("write", PEOPLE.values(), ids=PEOPLE)
-def test_what_people_are_and_said_is_put_aside_for_an_older_version_and_given_back(
-    store, make_comparisons, make_vote, write
-):
-    store.comparisons.publish(make_comparisons(), published_at=NOON)
-    write(store, make_vote)
-    before, n_links, n_triggers = _sums(store), store.audit.verify(), _triggers(store)
-    migrations.downgrade(store.database, "0006")
-    with (
-        store.database.write_transaction() as connection
-    ):  # what only the older version knows goes on
-        connection.execute(text("UPDATE comparisons SET category = category"))
-    store.migrate()
-    assert (_sums(store), store.audit.verify(), _triggers(store)) == (before, n_links, n_triggers)
-    store.votes.cast(make_vote("c1"))
-
-
-@pytest.mark.parametrize("write", PEOPLE.values(), ids=PEOPLE)
-def test_base_drops_nothing_that_no_older_version_holds(store, make_comparisons, make_vote, write):
-    store.comparisons.publish(make_comparisons(), published_at=NOON)
-    write(store, make_vote)
-    before = _sums(store)
-    with pytest.raises(
-        StoreError,
-        match=r"to base drops .* no older version holds: [1-9].* rows of .*Nothing was "
-        r"changed.*down to 0001",
-    ):
-        migrations.downgrade(store.database, "base")
-    assert migrations.current_revision(store.database) == migrations.HEAD
-    assert _sums(store) == before
-
-
-def test_a_vote_cast_by_an_older_version_stays_beside_what_is_given_back(
-    store, make_comparisons, make_vote
-):
-    store.comparisons.publish(make_comparisons(), published_at=NOON)
-    swapped = store.votes.cast(make_vote(is_swapped=True))
-    migrations.downgrade(store.database, "0006")
-    columns = ", ".join(c["name"] for c in inspect(store.database.engine).get_columns("votes"))
-    changed = {
-        "seq": "seq + 1",
-        "vote_id": "'later'",
-        "comparison_id": "'c1'",
-        "idempotency_key": "'later'",
-    }
-    copied = ", ".join(changed.get(name, name) for name in columns.split(", "))
-    with store.database.write_transaction() as connection:
-        connection.execute(text(f"INSERT INTO votes ({columns}) SELECT {copied} FROM votes"))
-    store.migrate()
-    with store.database.read_transaction() as connection:
-        found = dict(
-            connection.execute(text("SELECT vote_id, is_swapped FROM votes")).tuples().all()
-        )
-    assert (bool(found[swapped.vote_id]), found["later"]) == (True, None)
-
-
-IMPORTED: dict[str, Callable[..., object]] = {
-    "imports": lambda store, comparisons, vote: _insert(store, "imports"),
-    "replays": lambda store, comparisons, vote: _insert(store, "replays"),
-    "where it came from": lambda store, comparisons, vote: store.comparisons.publish(
-        comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON
-    ),
-    "task": lambda store, comparisons, vote: store.votes.cast(vote(task_id="t")),
-}
-
-
-@pytest.mark.parametrize("write", IMPORTED.values(), ids=IMPORTED)
-@pytest.mark.parametrize("version", ["0003", "0001"])
-def test_what_was_imported_is_put_aside_for_an_older_version_and_given_back(
-    store, make_comparisons, make_vote, write, version
-):
-    store.comparisons.publish(make_comparisons(), published_at=NOON)
-    write(store, make_comparisons, make_vote)
-    before, n_links = _sums(store), store.audit.verify()
-    migrations.downgrade(store.database, version)
-    store.migrate()
-    assert (_sums(store), store.audit.verify()) == (before, n_links)
-
-
-def test_votes_without_a_time_are_refused_by_an_older_version_and_kept(
-    store, make_comparisons, make_vote
-):
-    """One that was made up would be read as true."""
-    store.comparisons.publish(make_comparisons(), published_at=NOON)
-    store.votes.cast(make_vote(voted_at=None, origin="import"))
-    before = _sums(store)
-    with pytest.raises(
-        StoreError,
-        match=r"0003 cannot hold .*since: 1 votes without a time\. Nothing was changed.*`rlhf "
-        r"export votes`",
-    ):
-        migrations.downgrade(store.database, "0001")
-    assert migrations.current_revision(store.database) == migrations.HEAD
-    assert _sums(store) == before
-
-
-def _insert(store: Store, table: str) -> None:
-    with store.database.write_transaction() as connection:
-        store.database.insert(connection, metadata.tables[table], [OTHERS[table]])
-
-
-def _deal(store: Store) -> None:
-    store.assignments.offer(["c0"], overlap=1)
-    assert store.assignments.deal("ann", 1, AnnotationRules())
-
-
-@pytest.fixture
-def fill(store, make_comparisons, make_predictions, make_vote, make_event):
-    """Rows in every table."""
-
-    def write() -> None:
-        comparisons = make_comparisons(6)
-        store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
-        first, *_ = store.votes.cast_many(
-            [make_vote(f"c{i}", reason="shorter — ü", stated_confidence=0.5) for i in range(4)]
-        )
-        store.votes.cast(
-            make_vote(choice="b", strength=3, supersedes=first.vote_id, idempotency_key="changed")
-        )
-        store.votes.cast(make_vote("c1", choice="skip", idempotency_key="a second pass"))
-        store.events.add([make_event(2)])
-        store.decisions.decide(
-            lambda e: TriggerDecision(
-                action="fire", reasons=("test",), event_ids=(), change_seq=2, decided_at=e.now
-            ),
-            now=NOON,
-            champion="m",
-        )
-        store.completions_cache.put_many({"k": "text"})
-        store.heartbeats.beat("run-1", pid=1, host="h", job="retraining")
-        store.comparisons.publish(
-            make_comparisons(3, prefix="i").assign(source="elsewhere", gold="a"), published_at=NOON
-        )
-        store.votes.cast(make_vote("i0", task_id="t"))
-        for table in OTHERS:
-            _insert(store, table)
-        for name in PEOPLE.keys() - {"cards"}:
-            PEOPLE[name](store, partial(make_vote, "c5", annotator_id=name))
-        assert store.assignments.deal("somebody", 1, AnnotationRules())
-        store.tokens.issue(
-            store.users.all()[0].user_id, kind="api", lifetime=timedelta(days=1), actor="test"
-        )
-
-    return write
-
-
-# Nobody reads these rows here; the migrations must.
-OTHERS: dict[str, dict[str, Any]] = {
-    "detector_states": {
-        "model_version": "m",
-        "stream": "errors",
-        "detector": "ddm",
-        "last_seq": 2,
-        "state": "{}",
-        "saved_at": NOON,
-    },
-    "promotions": {
-        "promotion_id": 1,
-        "model_name": "policy",
-        "version": 1,
-        "promoted_at": NOON,
-        "record": "{}",
-    },
-    "files": {
-        "path": "frames/votes.parquet",
-        "sha256": "0" * 64,
-        "size": 7,
-        "state": "written",
-        "written_at": NOON,
-    },
-    "gates": {"gate_id": 1, "candidate": "policy@2", "decided_at": NOON, "record": "{}"},
-    "calibrations": {
-        "reward_model": "m",
-        "version": 1,
-        "fitted_at": NOON,
-        "report": "{}",
-        "calibrator": "{}",
-    },
-    "imports": {
-        "import_id": 1,
-        "kind": "votes",
-        "file": "f",
-        "state": "finished",
-        "started_at": NOON,
-        "finished_at": NOON,
-        "record": "{}",
-    },
-    "replays": {
-        "day": "2026-01-01",
-        "state": "done",
-        "asked_at": NOON,
-        "done_at": NOON,
-        "leased_for": None,
-        "leased_until": None,
-    },
-    "failed_logins": {"who": "w", "n_failed": 1, "last_failed_at": NOON},
-    "requests": {
-        "principal": "ann",
-        "idempotency_key": "k",
-        "request_hash": "h",
-        "status": 201,
-        "answer": "{}",
-        "started_at": NOON,
-        "expires_at": NOON,
-    },
-    "generation_runs": {
-        "run_id": "r",
-        "asset": "completions",
-        "n_items": 1,
-        "record": "{}",
-        "origin": None,
-        "started_at": NOON,
-        "ended_at": NOON,
-        "parked_until": NOON,
-        "parked_why": "asked to wait — ü",
-    },
-    "generation_items": {
-        "run_id": "r",
-        "item_no": 0,
-        "position": 0,
-        "prompt_id": "p",
-        "provider": "acme",
-        "model": "m",
-        "sample_index": 0,
-        "params": "{}",
-        "cache_key": "k",
-        "state": "failed",
-        "owner": None,
-        "leased_until": None,
-        "not_before": NOON,
-        "reserved": 7,
-        "is_metered": True,
-        "is_cached": False,
-        "n_attempts": 1,
-        "n_faults": 1,
-        "kind": "timeout",
-        "error": "e",
-        "settled_at": NOON,
-    },
-    "generation_attempts": {
-        "run_id": "r",
-        "item_no": 0,
-        "attempt_no": 1,
-        "provider": "acme",
-        "model": "m",
-        "started_at": NOON,
-        "latency_ms": 12.5,
-        "outcome": "terminal",
-        "kind": "timeout",
-        "status": 504,
-        "n_prompt_tokens": 3,
-        "n_tokens": 0,
-        "cost": 11,
-        "billing": "unknown",
-        "wait_s": 0.25,
-        "error": "e",
-        "partial": "half a te",
-    },
-    "generation_spending": {
-        "run_id": "r",
-        "day": "2026-01-01",
-        "provider": "acme",
-        "model": "m",
-        "asset": "completions",
-        "n_calls": 1,
-        "n_unknown": 1,
-        "n_prompt_tokens": 3,
-        "n_tokens": 0,
-        "cost": 11,
-        "cost_unknown": 11,
-    },
-}
-
-
-def test_down_to_base_removes_all_and_up_starts_anew(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    migrations.downgrade(store.database, "base")
-    assert inspect(store.database.engine).get_table_names() == ["alembic_version"]
-    store.migrate()
-    store.comparisons.publish(make_comparisons(1), published_at=NOON)
-    assert store.votes.cast(make_vote()).seq == 1
+def test_append_only_tables_refuse_changes_by_triggers(store):
+    assert _triggers(store) == (12 if store.database.is_sqlite else 6)
 
 
 def test_many_may_migrate_at_once(url):
@@ -467,6 +86,32 @@ def test_a_store_of_a_newer_package_is_refused(store):
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match="newer version of this package"):
         store.migrate()
+
+
+def test_a_store_older_than_the_base_is_refused_and_unchanged(store):
+    """The error names the commit whose `rlhf init` upgrades it."""
+    with store.database.write_transaction() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+    named = rf"version 0009; .* version {migrations.BASE} and later.* commit [0-9a-f]{{7}} .*init"
+    with pytest.raises(StoreError, match=named):
+        store.migrate()
+    assert migrations.current_revision(store.database) == "0009"
+
+
+def test_the_commit_that_upgrades_older_stores_has_their_migrations():
+    commit = migrations.LAST_COMMIT_BEFORE_BASE
+    folder = "rlhf_pipeline/store/migrations/versions/"
+    listed = subprocess.run(
+        ["git", "ls-tree", "--name-only", commit, folder],
+        cwd=migrations.FOLDER.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip(f"{commit} is not in this checkout: {listed.stderr.strip()}")
+    found = {Path(line).stem[:5] for line in listed.stdout.splitlines()}
+    assert {f"v{n:04}" for n in range(1, 11)} <= found
 
 
 @on_sqlite
@@ -528,29 +173,6 @@ def test_a_comparison_is_found_by_its_whole_row_where_its_texts_are_wanted(store
     ]
 
 
-@pytest.mark.parametrize("version", ["0003", "0005"])
-def test_a_store_of_an_earlier_version_gets_the_newest_indexes_and_statistics(store, version):
-    with store.database.read_transaction() as connection:
-        before = _read_by(connection)
-    migrations.downgrade(store.database, version)
-    with store.database.read_transaction() as connection:
-        assert _read_by(connection) != before
-    store.migrate()
-    with store.database.read_transaction() as connection:
-        assert _read_by(connection) == before
-
-
-def _read_by(connection) -> set[tuple[str, ...]]:
-    """The named indexes, and on SQLite what the planner was told of them."""
-    told = (
-        "SELECT i.name, s.stat FROM sqlite_master i LEFT JOIN sqlite_stat1 s ON s.idx = i.name "
-        "WHERE i.type = 'index'"
-    )
-    made = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'public'"
-    rows = connection.execute(text(told if connection.dialect.name == "sqlite" else made))
-    return {tuple(row) for row in rows if row[0].startswith("ix_")}
-
-
 def _definitions(connection) -> set[tuple[str, ...]]:
     rows = connection.execute(
         text(
@@ -585,17 +207,6 @@ def _rows(store: Store) -> dict[str, list[tuple]]:
             name: [tuple(r) for r in connection.execute(table.select())]
             for name, table in metadata.tables.items()
         }
-
-
-def _sums(store: Store) -> dict[str, tuple[int, str]]:
-    """Number of rows and SHA-256 over all of them, per table; the same on whichever way they are
-    read.
-    """
-    told = {name: sorted(repr(row) for row in rows) for name, rows in _rows(store).items()}
-    return {
-        name: (len(rows), hashlib.sha256("\n".join(rows).encode()).hexdigest())
-        for name, rows in told.items()
-    }
 
 
 def _triggers(store: Store) -> int:

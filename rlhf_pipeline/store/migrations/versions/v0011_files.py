@@ -24,10 +24,3 @@ def upgrade() -> None:
             "organization_id", "project_id", "path", "sha256", name=op.f("pk_files")
         ),
     )
-
-
-def downgrade() -> None:
-    """Hashes are not put aside: an older program replaces files without recording them, and each
-    would look damaged afterwards.
-    """
-    op.drop_table("files")

@@ -10,8 +10,6 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_pipeline.store.migrations import preservation
-
 revision = "0012"
 down_revision = "0011"
 
@@ -40,29 +38,14 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint(*SCOPE, "change_id", name=op.f("pk_taste_changes")),
     )
-    preservation.restore_rows(revision, TABLE)
     if rows := list(_build_rows_of_decisions()):
         op.bulk_insert(made, rows)
 
 
-def downgrade() -> None:
-    """An older program forgets a change after its run; who recorded or retracted one is put aside
-    until the way up, see `preservation`.
-    """
-    preservation.preserve_rows(revision, TABLE)
-    op.drop_table(TABLE)
-
-
 def _build_rows_of_decisions() -> Iterator[dict[str, Any]]:
-    """A row for each fired decision that dated a change and has none yet."""
+    """A row for each fired decision that dated a change."""
     bind = op.get_bind()
-    known = bind.execute(
-        sa.text(f"SELECT organization_id, project_id, decision_id, change_id FROM {TABLE}")
-    ).all()
-    done = {tuple(row[:3]) for row in known}
-    last = Counter[tuple[str, str]]()
-    for row in known:
-        last[row[0], row[1]] = max(last[row[0], row[1]], row[3])
+    n_changes = Counter[tuple[str, str]]()
     decisions = sa.table(
         "decisions",
         *(sa.column(name) for name in (*SCOPE, "decision_id", "action", "record")),
@@ -71,13 +54,13 @@ def _build_rows_of_decisions() -> Iterator[dict[str, Any]]:
     for row in bind.execute(
         sa.select(decisions).where(decisions.c.action == "fire").order_by(decisions.c.decision_id)
     ):
-        record, of = json.loads(row.record), (row.organization_id, row.project_id)
-        if record.get("change_seq") is None or (*of, row.decision_id) in done:
+        record, project = json.loads(row.record), (row.organization_id, row.project_id)
+        if record.get("change_seq") is None:
             continue
-        last[of] += 1
+        n_changes[project] += 1
         yield {
-            **dict(zip(SCOPE, of, strict=True)),
-            "change_id": last[of],
+            **dict(zip(SCOPE, project, strict=True)),
+            "change_id": n_changes[project],
             "change_seq": record["change_seq"],
             "category": None,
             "cause": "; ".join(record["reasons"]),
