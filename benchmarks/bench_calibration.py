@@ -31,10 +31,10 @@ from rlhf_pipeline.calibration import (  # noqa: E402
     overconfidence_test,
 )
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
+from rlhf_pipeline.intervals import wilson_bounds  # noqa: E402
 from rlhf_pipeline.records import CalibrationReport  # noqa: E402
 from rlhf_pipeline.reward_model import preference_probability  # noqa: E402
 from rlhf_pipeline.votes import ceilings  # noqa: E402
-from rlhf_pipeline.votes.intervals import wilson_bounds  # noqa: E402
 from tests.unit.votes.simulated import votes_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]

@@ -27,6 +27,7 @@ from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
 from rlhf_pipeline.evaluation.checkable_answers import grade_answers  # noqa: E402
 from rlhf_pipeline.frames import RETRAINING_SET  # noqa: E402
+from rlhf_pipeline.intervals import interval_of_mean  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
@@ -36,7 +37,6 @@ from rlhf_pipeline.retraining.strategies import (  # noqa: E402
     train_candidate,
 )
 from rlhf_pipeline.simulation import SOURCED_TASTE, utility  # noqa: E402
-from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 N_PAIRS = 400
 DAY = "2026-01-01"

@@ -38,11 +38,11 @@ from demo.true_utility import measure_true_utility, policy_version  # noqa: E402
 from rlhf_pipeline import protocols  # noqa: E402
 from rlhf_pipeline.artefacts import Artefacts  # noqa: E402
 from rlhf_pipeline.errors import ConfigurationError, PipelineError  # noqa: E402
+from rlhf_pipeline.intervals import interval_of_mean  # noqa: E402
 from rlhf_pipeline.simulation import SCENARIOS  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 from rlhf_pipeline.votes import noise_ceiling_or_repeats  # noqa: E402
 from rlhf_pipeline.votes.counting import counting  # noqa: E402
-from rlhf_pipeline.votes.intervals import interval_of_mean  # noqa: E402
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended: 128 + SIGINT
 # A pipe has no width: tables would be squeezed into 80 columns.

@@ -8,9 +8,9 @@ import pandas as pd
 
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.simulation import SCENARIOS, utility
-from rlhf_pipeline.votes.intervals import interval_of_mean
 
 
 def measure_true_utility(files: Artefacts, settings: Settings, day: str) -> Interval:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from demo.table import COLOURS, format_short
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.intervals import interval_of_mean
 from sensors.replay import end_of_day
 
 WIDTHS = {

@@ -26,6 +26,7 @@ FOUNDATION = [
     "terminal",
     "memory_errors",
     "documents",
+    "intervals",  # Wilson and the bootstrap, of arrays
     "frames",
     "parquet",
     "protocols",

@@ -16,10 +16,10 @@ import pandas as pd
 from rlhf_pipeline.calibration.metrics import Floats
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.records import CalibrationMetrics, GroupCalibration, Interval
 from rlhf_pipeline.votes import CEILINGS, ceilings, noise_ceiling_or_repeats
 from rlhf_pipeline.votes.ceilings import ALL, group_names
-from rlhf_pipeline.votes.intervals import BootstrapParams
 
 MIN_PAIRS = 10  # of fewer comparisons, intervals would be guesses of guesses
 UNKNOWN_CEILING = "unknown: no two votes overlap, and nobody judged one again"

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.reward_model.base import require_finite
-from rlhf_pipeline.votes.intervals import group_index
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

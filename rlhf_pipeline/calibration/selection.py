@@ -19,12 +19,12 @@ from rlhf_pipeline.calibration.metrics import log_loss
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.intervals import BootstrapParams, group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.taste_weights import change_weights
 from rlhf_pipeline.votes import log_opening, n_test_pairs, open_test_split
-from rlhf_pipeline.votes.intervals import BootstrapParams, group_index
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from rlhf_pipeline.calibration.metrics import Floats, FoldedRows, Groups
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import FEW_GROUPS, group_sums
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.votes.intervals import FEW_GROUPS, group_sums
 
 FARTHEST = 13.8  # logit of 1 - 1e-6: one certain prediction shall not outweigh all others
 # of a slope and of the ends of its interval, either way; one that stands there may be any larger

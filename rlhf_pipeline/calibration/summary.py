@@ -45,14 +45,14 @@ from rlhf_pipeline.calibration.metrics import (
 )
 from rlhf_pipeline.calibration.slope import slope_interval
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.votes.intervals import (
+from rlhf_pipeline.intervals import (
     BootstrapParams,
     has_no_scatter,
     percentile_interval,
     resampled_totals,
     wilson_bounds,
 )
+from rlhf_pipeline.records import BrierParts, CalibrationMetrics, Interval, ReliabilityBin
 
 UNCERTAINTY = 0.25
 

@@ -17,9 +17,10 @@ from pydantic import Field
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
-from rlhf_pipeline.drift.two_sample import adjust_p_values, error_rate_rise, wilson_interval
+from rlhf_pipeline.drift.two_sample import adjust_p_values, error_rate_rise
 from rlhf_pipeline.drift.windows import WindowParams
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Interval
 
 Labels = npt.NDArray[np.int32]
@@ -263,8 +264,8 @@ def _compare_clusters(
         made.append(
             Cluster(
                 name=chr(ord("A") + i),
-                share_reference=wilson_interval(before / n_before, n_before),
-                share_current=wilson_interval(now / n_now, n_now),
+                share_reference=interval_of_share(before / n_before, n_before),
+                share_current=interval_of_share(now / n_now, n_now),
                 p_share=p_share[i],
                 change="steady" if not is_moved else "grew" if growth > 0 else "shrank",
                 error_reference=_error_interval(part, False, params.min_in_cluster),
@@ -283,7 +284,7 @@ def _compare_clusters(
 
 def _error_interval(part: pd.DataFrame, is_current: bool, least: int) -> Interval | None:
     errors = part.loc[part["is_current"] == is_current, "error"]
-    return wilson_interval(float(errors.mean()), len(errors)) if len(errors) >= least else None
+    return interval_of_share(float(errors.mean()), len(errors)) if len(errors) >= least else None
 
 
 def _error_rise(part: pd.DataFrame, least: int) -> tuple[float, float] | None:

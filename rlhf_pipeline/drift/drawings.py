@@ -15,8 +15,8 @@ from rlhf_pipeline.drift.markup import Child, make_element
 from rlhf_pipeline.drift.page_text import display_name
 from rlhf_pipeline.drift.reliability import MIN_IN_BIN
 from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import DriftEvent, Interval, ReliabilityBin
-from rlhf_pipeline.votes.intervals import wilson_bounds
 
 TRAILING = 100  # votes of the moving error rate
 MAX_VOTES, MAX_POINTS = 20_000, 600  # more votes are not drawn, more points are not seen

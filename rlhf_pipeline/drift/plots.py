@@ -13,8 +13,8 @@ from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import DriftEvent, Interval
-from rlhf_pipeline.votes.intervals import wilson_bounds
 
 COLOURS = ("#d62728", "#9467bd", "#e377c2", "#8c564b", "#bcbd22")
 MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 60, 60  # more cannot be read

@@ -9,8 +9,6 @@ import numpy as np
 
 from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.records import Interval
-from rlhf_pipeline.votes.intervals import wilson_bounds
 
 # permuted statistics equal to the observed one up to rounding count as at least as large
 TIE = 1e-12
@@ -151,23 +149,6 @@ def error_rate_rise(reference: Floats, current: Floats) -> TestResult:
     # all right or all wrong in both: no rise
     p_value = float(norm.sf(rise / deviation)) if deviation > 0 else 1.0
     return TestResult(rise, max(0.0, rise), p_value)
-
-
-def wilson_interval(share: float, n: int, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a mean of `n` values in [0, 1] (Wilson 1927); of values between
-    the ends it is too wide, never too narrow.
-    """
-    if n < 1:
-        raise NotEnoughData("No values to take a share of. Collect some first.")
-    low, high = wilson_bounds(share, n, level)
-    # The last bit of an end may lie on the wrong side of a share of 0 or 1.
-    return Interval(
-        value=share,
-        low=min(share, float(low)),
-        high=max(share, float(high)),
-        n=n,
-        level=level,
-    )
 
 
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.evaluation.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.prompts import is_right
 from rlhf_pipeline.records import Interval
 

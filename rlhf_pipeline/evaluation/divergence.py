@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_pipeline.errors import InvalidScores, ModelError
-from rlhf_pipeline.evaluation.intervals import Floats
+from rlhf_pipeline.intervals import Floats
 from rlhf_pipeline.policy.causal_lm import Policy
 
 MAX_LOGITS = 20_000_000  # 160 MB

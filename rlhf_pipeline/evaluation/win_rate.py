@@ -5,7 +5,7 @@ reward model.
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.evaluation.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.records import Interval
 
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats
 from rlhf_pipeline.reward_model.held_out_evaluation import length_gaps, wins
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 
 
 class AcceptanceParams(BootstrapParams):

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field
 from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
@@ -34,7 +35,6 @@ from rlhf_pipeline.reward_model.heads import HIDDEN_PARTS, HeadParams, Heads, fi
 from rlhf_pipeline.reward_model.labels import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.length_bias import fit_length_slope, log_lengths
 from rlhf_pipeline.reward_model.linear_head import HeadProblem, choose_l2
-from rlhf_pipeline.votes.intervals import group_index
 
 WEIGHTS_FILE = "model.safetensors"
 # What is learnt; each part must be in the file, and those of a hidden layer, of ties or of the

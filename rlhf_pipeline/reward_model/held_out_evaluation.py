@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
 from rlhf_pipeline.reward_model.length_bias import LengthEffect, log_lengths, measure_length_effect
 from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import TestAccuracy
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.votes.taste_changes import TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, open_test_split
 

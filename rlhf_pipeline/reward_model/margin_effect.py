@@ -11,11 +11,11 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import BootstrapParams, group_index, interval_of_mean
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
 
 FOLDS = 3
 

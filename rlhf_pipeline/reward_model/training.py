@@ -10,6 +10,7 @@ import pandas as pd
 
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame, frame_hash
+from rlhf_pipeline.intervals import BootstrapParams
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats, RewardModel
@@ -22,7 +23,6 @@ from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.taste_weights import change_weights, choose_old_vote_weight
 from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
-from rlhf_pipeline.votes.intervals import BootstrapParams
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs
 

@@ -23,6 +23,7 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
@@ -70,7 +71,6 @@ from rlhf_pipeline.reward_model.transformer_files import (
 )
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 from rlhf_pipeline.reward_model.weights import hash_tensors
-from rlhf_pipeline.votes.intervals import group_index
 
 __all__ = ["TransformerParams", "TransformerRewardModel"]
 

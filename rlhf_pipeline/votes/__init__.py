@@ -3,6 +3,7 @@ storage.
 """
 
 from rlhf_pipeline.frames import SOFT_LABELS
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
@@ -21,7 +22,6 @@ from rlhf_pipeline.votes.chance_corrected import (
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.learning import (
     LearntAnnotators,

@@ -13,10 +13,10 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import Choice, Interval, Record
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.counting import counting, repeat_passes
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 
 SIDED = (Choice.A, Choice.B)
 JUDGING = (*SIDED, Choice.TIE, Choice.BOTH_BAD)

@@ -35,6 +35,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import SWAPPED
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
@@ -46,7 +47,6 @@ from rlhf_pipeline.votes.annotators import (
     matches_gold,
 )
 from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
-from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.statistics import (
     UNIT,
     Figures,

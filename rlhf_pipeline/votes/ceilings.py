@@ -29,11 +29,11 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import Choice, Interval
 from rlhf_pipeline.votes.agreement import SIDED, AgreementParams, self_consistency
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.intervals import interval_of_mean
 from rlhf_pipeline.votes.mixture import mean_decidedness
 
 ALL = "all"

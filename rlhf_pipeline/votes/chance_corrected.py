@@ -18,9 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame, integer, number, text
-from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.intervals import (
+from rlhf_pipeline.intervals import (
     SAME,
     BootstrapParams,
     group_index,
@@ -28,6 +26,8 @@ from rlhf_pipeline.votes.intervals import (
     resampled_totals,
     wilson_bounds,
 )
+from rlhf_pipeline.records import Choice, Interval
+from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 # of each row of sums: how often two votes on a comparison agree, and how often they would by chance

@@ -22,7 +22,6 @@ number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
 Votes of machines, on repeats (they show the sides swapped), and superseded ones are not counted.
 """
 
-from statistics import NormalDist
 from typing import Literal, get_args
 
 import numpy as np
@@ -31,6 +30,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import JUDGING
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
@@ -149,7 +149,7 @@ def consensus(
         neither,
     )
     share, n_votes = heaviest / total, np.bincount(codes, minlength=n)
-    low, high = _wilson_ends(
+    low, high = wilson_bounds(
         share, total**2 / np.bincount(codes, weights=weights**2, minlength=n), params.level
     )
     is_agreed = is_won & (share >= params.min_share - 1e-12)
@@ -204,11 +204,3 @@ def _weights(judged: pd.DataFrame, method: Weighing, params: ConsensusParams) ->
     if method == "majority":
         return np.ones(len(judged))
     return np.asarray(judged["strength"].fillna(params.strength_when_missing), dtype=np.float64)
-
-
-def _wilson_ends(share: Floats, n: Floats, level: float) -> tuple[Floats, Floats]:
-    """Ends of the score interval of each share of `n` votes."""
-    z2 = NormalDist().inv_cdf(0.5 + level / 2) ** 2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
-    return np.clip(middle - half, 0.0, 1.0), np.clip(middle + half, 0.0, 1.0)

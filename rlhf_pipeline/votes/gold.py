@@ -7,10 +7,10 @@ import pandas as pd
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
 from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.votes.splits import splits_of
 
 MARGIN = 0.5  # of a label without votes: that of votes without strength

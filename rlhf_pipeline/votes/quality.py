@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.votes.intervals import wilson_bounds
 
 Mark = Literal["too_fast", "same_as_before", "duplicate"]
 MARKS: tuple[Mark, ...] = get_args(Mark)

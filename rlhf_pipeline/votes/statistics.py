@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.frames import Column, number
-from rlhf_pipeline.votes.intervals import wilson_bounds
+from rlhf_pipeline.intervals import wilson_bounds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
-from math import sqrt
 from statistics import median
 
 from rlhf_pipeline.api_types import Confidence, GoldShare, Repeats, Statistics
+from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
@@ -22,7 +22,6 @@ from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 PACE_OF = 200  # newest judgements whose median time is told
 MAX_CACHED_ANNOTATORS = 1000
-Z = 1.959964  # of a 95 % interval
 
 
 class AnnotatorStatistics:
@@ -114,14 +113,12 @@ def _count_days_in_a_row(days: set[date], today: date) -> int:
 
 
 def _wilson_interval(k: int, n: int) -> dict[str, float | None]:
-    """Wilson 1927.
+    """The ends of the interval of k of n; None if n is 0.
 
     >>> _wilson_interval(0, 0)
     {'low': None, 'high': None}
     """
     if n == 0:
         return {"low": None, "high": None}
-    share = k / n
-    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z * sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)) / (1 + Z**2 / n)
-    return {"low": max(0.0, middle - half), "high": min(1.0, middle + half)}
+    interval = interval_of_share(k / n, n)
+    return {"low": interval.low, "high": interval.high}

@@ -13,7 +13,7 @@ from rlhf_pipeline.calibration.monitoring import ece_lower_bound, overconfidence
 from rlhf_pipeline.calibration.slope import LARGEST, calibration_slope, slope_bounds
 from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_table
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.votes.intervals import BootstrapParams, wilson_bounds
+from rlhf_pipeline.intervals import BootstrapParams, wilson_bounds
 
 
 def logistic(x):

@@ -11,7 +11,6 @@ from rlhf_pipeline.drift.two_sample import (
     kolmogorov_smirnov,
     maximum_mean_discrepancy,
     population_stability,
-    wilson_interval,
 )
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 
@@ -148,23 +147,3 @@ def test_embeddings_of_two_encoders_cannot_be_compared():
 def test_one_row_is_not_a_sample():
     with pytest.raises(NotEnoughData, match="1 rows"):
         kolmogorov_smirnov(np.zeros(1), np.zeros(50))
-
-
-@pytest.mark.parametrize(
-    ("share", "n", "low", "high"),
-    [
-        (0.5, 100, 0.4038, 0.5962),
-        (0.0, 10, 0.0, 0.2775),
-        (1.0, 10, 0.7225, 1.0),
-        (0.1, 50, 0.0435, 0.2136),
-    ],
-)
-def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
-    made = wilson_interval(share, n)
-    assert (made.value, made.n) == (share, n)
-    assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
-
-
-def test_there_is_no_share_of_nothing():
-    with pytest.raises(NotEnoughData, match="No values"):
-        wilson_interval(0.0, 0)

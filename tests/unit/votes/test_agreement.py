@@ -2,11 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.votes.agreement import agreement, noise_ceiling
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.intervals import BootstrapParams, interval_of_mean, resampled_sums
 
 
 def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
@@ -96,64 +94,6 @@ def test_skips_judge_nothing():
 def test_the_order_of_votes_does_not_move_an_interval():
     cast = flipping_votes(100, 3, 0.2)
     assert agreement(cast) == agreement(cast.sample(frac=1, random_state=1))
-
-
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(200):
-        by_group = rng.normal(0.0, 1.0, size=60)
-        values = np.repeat(by_group, 5) + rng.normal(0.0, 0.3, size=300)
-        found = interval_of_mean(
-            values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300)
-        )
-        covered += found.low <= 0 <= found.high
-    assert 0.90 <= covered / 200 <= 0.99
-
-
-def test_an_interval_of_nothing_but_successes_is_not_a_point():
-    perfect = interval_of_mean(np.ones(20))
-    assert perfect.value == perfect.high == 1.0
-    assert perfect.low == pytest.approx(20 / (20 + 1.959964**2), abs=1e-4)
-
-
-def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups():
-    """Three of four right in each of ten prompts: so it is in every resample, which is no
-    certainty.
-    """
-    right, prompts = np.tile([1.0, 1.0, 1.0, 0.0], 10), np.repeat(np.arange(10), 4)
-    found = interval_of_mean(right, groups=prompts)
-    assert (found.value, found.n) == (0.75, 40)
-    # of 7.5 of 10
-    assert (found.low, found.high) == (
-        pytest.approx(0.4422, abs=1e-4),
-        pytest.approx(0.9190, abs=1e-4),
-    )
-    of_many = interval_of_mean(np.tile(right, 100), groups=np.repeat(np.arange(1000), 4))
-    assert 0.7 < of_many.low < 0.75 < of_many.high < 0.8
-    one_differs = interval_of_mean(np.append(right[:-1], 1.0), groups=prompts)
-    assert one_differs.low < one_differs.value < one_differs.high
-
-
-def test_a_loss_that_is_the_same_everywhere_is_no_share():
-    found = interval_of_mean(np.full(12, np.log(2)), of_shares=False)
-    assert (found.low, found.high) == (pytest.approx(np.log(2)), pytest.approx(np.log(2)))
-
-
-def test_every_resample_draws_as_many_groups_as_there_are():
-    totals = resampled_sums(
-        np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100)
-    )
-    assert totals.shape == (100, 2)
-    assert (totals[:, 0] == 17).all()
-    assert len(np.unique(totals[:, 1])) > 20
-
-
-def test_nan_and_nothing_are_refused():
-    with pytest.raises(InvalidScores, match="NaN"):
-        interval_of_mean([0.1, float("nan")])
-    with pytest.raises(NotEnoughData):
-        interval_of_mean([])
 
 
 def judged_twice(*rows: tuple[str, str, str]) -> pd.DataFrame:

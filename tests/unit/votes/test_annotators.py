@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.joint_model import JointParams, joint_model
 from rlhf_pipeline.votes.plots import distinct_labels, reliability_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of

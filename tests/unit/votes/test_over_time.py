@@ -9,6 +9,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.votes import krippendorff_alpha, pairwise_kappa
 from rlhf_pipeline.votes.annotators_over_time import (
     AGREEMENT_OVER_TIME,
@@ -17,7 +18,6 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
-from rlhf_pipeline.votes.intervals import wilson_bounds
 from rlhf_pipeline.votes.plots import over_time_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 

@@ -1,0 +1,148 @@
+"""Wilson's interval and the bootstrap: they cover what they claim and never claim certainty."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline import intervals
+from rlhf_pipeline.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.intervals import (
+    BootstrapParams,
+    interval_of_mean,
+    interval_of_share,
+    mean_over_prompts,
+    resampled_sums,
+)
+
+
+def by_prompt(values: object) -> pd.DataFrame:
+    x = np.asarray(values, dtype=float)
+    return pd.DataFrame({"prompt_id": [f"p{i:04d}" for i in range(len(x))], "x": x})
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "low", "high"),
+    [
+        (0.5, 100, 0.4038, 0.5962),
+        (0.0, 10, 0.0, 0.2775),
+        (1.0, 10, 0.7225, 1.0),
+        (0.1, 50, 0.0435, 0.2136),
+    ],
+)
+def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
+    made = interval_of_share(share, n)
+    assert (made.value, made.n) == (share, n)
+    assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_there_is_no_share_of_nothing():
+    with pytest.raises(NotEnoughData, match="0 values"):
+        interval_of_share(0.0, 0)
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(200):
+        by_group = rng.normal(0.0, 1.0, size=60)
+        values = np.repeat(by_group, 5) + rng.normal(0.0, 0.3, size=300)
+        found = interval_of_mean(
+            values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300)
+        )
+        covered += found.low <= 0 <= found.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_an_interval_of_nothing_but_successes_is_not_a_point():
+    perfect = interval_of_mean(np.ones(20))
+    assert perfect.value == perfect.high == 1.0
+    assert perfect.low == pytest.approx(20 / (20 + 1.959964**2), abs=1e-4)
+
+
+def test_a_share_that_is_the_same_in_every_group_has_wilsons_ends_for_the_groups():
+    """Three of four right in each of ten prompts: so it is in every resample, which is no
+    certainty.
+    """
+    right, prompts = np.tile([1.0, 1.0, 1.0, 0.0], 10), np.repeat(np.arange(10), 4)
+    found = interval_of_mean(right, groups=prompts)
+    assert (found.value, found.n) == (0.75, 40)
+    # of 7.5 of 10
+    assert (found.low, found.high) == (
+        pytest.approx(0.4422, abs=1e-4),
+        pytest.approx(0.9190, abs=1e-4),
+    )
+    of_many = interval_of_mean(np.tile(right, 100), groups=np.repeat(np.arange(1000), 4))
+    assert 0.7 < of_many.low < 0.75 < of_many.high < 0.8
+    one_differs = interval_of_mean(np.append(right[:-1], 1.0), groups=prompts)
+    assert one_differs.low < one_differs.value < one_differs.high
+
+
+def test_a_loss_that_is_the_same_everywhere_is_no_share():
+    found = interval_of_mean(np.full(12, np.log(2)), of_shares=False)
+    assert (found.low, found.high) == (pytest.approx(np.log(2)), pytest.approx(np.log(2)))
+
+
+def test_every_resample_draws_as_many_groups_as_there_are():
+    totals = resampled_sums(
+        np.stack([np.ones(17), np.arange(17.0)], axis=1), BootstrapParams(n_resamples=100)
+    )
+    assert totals.shape == (100, 2)
+    assert (totals[:, 0] == 17).all()
+    assert len(np.unique(totals[:, 1])) > 20
+
+
+def test_nan_and_nothing_are_refused():
+    with pytest.raises(InvalidScores, match="NaN"):
+        interval_of_mean([0.1, float("nan")])
+    with pytest.raises(NotEnoughData):
+        interval_of_mean([])
+
+
+def test_an_interval_over_prompts_covers_a_known_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = [
+        found.low <= 0.6 <= found.high
+        for found in (
+            mean_over_prompts(
+                by_prompt(rng.binomial(1, 0.6, size=200)), "x", seed=i, n_resamples=300
+            )
+            for i in range(200)
+        )
+    ]
+    assert 0.9 <= np.mean(covered) <= 0.99
+
+
+def test_the_same_seed_gives_the_same_interval():
+    frame = by_prompt(np.random.default_rng(1).normal(size=50))
+    assert mean_over_prompts(frame, "x", seed=3) == mean_over_prompts(frame, "x", seed=3)
+    assert mean_over_prompts(frame, "x", seed=3) != mean_over_prompts(frame, "x", seed=4)
+
+
+def test_evaluations_keep_their_stored_bits():
+    frame = by_prompt(np.random.default_rng(0).normal(size=300))
+    found = mean_over_prompts(frame, "x", seed=7)
+    assert [found.value.hex(), found.low.hex(), found.high.hex()] == [
+        "-0x1.256987481531bp-5",
+        "-0x1.3ee3b0827ff2ep-3",
+        "0x1.36c299cc624abp-4",
+    ]
+
+
+def test_draws_do_not_depend_on_how_many_fit_into_memory(monkeypatch):
+    frame, values = by_prompt(np.arange(31.0)), np.arange(31.0)
+    whole = mean_over_prompts(frame, "x", seed=0), interval_of_mean(values)
+    monkeypatch.setattr(intervals, "DRAWS_AT_ONCE", 100)
+    assert (mean_over_prompts(frame, "x", seed=0), interval_of_mean(values)) == whole
+
+
+def test_a_value_that_is_not_finite_is_named_by_row():
+    with pytest.raises(InvalidScores, match="first in row 1"):
+        mean_over_prompts(by_prompt([1.0, np.inf]), "x", seed=0)
+    with pytest.raises(NotEnoughData):
+        mean_over_prompts(by_prompt([]), "x", seed=0)
+
+
+def test_samples_of_one_prompt_count_as_one_observation():
+    frame = pd.DataFrame({"prompt_id": ["a"] * 10 + ["b"], "x": [1.0] * 10 + [0.0]})
+    found = mean_over_prompts(frame, "x", seed=0)
+    assert (found.value, found.n) == (0.5, 2)
