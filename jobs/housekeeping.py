@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from jobs.executors import light_executor
+from jobs.retention import Retention
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store, anchors
-from storage.retention import Retention
 
 
 @dg.op(

@@ -12,7 +12,7 @@ from functools import partial
 
 import dagster as dg
 
-from jobs.retraining import retraining
+from jobs.retraining import DECISION_TAG, retraining
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TriggerDecision, utc_now
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
@@ -27,7 +27,7 @@ from sensors.runs import (
     store_of,
 )
 
-DECISION_TAG, ATTEMPT_TAG = "rlhf/decision_id", "rlhf/attempt"
+ATTEMPT_TAG = "rlhf/attempt"
 MAX_ATTEMPTS = 3
 
 

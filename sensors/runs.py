@@ -11,12 +11,17 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import dagster as dg
-from dagster._core.storage.tags import RUN_KEY_TAG  # the public API has no name for this tag
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 
 Given = TypeVar("Given")
+# Dagster's own tags; its public API has no names for them
+RUN_KEY_TAG = "dagster/run_key"
+SENSOR_NAME_TAG = "dagster/sensor_name"
+PARTITION_TAG = "dagster/partition"
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
 # a second daemon leaves alone what the first one is submitting
 SUBMISSION_LEASE = timedelta(seconds=60)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
-APPLICATION = ("assets", "resources", "jobs", "sensors", "demo", "replay", "storage")
+APPLICATION = ("assets", "resources", "jobs", "sensors", "driver")
 
 FOUNDATION = [
     "records",
@@ -134,18 +134,14 @@ HEAVY = {
     "matplotlib",
     "openai",
 }
-# The application's arrows: definitions -> sensors -> jobs -> assets -> library; assets and
-# resources meet only in definitions.
+# The application's arrows: driver -> definitions -> sensors -> jobs -> assets -> library; assets
+# and resources meet only in definitions.
 APPLICATION_ALLOWED: dict[str, set[str]] = {
     "assets": {"assets", "rlhf_pipeline"},
     "resources": {"resources", "rlhf_pipeline"},
-    # the nightly retention is that of `rlhf storage retain`
-    "jobs": {"jobs", "assets", "storage", "rlhf_pipeline"},
+    "jobs": {"jobs", "assets", "rlhf_pipeline"},
     "sensors": {"sensors", "jobs", "assets", "rlhf_pipeline"},
-    "demo": {"demo", "definitions", "sensors", "assets", "rlhf_pipeline"},
-    "storage": {"storage", "rlhf_pipeline"},
-    # it runs jobs in its own process as the demo does
-    "replay": {"replay", "demo", "definitions", "sensors", "rlhf_pipeline"},
+    "driver": {"driver", "definitions", "sensors", "jobs", "assets", "rlhf_pipeline"},
 }
 
 
@@ -260,9 +256,7 @@ def test_only_settings_read_the_environment() -> None:
     assert readers <= {
         "rlhf_pipeline/config.py",
         "rlhf_pipeline/cli/dev.py",
-        "rlhf_pipeline/cli/demo.py",
-        "rlhf_pipeline/cli/dagster_process.py",
-        "rlhf_pipeline/cli/replay.py",
+        "rlhf_pipeline/cli/driver.py",
     }
 
 

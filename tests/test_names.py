@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "demo", "replay", "storage")
+FOLDERS = ("rlhf_pipeline", "assets", "resources", "jobs", "sensors", "driver")
 # Say nothing about what comes back.
 PARTICIPLES = frozenset(
     ("told", "said", "shown", "found", "judged", "asked", "heard", "apart", "written", "kept")

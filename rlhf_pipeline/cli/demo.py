@@ -2,9 +2,7 @@
 team runs.
 """
 
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,8 @@ import typer
 from pydantic import SecretStr
 
 from rlhf_pipeline import homes
-from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.driver import exec_task
 from rlhf_pipeline.cli.init import initialise, prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import HomeFacts, Settings, build_database_url
@@ -46,12 +45,7 @@ def demo(
     claim(workspace)
     initialise(workspace)
     workspace.store.close()
-    # The demo drives Dagster, which this library does not know. It replaces this process, so there
-    # are never two of which one is killed.
-    sys.stdout.flush()
-    os.chdir(checkout())
-    environ = os.environ | {"RLHF_ANNOTATORS": "simulated"} | workspace.settings.environ
-    os.execve(sys.executable, [sys.executable, "-m", "demo", "--days", str(days)], environ)
+    exec_task(workspace.settings, "demo", "--days", str(days), RLHF_ANNOTATORS="simulated")
 
 
 def claim(workspace: Workspace) -> None:

@@ -2,16 +2,14 @@
 the loop had run then.
 """
 
-import os
-import subprocess
 import sys
 from typing import Annotated
 
 import typer
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.child_processes import bind_to_this_process
-from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.driver import run_task
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.config import Settings
@@ -81,22 +79,17 @@ def import_lock(settings: Settings) -> FileLock:
     return FileLock(folder / ".lock", timeout=0)
 
 
-def replay_pending(workspace: Workspace) -> int:
-    """Replay all days that wait, in a process of the application beside this library; its exit
-    code, 0 where no day waits.
+def replay_pending(workspace: Workspace, *, after_import: bool = False) -> int:
+    """Replay all days that wait, one line each; the exit code, 0 where no day waits.
 
-    Each day is said in a line. What is left after a kill stays asked for: the sensor or the next
-    call goes on.
+    After a kill the remaining days still wait: the sensor or the next call goes on. With
+    `after_import` a home that the daemon or another command uses is no failure.
     """
     if not workspace.store.replays.pending_days():
         echo("No imported day waits for its replay.")
         return 0
     prepare(workspace)
     workspace.registry.initialise()
-    settings = workspace.settings
     # Threads that wait actively cost minutes where other processes want the cores.
-    environ = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | settings.environ
-    command = [sys.executable, "-m", "replay"]
-    return subprocess.run(
-        command, cwd=checkout(), env=environ, check=False, preexec_fn=bind_to_this_process()
-    ).returncode
+    options = ["--after-import"] if after_import else []
+    return run_task(workspace.settings, "replay", *options, OMP_WAIT_POLICY="PASSIVE")

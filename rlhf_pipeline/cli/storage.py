@@ -19,11 +19,7 @@ from rich.table import Table
 from rlhf_pipeline import backups, homes, protocols
 from rlhf_pipeline.cli import retention_table, storage_check
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.dagster_process import (
-    has_damaged_files,
-    read_dagster_state,
-    run_dagster_task,
-)
+from rlhf_pipeline.cli.driver import has_damaged_files, read_dagster_state, read_facts
 from rlhf_pipeline.cli.init import (
     STORAGE_ON_POSTGRES,
     make_missing_databases,
@@ -163,7 +159,7 @@ def retain(
     """
     settings = _open_workspace().settings
     with _progress_bar("retain") as progress:
-        facts = run_dagster_task(
+        facts = read_facts(
             "list-retained" if dry_run else "retain",
             settings.variables | settings.dagster_environ,
             progress,
@@ -272,7 +268,7 @@ def _move_databases(
     environ = {**target.dagster_environ, "DAGSTER_HOME": str(source.home / "dagster")}
     moved += [
         database_copy.CopiedTable.model_validate(fact["table"])
-        for fact in run_dagster_task("move", environ, progress)
+        for fact in read_facts("move", environ, progress)
         if "table" in fact
     ]
     database_copy.analyze_tables(target.dagster_environ[DAGSTER_URL])
@@ -400,16 +396,16 @@ def _refuse_daemon(settings: Settings, *, replacing: bool) -> None:
 
 
 def _daemon_silent_s(settings: Settings) -> float | None:
+    environ = settings.dagster_environ
     if settings.dagster_storage is None:
-        state = read_dagster_state(settings) if (settings.home / "dagster").exists() else {}
+        state = read_dagster_state(environ) if (settings.home / "dagster").exists() else {}
     elif database_copy.has_tables(settings.dagster_storage):
         # Not by way of the home, which may be new, or lost: the daemon may work on another machine.
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "dagster.yaml").write_text(
                 f"telemetry:\n  enabled: false\n{STORAGE_ON_POSTGRES}", encoding="utf-8"
             )
-            facts = run_dagster_task("state", {**settings.dagster_environ, "DAGSTER_HOME": folder})
-        state = next((fact["state"] for fact in facts if "state" in fact), {})
+            state = read_dagster_state({**environ, "DAGSTER_HOME": folder})
     else:
         state = {}
     silent: float | None = state.get("daemon_silent_s")
@@ -417,7 +413,7 @@ def _daemon_silent_s(settings: Settings) -> float | None:
 
 
 def _make_dagster_tables(settings: Settings) -> None:
-    run_dagster_task("make-tables", settings.dagster_environ)
+    read_facts("make-tables", settings.dagster_environ)
 
 
 def _show_tables(tables: Iterable[database_copy.CopiedTable]) -> None:

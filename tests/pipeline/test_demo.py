@@ -15,10 +15,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from demo.__main__ import collect_day_rows, next_days
-from demo.loop import Loop
-from demo.recovery import fail_dead_runs
-from demo.state import DemoState
+from driver.demo import Demo, DemoState, next_days
+from driver.demo_report import collect_day_rows
+from driver.recovery import fail_dead_runs
+from driver.runner import Runner
 from rlhf_pipeline.cli import dev as dev_command
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
@@ -56,10 +56,8 @@ class Killed(BaseException):
     """The end of the process at this point, as far as files and databases can tell."""
 
 
-class SmallLoop(Loop):
-    """A demo of small days, that may be killed before or after a job of its choice, or see one
-    fail.
-    """
+class SmallRunner(Runner):
+    """Runs small jobs; it may be killed before or after one of them, or see one fail."""
 
     killed_before = killed_after = failing = ""
 
@@ -80,21 +78,19 @@ class SmallLoop(Loop):
             raise Killed
 
 
-def loop_of(project: Any, **moments: str) -> SmallLoop:
-    loop = SmallLoop(
-        project.settings, project.defs, project.instance, project.store, lambda stage: None
-    )
+def demo_of(project: Any, **moments: str) -> Demo:
+    runner = SmallRunner(project.settings, project.defs, project.instance, project.store)
     for name, job in moments.items():
-        setattr(loop, name, job)
-    return loop
+        setattr(runner, name, job)
+    return Demo(runner)
 
 
-def demo(project: Any, **moments: str) -> SmallLoop:
+def demo(project: Any, **moments: str) -> Demo:
     """One call of the demo: what an earlier one left, then the next day."""
-    loop = loop_of(project, **moments)
-    loop.resume()
-    loop.run_day(next_days(loop.state, 1)[0])
-    return loop
+    demo = demo_of(project, **moments)
+    demo.resume()
+    demo.run_day(next_days(demo.state, 1)[0])
+    return demo
 
 
 def made(project: Any) -> dict[str, Any]:
@@ -168,7 +164,7 @@ def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
 ) -> None:
     with pytest.raises(Killed):
         demo(project, killed_before="feedback")
-    request = loop_of(project).tick("votes", project.day(0)).run_requests[0]
+    request = demo_of(project).tick("votes", project.day(0)).run_requests[0]
     tags = {
         "dagster/run_key": request.run_key,
         "dagster/sensor_name": "votes",
@@ -224,7 +220,7 @@ def test_a_killed_run_gives_back_its_key_but_a_retraining_keeps_it_for_its_decis
     for job, key in asked.items():
         started(project, job, {"dagster/run_key": key, "dagster/sensor_name": job})
     for _ in range(2):
-        loop_of(project).resume()
+        demo_of(project).resume()
         assert find_run(project.instance, asked["learning"]) is None
         assert find_run(project.instance, asked["retraining"]) is not None
 
@@ -245,22 +241,22 @@ def test_a_retraining_killed_with_its_demo_is_retried_and_its_decision_settles(
     last = project.day(2)
     DemoState(finished=last, collected=last).write(project.settings.demo_state)
     project.store.events.add([event(project, "ddm"), event(project, "adwin")])
-    loop = loop_of(project)
-    loop.tick("votes", last)
-    request = loop.tick("retraining", last).run_requests[0]
+    driven = demo_of(project)
+    driven.tick("votes", last)
+    request = driven.tick("retraining", last).run_requests[0]
     killed = started(
         project, "retraining", dict(request.tags) | {"dagster/run_key": request.run_key}
     )
-    loop.tick("retraining", last)
+    driven.tick("retraining", last)
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.run_id) for d in fired] == [("submitted", killed)]
-    later = loop_of(project)
+    later = demo_of(project)
     later.resume()
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.attempt) for d in fired] == [("succeeded", 2)]
     assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
     assert project.instance.get_run_by_id(fired[0].run_id).status == dg.DagsterRunStatus.SUCCESS
-    assert "gate" in [stage.stage for stage in later.history]
+    assert "gate" in [stage.stage for stage in later.runner.history]
 
 
 def event(project: Any, detector: str) -> DriftEvent:

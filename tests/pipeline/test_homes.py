@@ -116,5 +116,5 @@ def test_killed_demo_leaves_no_process(demo: subprocess.Popen[str], tmp_path: Pa
     demo.kill()
     demo.wait()
     assert psutil.wait_procs(at_work(tmp_path / "home"), timeout=10)[1] == []
-    with FileLock(tmp_path / "home" / "demo.lock", timeout=0):
+    with FileLock(tmp_path / "home" / "driver.lock", timeout=0):
         pass

@@ -14,10 +14,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from demo.in_process import InProcessRunner
-from replay.day_line import format_day, format_decisions
-from replay.driver import ReplayDriver, ReplayStopped
-from replay.timeline import write_timeline
+from driver.replay import ReplayDriver, ReplayStopped
+from driver.replay_report import format_day, format_decisions, write_timeline
+from driver.runner import Runner
 from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import judged_comparison_ids
@@ -35,7 +34,7 @@ class Killed(BaseException):
     """The end of the process at this point, as far as files and databases can tell."""
 
 
-class FragileRunner(InProcessRunner):
+class FragileRunner(Runner):
     """Runs that may be killed before or after the n-th of them, or see one fail."""
 
     killed_before = killed_after = failing = 0
@@ -53,9 +52,7 @@ class FragileRunner(InProcessRunner):
 
 
 def drive_of(project: Any, **moments: int) -> ReplayDriver:
-    runner = FragileRunner(
-        project.settings, project.defs, project.instance, project.store, lambda stage: None
-    )
+    runner = FragileRunner(project.settings, project.defs, project.instance, project.store)
     for name, number in moments.items():
         setattr(runner, name, number)
 

@@ -27,6 +27,7 @@ from dagster._core.scheduler.instigation import (
 )
 from typer.testing import CliRunner
 
+from jobs.retention import Retention
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
@@ -36,7 +37,6 @@ from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from storage.retention import Retention
 
 NOW = datetime.now(UTC)
 KEPT = {

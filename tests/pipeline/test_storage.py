@@ -26,14 +26,14 @@ from dagster._daemon.types import DaemonHeartbeat
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app, dagster_process, storage
+from driver.__main__ import main as run_driver
+from rlhf_pipeline.cli import app, driver, storage
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError, StoreError
 from rlhf_pipeline.records import NewVote, utc_now
 from rlhf_pipeline.store import Store, database_copy
 from rlhf_pipeline.votes.counting import counting
-from storage.__main__ import main as dagster_task
 from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,13 +91,13 @@ def dagster_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             for name, value in environ.items():
                 patch.setenv(name, value)
             try:
-                assert dagster_task(task) == 0
+                assert run_driver([task]) == 0
             finally:
                 logging.disable(logging.NOTSET)
         return [json.loads(line) for line in output.getvalue().splitlines()]
 
-    monkeypatch.setattr(storage, "run_dagster_task", ask)
-    monkeypatch.setattr(dagster_process, "run_dagster_task", ask)
+    monkeypatch.setattr(storage, "read_facts", ask)
+    monkeypatch.setattr(driver, "read_facts", ask)
 
 
 def rlhf(home: Path, *arguments: str, **environ: str) -> Result:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.__main__ import INTERRUPTED
-from demo.state import DemoState
+from driver.demo import DemoState
+from driver.terminal import INTERRUPTED
 from tests.processes.network_watch import attempts, cut, watch_network
 from tests.project import open_project, settings_of
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from rlhf_pipeline.cli.dagster_process import read_copied_dagster_state
+from rlhf_pipeline.cli.driver import read_copied_dagster_state
 from rlhf_pipeline.cli.storage_check.databases import PAGES, check_store, open_store
 from rlhf_pipeline.cli.storage_check.files import check_files
 from rlhf_pipeline.cli.storage_check.finding import Finding, attempt

@@ -1,16 +1,25 @@
-"""The demo's tables: per stage what was made and the number that matters, per day what happened,
-and the gate's reasons.
-"""
+"""Prints what the demo did: what each stage made, each day beside the simulated truth, the gate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from demo.in_process import StageRun
+from driver.demo import DemoState
+from driver.runner import StageRun
+from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
+from rlhf_pipeline.simulation import SCENARIOS, Taste, utility
+from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_markup
+from rlhf_pipeline.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.votes.counting import counting
 
 STAGES = (
     "prompts",
@@ -28,13 +37,13 @@ STAGES = (
     "evaluation",
     "gate",
 )
-
-
 COLOURS = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
 
 
 @dataclass(frozen=True)
 class DayRow:
+    """One simulated day. `utility` is the simulator's truth: printed, never decided on."""
+
     day: str
     taste: str
     policy: str
@@ -44,6 +53,73 @@ class DayRow:
     ceiling: Interval | None
     verdict: str
     utility: Interval
+
+
+def print_summary(settings: Settings, history: Sequence[StageRun], console: Console) -> None:
+    """The tables at the end of a call, over all days of the demo."""
+    store = Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
+    rows = collect_day_rows(settings, Artefacts(settings.frames, store.file_hashes))
+    promotions = store.promotions.history(f"{settings.project}.policy")
+    changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
+    latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
+    console.print()
+    print_stages(history, console)
+    print_calibrations(store.calibrations.log(), console)
+    print_days(rows, console)
+    print_decisions(store.decisions.all(), store.gates.all(), console)
+    print_utility(rows, changed, next((r.day for r in rows if r.policy == latest), None), console)
+
+
+def collect_day_rows(settings: Settings, files: Artefacts) -> list[DayRow]:
+    finished = DemoState.read(settings.demo_state).finished or ""
+    # a daemon reports days of its own
+    return [_day_row(settings, files, day) for day in files.days("drift_report") if day <= finished]
+
+
+def _day_row(settings: Settings, files: Artefacts, day: str) -> DayRow:
+    votes, report, completions = (
+        files.read_frame(stage, day) for stage in ("votes", "drift_report", "completions")
+    )
+    judged = files.read_frame("reflection_log", day).dropna(subset=["is_error"])
+    taste = SCENARIOS[settings.scenario].taste_on(
+        (date.fromisoformat(day) - settings.start_day).days
+    )
+    return DayRow(
+        day=day,
+        taste=taste.name,
+        policy=str(completions["model_version"].iloc[0]),
+        judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
+        n_votes=len(counting(votes)),
+        accuracy=accuracy_of(judged),
+        ceiling=noise_ceiling_or_repeats(votes),
+        verdict=overall_verdict(report),
+        utility=_measure_utility(files.read_frame("prompts", day), completions, taste),
+    )
+
+
+def accuracy_of(judged: pd.DataFrame) -> Interval | None:
+    """Accuracy of predictions that met a vote; None where none did."""
+    if judged.empty:
+        return None
+    correct = 1 - judged["is_error"].astype(float).to_numpy()
+    return interval_of_mean(correct, groups=judged["comparison_id"].tolist())
+
+
+def overall_verdict(report: pd.DataFrame) -> str:
+    return str(report.loc[report["space"] == "overall", "verdict"].iloc[0])
+
+
+def _measure_utility(prompts: pd.DataFrame, completions: pd.DataFrame, taste: Taste) -> Interval:
+    """Mean utility of the completions under `taste`, with a bootstrap interval over prompts."""
+    made = completions[completions["error"].isna()]
+    asked = prompts.set_index("prompt_id").loc[made["prompt_id"]]
+    references = [None if pd.isna(r) else r for r in asked["reference"]]
+    return interval_of_mean(
+        utility(asked["text"].tolist(), references, made["text"].tolist(), taste),
+        groups=made["prompt_id"].tolist(),
+    )
 
 
 def print_stages(history: Sequence[StageRun], console: Console) -> None:

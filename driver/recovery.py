@@ -1,25 +1,22 @@
-"""What an earlier demo's dead process left behind: runs that nobody ends, run keys that block.
-Knows runs; judges no living one.
-"""
+"""Ends runs whose process is gone and frees the run keys that they block."""
 
 import os
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-# the public API has no names for these tags
-from dagster._core.storage.tags import RUN_KEY_TAG, SENSOR_NAME_TAG
-
 from rlhf_pipeline.store import Store
 from sensors.run_health import ALIVE, fail_run, release_run, works_here
+from sensors.runs import RUN_KEY_TAG, SENSOR_NAME_TAG
 
-# A decision counts its own attempts; the other sensors ask once per key.
+# A retraining decision counts its own attempts; the other sensors request each key once.
 ASK_ONCE_SENSORS = ("votes", "learning")
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
-    """Fail unfinished runs whose process is gone, without the wait of the run health sensor, and
-    return their ids.
+    """Fail unfinished runs whose process is gone and return their ids.
+
+    Unlike the run health sensor this does not wait for a process of this machine to stay silent.
     """
     statuses = [*ALIVE, dg.DagsterRunStatus.NOT_STARTED]
     dead = [
@@ -32,7 +29,7 @@ def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta)
     for beat in store.heartbeats.find_stale(datetime.now(UTC)):
         ended = instance.get_run_by_id(beat.run_id)
         if ended is not None and ended.is_finished and ended.remote_job_origin is None:
-            # interrupted; a daemon would run it again beside the demo
+            # interrupted; the run health sensor of a later daemon would run it again
             release_run(instance, store, beat.run_id)
     return [run.run_id for run in dead]
 
@@ -44,15 +41,15 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
         return not works_here(beat)
     is_by_daemon = run.remote_job_origin is not None
     if beat is None and not is_by_daemon:
-        return True  # a demo's, killed before its first beat
+        return True  # run in process, killed before its first beat
     if run.status == dg.DagsterRunStatus.NOT_STARTED:
-        return False  # the retraining sensor fails those of a dead daemon
+        return False  # the retraining sensor fails runs that a dead daemon never launched
     return datetime.now(UTC) - (beat.at if beat else record.update_timestamp) > 2 * limit
 
 
 def release_run_keys(instance: dg.DagsterInstance) -> None:
-    """Let the sensors ask again for what failed or was killed: a demo has no retry but its next
-    call.
+    """Let the sensors request again what failed or was killed in process: nothing else retries
+    it.
     """
     ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
     for run in instance.get_runs(

@@ -1,5 +1,5 @@
-"""Deletes what `rlhf_pipeline.retention` lets go, or lists it: the one function of `rlhf storage
-retain` and of job `housekeeping`.
+"""Deletes or lists what the settings `keep_…` no longer keep, for job `housekeeping` and
+`rlhf storage retain`.
 """
 
 import re
@@ -15,6 +15,7 @@ from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
 from upath import UPath
 
+from jobs.retraining import DECISION_TAG
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.object_stores import modified_at
@@ -44,7 +45,6 @@ ENDED_STATUSES = [
     dg.DagsterRunStatus.FAILURE,
     dg.DagsterRunStatus.CANCELED,
 ]
-DECISION_TAG = "rlhf/decision_id"  # of a retraining run: sensors/retraining.py
 TRAINING_FOLDERS = ("candidates", "reward_models")  # folders of checkpoints below `Settings.models`
 OWN_JOB = "housekeeping"
 IDS_AT_ONCE = 500

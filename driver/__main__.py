@@ -1,0 +1,178 @@
+"""`python -m driver TASK`: the tasks that the command line runs in a process of their own.
+
+`demo` and `replay` print for people; all others print one JSON object a line. RLHF_HOME and
+DAGSTER_HOME name the home.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rlhf_pipeline.config import DAGSTER_URL, Settings, silence_telemetry
+
+silence_telemetry()
+
+import dagster as dg  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from driver import dagster_history, terminal  # noqa: E402
+from driver.lock import HomeInUse, lock_home, refuse_daemon  # noqa: E402
+from rlhf_pipeline.errors import PipelineError  # noqa: E402
+from rlhf_pipeline.registry import Registry  # noqa: E402
+from rlhf_pipeline.store import Store  # noqa: E402
+from rlhf_pipeline.terminal import escape_markup  # noqa: E402
+
+
+def demo(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    started = monotonic()
+    try:
+        with open_home(settings, console) as instance:
+            # here and below: these imports make Dagster's definitions, which `state` does not need
+            from driver.demo import run_demo
+
+            history = run_demo(settings, arguments.days, instance, console)
+    except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        console.print("Interrupted. The same command goes on with the day that is unfinished.")
+        return terminal.INTERRUPTED
+    from driver.demo_report import print_summary
+
+    print_summary(settings, history, console)
+    console.print(
+        f"\n{arguments.days} days in {monotonic() - started:.0f} s. Where to look next:\n"
+        "  make dev           the same runs, plots, checks and models in Dagster and MLflow\n"
+        "  make demo          further days of the same history; make demo-clean starts over\n"
+        "  .venv/bin/rlhf models list · rlhf runs · rlhf export reflection-log"
+    )
+    return 0
+
+
+def replay(settings: Settings, arguments: argparse.Namespace, console: Console) -> int:
+    with Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    ) as store:
+        n_days = len(store.replays.pending_days())
+    if not n_days:
+        console.print("No imported day waits for its replay.")
+        return 0
+    try:
+        with open_home(settings, console) as instance:
+            from driver.replay import run_replay
+
+            run_replay(settings, instance, console)
+    except HomeInUse as cause:
+        if not arguments.after_import:
+            raise
+        console.print(
+            f"{n_days} imported days wait for their replay. The process that uses the home takes "
+            f"them too, or `rlhf replay` does later. {escape_markup(str(cause))}"
+        )
+    return 0
+
+
+@contextmanager
+def open_home(settings: Settings, console: Console) -> Iterator[dg.DagsterInstance]:
+    """Dagster's instance of a home that no other process drives. Raises HomeInUse."""
+    terminal.silence_logs()
+    os.environ.update(settings.dagster_environ)
+    with lock_home(settings.home), dg.DagsterInstance.get() as instance:
+        refuse_daemon(instance, settings.home, console.print)
+        yield instance
+
+
+def print_fact(**fact: Any) -> None:
+    print(json.dumps(fact), flush=True)
+
+
+def print_progress(done: int, total: int, note: str = "") -> None:
+    print_fact(progress=[done, total, note])
+
+
+def make_tables() -> None:
+    dagster_history.open_target(os.environ[DAGSTER_URL])
+
+
+def move_history() -> None:
+    for table in dagster_history.move_history(
+        Path(os.environ["DAGSTER_HOME"]), os.environ[DAGSTER_URL], print_progress
+    ):
+        print_fact(table=table.model_dump())
+
+
+def print_state() -> None:
+    with open_instance() as instance:
+        print_fact(state=dagster_history.read_state(instance))
+
+
+def retain(*, dry_run: bool = False) -> None:
+    """The settings come from the environment alone, as `rlhf storage retain` read them."""
+    from jobs.retention import Retention
+
+    s = Settings.read(folder=Path(os.environ["DAGSTER_HOME"]))
+    registry = Registry(s.tracking_uri, s.home / "mlflow" / "artifacts", s.project)
+    with (
+        open_instance() as instance,
+        Store.open(s.store_url, organization=s.organization, project=s.project) as store,
+    ):
+        retention = Retention(s, store, registry, instance, datetime.now(UTC))
+        for item in retention.retain(dry_run=dry_run, progress=print_progress):
+            print_fact(item=item.model_dump())
+
+
+def open_instance() -> dg.DagsterInstance:
+    return dg.DagsterInstance.from_config(os.environ["DAGSTER_HOME"])
+
+
+FACT_TASKS: dict[str, Callable[[], None]] = {
+    "state": print_state,
+    "make-tables": make_tables,
+    "move": move_history,
+    "retain": retain,
+    "list-retained": lambda: retain(dry_run=True),
+}
+
+
+def print_facts(task: Callable[[], None]) -> int:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    try:
+        task()
+    except PipelineError as error:
+        print_fact(error=str(error))
+        return 1
+    return 0
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m driver")
+    tasks = parser.add_subparsers(dest="task", required=True)
+    tasks.add_parser("demo").add_argument("--days", type=int, required=True)
+    tasks.add_parser("replay").add_argument("--after-import", action="store_true")
+    for name in FACT_TASKS:
+        tasks.add_parser(name)
+    arguments = parser.parse_args(words)
+    if arguments.task in FACT_TASKS:
+        return print_facts(FACT_TASKS[arguments.task])
+    if arguments.task == "demo":
+        signal.signal(signal.SIGINT, terminal.interrupt_once)
+    run, width = {"demo": (demo, 132), "replay": (replay, 160)}[arguments.task]
+    console = terminal.make_console(width)
+    try:
+        return run(Settings.read(), arguments, console)
+    except PipelineError as error:
+        console.print(f"[red]{type(error).__name__}: {escape_markup(str(error))}[/]")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Runs jobs and evaluates sensors in this process, as the daemon would."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+
+# the public API has no name for this class
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from rlhf_pipeline import protocols
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.store import Store
+from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
+
+# Everything is in the run's own log; the terminal shows one line per stage.
+QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What one stage made in one run."""
+
+    day: str
+    job: str
+    stage: str
+    seconds: float
+    headline: str
+    metrics: dict[str, float]
+
+
+def ignore_stage(stage: StageRun) -> None:
+    """A callback that does nothing."""
+
+
+@dataclass
+class Runner:
+    """The application of one home in this process. Sensors read the time from `clock`."""
+
+    settings: Settings
+    defs: dg.Definitions
+    instance: dg.DagsterInstance
+    store: Store
+    clock: Callable[[], datetime] = utc_now
+    on_stage: Callable[[StageRun], None] = ignore_stage
+    retry_command: str = "run it again"
+    history: list[StageRun] = field(default_factory=list)
+
+    @cached_property
+    def repository(self) -> dg.RepositoryDefinition:
+        return self.defs.get_repository_def()
+
+    def run(self, job: str, day: str, **arguments: Any) -> None:
+        """Run one job; `arguments` are those of `execute_in_process`.
+
+        Raises PipelineError, naming the failed stages, if it fails.
+        """
+        arguments["run_config"] = {**arguments.get("run_config", {}), "loggers": QUIET_LOGGERS}
+        result = self.defs.resolve_job_def(job).execute_in_process(
+            instance=self.instance, raise_on_error=False, **arguments
+        )
+        for stage in _stage_runs(result, job, day):
+            self.history.append(stage)
+            self.on_stage(stage)
+        if not result.success:
+            raise PipelineError(
+                f"{job} of {day} failed: {describe_failure(self.instance, result.run_id)}. "
+                f"`make dev` shows the run {result.run_id[:8]}; {self.retry_command} to go on."
+            )
+
+    def run_request(self, request: dg.RunRequest, sensor: str, day: str) -> None:
+        """Run what a sensor requested, under the run key and tags that the daemon would give it."""
+        tags = {
+            **request.tags,
+            RUN_KEY_TAG: request.run_key or "",
+            SENSOR_NAME_TAG: sensor,
+        }
+        tags.pop(PARTITION_TAG, None)
+        partition = {"partition_key": request.partition_key} if request.partition_key else {}
+        self.run(
+            request.job_name or self.repository.get_sensor_def(sensor).job_name or "",
+            day,
+            tags=tags,
+            run_config=request.run_config or {},
+            **partition,
+        )
+
+    def tick(self, sensor: str, cursor: str | None = None) -> SensorExecutionData:
+        """Evaluate one sensor: the runs that it requests and its next cursor."""
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=cursor,
+            resources={"store": self.store, "now": self.clock},
+            repository_def=self.repository,
+        ) as context:
+            data = self.repository.get_sensor_def(sensor).evaluate_tick(context)
+        for event in data.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return data
+
+
+def open_runner(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    progress: Callable[[str], protocols.Progress],
+    on_stage: Callable[[StageRun], None],
+) -> Runner:
+    """A runner on the application's own composition, whose stages report to `progress`."""
+    # here: the definitions of the settings in the environment are made by the import
+    from definitions import definitions_for
+
+    store = Store.open(
+        settings.store_url, organization=settings.organization, project=settings.project
+    )
+    defs = definitions_for(settings, progress=progress)
+    return Runner(settings, defs, instance, store, on_stage=on_stage)
+
+
+def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:
+    """One per materialised stage, with the headline and the numbers that it reported."""
+    seconds = {
+        event.step_key: event.step_success_data.duration_ms / 1000
+        for event in result.all_events
+        if event.event_type_value == "STEP_SUCCESS"
+    }
+    for event in result.get_asset_materialization_events():
+        metadata = event.materialization.metadata
+        yield StageRun(
+            day=day,
+            job=job,
+            stage=event.materialization.asset_key.to_user_string(),
+            seconds=seconds.get(event.step_key or "", 0.0),
+            headline=str(metadata["headline"].value) if "headline" in metadata else "",
+            metrics={
+                name: float(entry.value)
+                for name, entry in metadata.items()
+                if isinstance(entry, dg.FloatMetadataValue | dg.IntMetadataValue)
+                and entry.value is not None
+            },
+        )

@@ -1,0 +1,148 @@
+"""One process drives a home at a time, and none while Dagster's daemon runs on it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._daemon.types import DaemonHeartbeat
+
+from driver.lock import HEARTBEAT_SECONDS, SLACK_SECONDS, HomeInUse, lock_home, refuse_daemon
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLDER = """
+import sys
+from pathlib import Path
+from driver.lock import lock_home
+with lock_home(Path(sys.argv[1])):
+    print("at work", flush=True)
+    sys.stdin.readline()
+"""
+# a daemon by its command line; it never writes a heartbeat
+DAEMON = [sys.executable, "-c", "input()", "dagster-daemon", "run"]
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that drives the home."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def drive(home: Path, *task: str) -> "subprocess.CompletedProcess[str]":
+    environ = os.environ | {"RLHF_HOME": str(home), "RLHF_ANNOTATORS": "simulated"}
+    return subprocess.run(
+        [sys.executable, "-m", "driver", *task],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_second_demo_is_refused_and_touches_nothing(
+    holder: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    second = drive(tmp_path, "demo", "--days", "1")
+    assert second.returncode == 1
+    output = " ".join(second.stdout.split())
+    assert f"`rlhf demo` or `rlhf replay` already runs on {tmp_path}" in output
+    assert "make demo RLHF_HOME=" in output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_killed_holder_releases_the_lock(holder: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    with pytest.raises(HomeInUse, match="already runs on"), lock_home(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    with lock_home(tmp_path):
+        pass
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        yield instance
+
+
+def beat(instance: dg.DagsterInstance, seconds_ago: float) -> None:
+    heartbeat = DaemonHeartbeat(time.time() - seconds_ago, "SENSOR", "a daemon", [])
+    instance.add_daemon_heartbeat(heartbeat)
+
+
+def refuse(
+    instance: dg.DagsterInstance, home: Path, *, beats: bool = False
+) -> tuple[list[str], float]:
+    """What is reported, and how long it waits; with `beats` the daemon goes on meanwhile."""
+    reports: list[str] = []
+    waited = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+        if beats and waited > 3:
+            beat(instance, 0)
+
+    refuse_daemon(instance, home, reports.append, pause=pause)
+    return reports, waited
+
+
+def test_home_without_a_daemon_is_driven_at_once(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    assert refuse(instance, tmp_path) == ([], 0)
+
+
+def test_daemon_of_this_machine_is_refused_at_once(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    for home, is_refused in ((tmp_path / "other", False), (tmp_path, True)):
+        environ = os.environ | {"DAGSTER_HOME": str(home / "dagster")}
+        daemon = subprocess.Popen(DAEMON, env=environ, stdin=subprocess.PIPE)
+        try:
+            if is_refused:
+                with pytest.raises(HomeInUse, match=r"daemon runs on .* Stop `rlhf dev`"):
+                    refuse(instance, tmp_path)
+            else:
+                assert refuse(instance, tmp_path) == ([], 0)
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def test_daemon_elsewhere_is_refused_once_it_beats_again(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    beat(instance, 20)
+    with pytest.raises(HomeInUse, match="daemon runs on"):
+        refuse(instance, tmp_path, beats=True)
+
+
+@pytest.mark.parametrize(("seconds_ago", "wait"), [(20, 15), (-3600, 35), (40, 0)])
+def test_heartbeat_of_a_dead_daemon_delays_by_one_interval_at_most(
+    instance: dg.DagsterInstance, tmp_path: Path, seconds_ago: float, wait: float
+) -> None:
+    beat(instance, seconds_ago)
+    reports, waited = refuse(instance, tmp_path)
+    assert waited == pytest.approx(wait, abs=1)
+    assert waited <= HEARTBEAT_SECONDS + SLACK_SECONDS
+    assert len(reports) == (wait > 0)
