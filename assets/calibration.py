@@ -20,6 +20,7 @@ from assets.delivery import (
 )
 from assets.votes import CHANGE_SEQ_DESCRIPTION, pairs_up_to, votes_up_to
 from rlhf_pipeline.calibration import (
+    CALIBRATORS,
     CalibrationParams,
     all_ceilings,
     calibrate_version,
@@ -42,7 +43,7 @@ from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, open_test_s
 
 
 @describe_bounds
-class CalibrationConfig(CalibrationParams, AcceptanceParams, dg.Config):
+class CalibrationConfig(*CALIBRATORS.params(CalibrationParams, AcceptanceParams), dg.Config):
     """Which methods are tried, how they are compared, which votes count less, and when a reward
     model is refused.
     """

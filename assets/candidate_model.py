@@ -20,12 +20,8 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
-from rlhf_pipeline.retraining.strategies import (
-    STRATEGIES,
-    StrategyParams,
-    read_strategy_params,
-    train_candidate,
-)
+from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
+from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 
 
 @describe_bounds

@@ -17,9 +17,10 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.frames import PROMPTS, concat
-from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with, source_names
+from rlhf_pipeline.prompts import GENERATORS, Report, generate, generate_with
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model import Encoder, disagreement
 
@@ -27,14 +28,14 @@ MAX_LISTED_REJECTIONS = 20
 
 
 @describe_bounds
-class PromptsConfig(PromptParams, dg.Config):
+class PromptsConfig(SourceParams, dg.Config):
     """How many prompts a day, of which categories and difficulties, keeping which rules, from which
     source.
     """
 
     source: str = Field(
         default="",
-        description=f"One of {', '.join(source_names())}; empty = the setting prompt_source",
+        description=f"One of {', '.join(GENERATORS)}; empty = the setting prompt_source",
     )
     written: bool = Field(
         default=False,
@@ -61,7 +62,7 @@ def prompts(
     values = config.model_dump(exclude={"written", "doubtful"}) | {
         "source": config.source or settings.prompt_source
     }
-    params, report = PromptParams(**values), Report()
+    params, report = SourceParams(**values), Report()
     frozen = frozen_prompt_ids(frozen_prompts())
     common: dict[str, Any] = {
         "exclude": frozen,

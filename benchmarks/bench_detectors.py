@@ -128,12 +128,10 @@ def main() -> int:
 
 def costs() -> None:
     """Microseconds a vote, state saved at the end; one run on this machine."""
-    from rlhf_pipeline.drift.stream import DetectorParams
-
     errors = (np.random.default_rng(0).random(20_000) < BASE).astype(int).tolist()
     rows = []
     for name, kind in DETECTORS.items():
-        detector = kind(DetectorParams())
+        detector = kind(kind.Params())
         start = time.perf_counter()
         for seq, error in enumerate(errors):
             detector.update(error, seq)

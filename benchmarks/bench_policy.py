@@ -31,11 +31,8 @@ from rlhf_pipeline.intervals import interval_of_mean  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy  # noqa: E402
 from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
-from rlhf_pipeline.retraining.strategies import (  # noqa: E402
-    STRATEGIES,
-    StrategyParams,
-    train_candidate,
-)
+from rlhf_pipeline.retraining.parameters import StrategyParams  # noqa: E402
+from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate  # noqa: E402
 from rlhf_pipeline.simulation import SOURCED_TASTE, utility  # noqa: E402
 
 N_PAIRS = 400

@@ -33,12 +33,13 @@ import pandas as pd  # noqa: E402
 
 from benchmarks.measurement import Limits, print_table  # noqa: E402
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
-from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with  # noqa: E402
+from rlhf_pipeline.prompts import Report, generate, generate_with  # noqa: E402
 from rlhf_pipeline.prompts.base import Draft  # noqa: E402
 from rlhf_pipeline.prompts.constraints import Constraints  # noqa: E402
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator  # noqa: E402
 from rlhf_pipeline.prompts.fitness import demands  # noqa: E402
 from rlhf_pipeline.prompts.near_duplicates import NearDuplicates, jaccard, shingles  # noqa: E402
+from rlhf_pipeline.prompts.parameters import SourceParams  # noqa: E402
 from rlhf_pipeline.prompts.templates import load_shipped_templates  # noqa: E402
 from rlhf_pipeline.records import Category, Difficulty  # noqa: E402
 
@@ -107,7 +108,7 @@ def quotas(limits: Limits) -> None:
             ("dataset", 1_777, file),
             ("evolution", 333, None),
         ):
-            params = PromptParams(
+            params = SourceParams(
                 n=n, source=source, library="wide", categories=shares, difficulties=levels
             )
             started = time.process_time()
@@ -143,7 +144,7 @@ def expected(
 
 
 def difficulty(limits: Limits, *, doubted: bool) -> None:
-    prompts = generate(PromptParams(n=1_800, library="wide", difficulties=EACH), day=DAY)
+    prompts = generate(SourceParams(n=1_800, library="wide", difficulties=EACH), day=DAY)
     prompts["level"] = prompts["difficulty"].map(LEVEL)
     prompts["judged"] = [demands(text) for text in prompts["text"]]
     student = learnt()
@@ -348,7 +349,7 @@ def constraints(limits: Limits) -> None:
     rows = []
     for name, rule in RULES.items():
         report = Report()
-        params = PromptParams(n=200, library="all", **rule)
+        params = SourceParams(n=200, library="all", **rule)
         frame = generate(params, day=DAY, report=report)
         checked = Constraints(params)
         violators = sum(checked.find_violation(text) is not None for text in frame["text"])
@@ -386,7 +387,7 @@ def batch(limits: Limits) -> None:
         file = Path(folder) / "batch.jsonl"
         file.write_bytes(b"\n".join(rows))
         frame = generate(
-            PromptParams(n=97, source="dataset"), day=DAY, source_file=file, report=report
+            SourceParams(n=97, source="dataset"), day=DAY, source_file=file, report=report
         )
     named = [
         int(re.search(r"line (\d+)", r.where).group(1))  # type: ignore[union-attr]
@@ -410,7 +411,7 @@ def evolution(limits: Limits) -> None:
         generator, report = EvolutionGenerator(), Report()
         frame = generate_with(
             generator,
-            PromptParams(n=120, source="evolution", library="wide", seed=seed),
+            SourceParams(n=120, source="evolution", library="wide", seed=seed),
             day=DAY,
             report=report,
         )
@@ -449,7 +450,7 @@ def evolution(limits: Limits) -> None:
 
 def near_duplicates(limits: Limits) -> None:
     """Recall against the exact similarity of every two, and what a text costs."""
-    texts = generate(PromptParams(n=2_000, library="wide"), day=DAY)["text"].tolist()
+    texts = generate(SourceParams(n=2_000, library="wide"), day=DAY)["text"].tolist()
     sets = [shingles(text) for text in texts]
     exact = [max((jaccard(sets[i], sets[k]) for k in range(i)), default=0.0) for i in range(500)]
     rows = []
@@ -535,7 +536,7 @@ def make(n: int, rows: Path | None) -> int:
     from rlhf_pipeline.prompts import write_jsonl
 
     frame = generate(
-        PromptParams(n=n, library="all", source="dataset" if rows else "templates"),
+        SourceParams(n=n, library="all", source="dataset" if rows else "templates"),
         day=DAY,
         source_file=rows,
     )

@@ -35,7 +35,7 @@ from benchmarks.completion_calls import (  # noqa: E402
 from benchmarks.measurement import LimitTable  # noqa: E402
 from rlhf_pipeline.completions import TemplateBackend  # noqa: E402
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
-from rlhf_pipeline.prompts import PromptParams, Report  # noqa: E402
+from rlhf_pipeline.prompts import Report  # noqa: E402
 from rlhf_pipeline.prompts.base import to_frame  # noqa: E402
 from rlhf_pipeline.prompts.dataset import read_drafts  # noqa: E402
 from rlhf_pipeline.prompts.rows import read_rows  # noqa: E402
@@ -194,7 +194,7 @@ def _clean_file(folder: Path, lines: Sequence[str], day: str) -> pd.DataFrame:
     """The rows of a file as prompts of a day, each once."""
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-    drafts = read_drafts(read_rows(path), PromptParams(), Report())
+    drafts = read_drafts(read_rows(path), Report())
     return to_frame(
         [(draft.prompt_id, draft) for _, draft in drafts], source="dataset", day=day, seed=0
     )

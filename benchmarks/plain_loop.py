@@ -52,8 +52,9 @@ from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
+from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
-from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
+from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (

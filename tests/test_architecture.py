@@ -56,6 +56,8 @@ ALLOWED: dict[str, set[str]] = {
     **{name: {*FOUNDATION, *STAGES[:i]} for i, name in enumerate(STAGES)},
     **{name: {*FOUNDATION, *STAGES} for name in BESIDE},
     "simulation": {*FOUNDATION, *STAGES},
+    # what plug-in authors run against their classes; the library never imports it
+    "testing": {*FOUNDATION, *STAGES, "datasets"},
     "object_stores": set(FOUNDATION),
     "artefacts": {*FOUNDATION, "object_stores"},
     # files of comparisons, votes and prompts; the store is handed in

@@ -1,13 +1,14 @@
-"""What every calibrator can do. Knows margins and outcomes; knows no model and no frame.
+"""The protocol of a calibrator, and the checks of what it is fitted on.
 
-A calibrator is antisymmetric: p(m) + p(-m) = 1 exactly, because which completion is called a is a
-coin's work. So none has an intercept, and each is a function of |m| that is mirrored.
+A calibrator is antisymmetric: p(m) + p(-m) = 1 exactly, because the sides a and b are assigned at
+random. So it has no intercept: it is a function of |m|, mirrored at 0.
 """
 
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from rlhf_pipeline.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.reward_model.base import require_finite
@@ -18,9 +19,15 @@ MIN_ROWS = 10
 
 
 class Calibrator(Protocol):
-    """Turns margins score(a) - score(b) into P(a preferred)."""
+    """Turns margins score(a) - score(b) into P(a preferred).
+
+    It is made with an instance of its `Params`, or with nothing for their defaults.
+    """
 
     name: ClassVar[str]
+    Params: ClassVar[type[BaseModel]]
+
+    def __init__(self, params: Any = None) -> None: ...
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         """Learn from margins (n,) in logits and outcomes (n,), 1 where a was preferred and 0 where
@@ -36,42 +43,39 @@ class Calibrator(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """All that was learnt, with `method`; what `from_json` takes."""
+        """All it has learnt as plain JSON, with its name as `method`."""
         ...
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Self: ...
+    def from_json(cls, state: dict[str, Any]) -> Self:
+        """The fitted calibrator whose `to_json` gave `state`."""
+        ...
 
 
 def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Floats, Floats]:
-    """Margins, outcomes and weights as float64, refused where nothing can be learnt from them; see
-    `Calibrator.fit`.
-    """
+    """Margins, outcomes and weights as float64. Raises as `Calibrator.fit` says."""
     m, y = require_finite(margins, "margins"), require_finite(outcomes, "outcomes")
     w = np.ones_like(m) if weights is None else require_finite(weights, "weights")
     if not (len(m) == len(y) == len(w)):
         raise InvalidScores(
-            f"{len(m)} margins, {len(y)} outcomes, {len(w)} weights. Hand in one of each per row."
+            f"{len(m)} margins, {len(y)} outcomes, {len(w)} weights. Pass one of each per row."
         )
     if ((y != 0) & (y != 1)).any() or (w < 0).any():
         raise InvalidScores("Outcomes are 1 (a preferred) or 0 (b preferred), weights 0 or more.")
     m, y, w = m[w > 0], y[w > 0], w[w > 0]
     if len(m) < MIN_ROWS:
         raise NotEnoughData(
-            f"{len(m)} rows to calibrate on; {MIN_ROWS} are the least. Collect votes on more "
-            "prompts."
+            f"{len(m)} rows to calibrate on ({MIN_ROWS} needed). Collect votes on more prompts."
         )
     if len(np.unique(y)) < 2:
         side = "a" if y[0] == 1 else "b"
         raise NotEnoughData(
-            f"All {len(y)} rows to calibrate on prefer side {side}. Votes for both sides are "
-            "needed; are sides shuffled?"
+            f"All {len(y)} rows to calibrate on prefer side {side}; votes for both sides are "
+            "needed. Check that sides are shuffled."
         )
     return m, y, w
 
 
 def fold(margins: Floats, outcomes: Floats) -> tuple[Floats, Floats]:
-    """|margin|, and whether the side the model prefers was preferred: the same rows with the higher
-    score as side a.
-    """
+    """|margin|, and whether people preferred the side with the higher score (1 or 0)."""
     return np.abs(margins), np.where(margins >= 0, outcomes, 1 - outcomes)

@@ -1,28 +1,29 @@
-"""Beta calibration made antisymmetric: what the model says for the side it prefers and against the
-other weigh differently.
-"""
+"""Beta calibration made antisymmetric: evidence for and against a side weighs differently."""
 
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_pipeline.calibration.base import Floats, check_rows, fold
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
 class BetaCalibration:
     """logit P(a preferred) = sign(m) · (gain · ln(2p) - loss · ln(2(1 - p))), p = sigmoid(|m|).
 
-    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that leaves a coin
-    a coin is ln 2 (a - b); mirrored at margin 0, the map favours no side. With gain = loss it is a
-    temperature; the slope is (gain + loss) / 2 at margin 0 and `loss` far from it. Both are at
+    Kull, Silva Filho and Flach 2017 fit logit = a ln p - b ln(1 - p) + c. The c that keeps an even
+    chance even is ln 2 (a - b); mirrored at margin 0, the map favours no side. With gain = loss it
+    is a temperature; the slope is (gain + loss) / 2 at margin 0 and `loss` far from it. Both are at
     least 0, so that pairs are never reordered. The targets are smoothed as in Platt scaling.
     """
 
     name: ClassVar[str] = "beta"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
-    def __init__(self, gain: float = 1.0, loss: float = 1.0) -> None:
-        self.gain_, self.loss_ = gain, loss
+    def __init__(self, params: NoParams | None = None) -> None:
+        self.gain_, self.loss_ = 1.0, 1.0
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize
@@ -58,7 +59,9 @@ class BetaCalibration:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:
-        return cls(float(state["gain"]), float(state["loss"]))
+        fitted = cls()
+        fitted.gain_, fitted.loss_ = float(state["gain"]), float(state["loss"])
+        return fitted
 
 
 def _gain_and_loss(size: Floats) -> tuple[Floats, Floats]:

@@ -1,8 +1,11 @@
-"""The null calibrator: the reward model's own probabilities, kept where nothing else helps."""
+"""The null calibrator: the reward model's own probabilities."""
 
 from typing import Any, ClassVar, Self
 
+from pydantic import BaseModel
+
 from rlhf_pipeline.calibration.base import Floats, check_rows
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
@@ -10,6 +13,10 @@ class NoCalibration:
     """The logistic of the margin."""
 
     name: ClassVar[str] = "none"
+    Params: ClassVar[type[BaseModel]] = NoParams
+
+    def __init__(self, params: NoParams | None = None) -> None:
+        pass
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         check_rows(margins, outcomes, weights)

@@ -1,13 +1,12 @@
-"""Isotonic regression of outcome on margin, made antisymmetric by fitting every row and its
-swap.
-"""
+"""Isotonic regression of outcome on margin, made antisymmetric by fitting rows both ways round."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_pipeline.calibration.base import Floats, check_rows
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import mirror
 
 
@@ -16,17 +15,15 @@ class IsotonicCalibration:
     beyond them.
 
     Fitted on (m, y) and (-m, 1 - y) together, so that no side is favoured. Kept between 1/(n+2) and
-    (n+1)/(n+2), n the weight of the rows: a step on which all n votes agreed is no certainty. Flat
-    steps can give several margins one probability; sides are never reordered.
+    (n+1)/(n+2), n the weight of the rows: a step on which all n votes agree is not certain. Flat
+    steps can give several margins one probability; pairs are never reordered.
     """
 
     name: ClassVar[str] = "isotonic"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
-    def __init__(
-        self, sizes: Sequence[float] = (0.0,), probabilities: Sequence[float] = (0.5,)
-    ) -> None:
-        self.sizes_ = np.asarray(sizes, dtype=np.float64)
-        self.probabilities_ = np.asarray(probabilities, dtype=np.float64)
+    def __init__(self, params: NoParams | None = None) -> None:
+        self.sizes_, self.probabilities_ = np.array([0.0]), np.array([0.5])
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from sklearn.isotonic import IsotonicRegression
@@ -41,7 +38,7 @@ class IsotonicCalibration:
         return self
 
     def transform(self, margins: Floats) -> Floats:
-        # From a coin at margin 0, so that the mirrored halves meet.
+        # From 0.5 at margin 0, so that the mirrored halves meet.
         sizes, probabilities = np.append(0.0, self.sizes_), np.append(0.5, self.probabilities_)
         return mirror(margins, lambda size: np.interp(size, sizes, probabilities))
 
@@ -54,4 +51,7 @@ class IsotonicCalibration:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:
-        return cls(state["sizes"], state["probabilities"])
+        fitted = cls()
+        fitted.sizes_ = np.asarray(state["sizes"], dtype=np.float64)
+        fitted.probabilities_ = np.asarray(state["probabilities"], dtype=np.float64)
+        return fitted

@@ -1,10 +1,12 @@
-"""Platt scaling made antisymmetric: an odd sigmoid step stands where Platt has an intercept."""
+"""Platt scaling made antisymmetric: an odd sigmoid step replaces the intercept."""
 
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_pipeline.calibration.base import Floats, check_rows, fold
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
 
@@ -20,9 +22,10 @@ class PlattScaling:
     """
 
     name: ClassVar[str] = "platt"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
-    def __init__(self, near: float = 1.0, far: float = 1.0, scale: float = 1.0) -> None:
-        self.near_, self.far_, self.scale_ = near, far, scale
+    def __init__(self, params: NoParams | None = None) -> None:
+        self.near_, self.far_, self.scale_ = 1.0, 1.0, 1.0
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize
@@ -60,4 +63,7 @@ class PlattScaling:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:
-        return cls(float(state["near"]), float(state["far"]), float(state["scale"]))
+        fitted = cls()
+        fitted.near_, fitted.far_ = float(state["near"]), float(state["far"])
+        fitted.scale_ = float(state["scale"])
+        return fitted

@@ -20,6 +20,7 @@ from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_t
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, group_index
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, utc_now
 from rlhf_pipeline.reward_model import RewardModel
@@ -30,7 +31,7 @@ from rlhf_pipeline.votes.test_split import Recorder
 
 
 class CalibrationParams(BootstrapParams):
-    """How a calibrator is chosen."""
+    """How a calibrator is chosen; a subclass may have the calibrators' own parameters too."""
 
     methods: list[str] = Field(
         default=list(CALIBRATORS), min_length=1, description="Methods compared; `none` always is"
@@ -230,7 +231,12 @@ def _choose_calibrator(
         method: _held_out_loss(method, calib, params) for method in _known_methods(params)
     }
     method = min(candidates, key=lambda name: (candidates[name], list(CALIBRATORS).index(name)))
-    return CALIBRATORS[method]().fit(calib.margins, calib.outcomes, calib.weights), candidates
+    return _make(method, params).fit(calib.margins, calib.outcomes, calib.weights), candidates
+
+
+def _make(method: str, params: CalibrationParams) -> Calibrator:
+    kind = CALIBRATORS[method]
+    return kind(select_params(kind.Params, params))
 
 
 def _known_methods(params: CalibrationParams) -> list[str]:
@@ -303,7 +309,7 @@ def _held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> fl
     fold = np.unique(rows.groups, return_inverse=True)[1] % n_folds
     p = np.full(len(rows.margins), np.nan)
     for k in range(n_folds):
-        calibrator = CALIBRATORS[method]().fit(*rows.with_swapped_sides(fold != k))
+        calibrator = _make(method, params).fit(*rows.with_swapped_sides(fold != k))
         p[fold == k] = calibrator.transform(rows.margins[fold == k])
     return log_loss(p, rows.outcomes, weights=rows.weights)
 

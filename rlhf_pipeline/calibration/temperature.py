@@ -1,13 +1,15 @@
-"""Temperature scaling: one number that all margins are divided by."""
+"""Temperature scaling: divides all margins by one number."""
 
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_pipeline.calibration.base import Floats, check_rows
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.reward_model.base import preference_probability
 
-BOUNDS = (0.01, 100.0)  # beyond these a margin is a certainty or a coin
+BOUNDS = (0.01, 100.0)  # beyond these every margin means certainty, or nothing
 
 
 class TemperatureScaling:
@@ -18,9 +20,10 @@ class TemperatureScaling:
     """
 
     name: ClassVar[str] = "temperature"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
-    def __init__(self, temperature: float = 1.0) -> None:
-        self.temperature_ = temperature
+    def __init__(self, params: NoParams | None = None) -> None:
+        self.temperature_ = 1.0
 
     def fit(self, margins: Floats, outcomes: Floats, weights: Floats | None = None) -> Self:
         from scipy.optimize import minimize_scalar
@@ -48,4 +51,6 @@ class TemperatureScaling:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:
-        return cls(float(state["temperature"]))
+        fitted = cls()
+        fitted.temperature_ = float(state["temperature"])
+        return fitted

@@ -23,7 +23,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.files import open_atomically, write_atomically
-from rlhf_pipeline.prompts import PromptParams, Report
+from rlhf_pipeline.prompts import Report
 from rlhf_pipeline.prompts.base import to_frame
 from rlhf_pipeline.prompts.dataset import read_drafts
 from rlhf_pipeline.prompts.rows import read_rows
@@ -181,10 +181,7 @@ def _read_prompts(path: Path) -> pd.DataFrame:
     PromptError where none is left.
     """
     report = Report()
-    drafts = [
-        (draft.prompt_id, draft)
-        for _, draft in read_drafts(read_rows(path), PromptParams(), report)
-    ]
+    drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), report)]
     if any(n for what, n in report.counts.items() if what != "kept"):
         echo(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
     if not drafts:

@@ -20,8 +20,9 @@ from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.files import open_atomically
-from rlhf_pipeline.prompts import GENERATORS, PromptParams, Rejection, Report, generate
+from rlhf_pipeline.prompts import GENERATORS, Rejection, Report, generate
 from rlhf_pipeline.prompts.dataset import write_jsonl
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.reward_model import Encoder
 
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
@@ -32,7 +33,7 @@ def group() -> None:
     """Make prompts."""
 
 
-SETTABLE = [name for name in PromptParams.model_fields if name not in ("n", "seed", "source")]
+SETTABLE = [name for name in SourceParams.model_fields if name not in ("n", "seed", "source")]
 
 
 @app.command("generate", epilog=f"Parameters to --set: {', '.join(SETTABLE)}.")
@@ -88,7 +89,7 @@ def generate_prompts(
     """
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
-    params = parse_parameters(PromptParams, changes, n=num_prompts, seed=seed, source=source)
+    params = parse_parameters(SourceParams, changes, n=num_prompts, seed=seed, source=source)
     texts = _open_backend(settings) if written else None
     with _open_report(rejects) as report, _report_failures(texts):
         frame = generate(

@@ -11,6 +11,7 @@ import pandas as pd
 import typer
 
 from rlhf_pipeline.calibration import (
+    CALIBRATORS,
     CalibrationParams,
     calibrate_version,
     calibration_figures,
@@ -57,7 +58,7 @@ Data = Annotated[
 OF_LOOP = {"weight_before_change", "allow_mixed_annotators", "n_resamples"}
 
 
-class CalibrateParams(CalibrationParams, AcceptanceParams):
+class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
     """How a calibrator is chosen, and when its reward model is refused."""
 
 

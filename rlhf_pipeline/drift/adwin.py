@@ -1,6 +1,4 @@
-"""ADWIN: a window of errors that shrinks when its older part differs from its newer. Knows one
-stream of errors.
-"""
+"""ADWIN: an error window that shrinks when its older and newer parts differ."""
 
 from collections import deque
 from typing import Any, ClassVar, Self
@@ -8,11 +6,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Floats, Signal, require_error, select_params
+from rlhf_pipeline.drift.base import Floats, Signal, require_error
 
 
 class ADWINParams(BaseModel):
-    """Knobs of ADWIN."""
+    """Parameters of ADWIN."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -44,9 +42,10 @@ class ADWIN:
     """
 
     name: ClassVar[str] = "adwin"
+    Params: ClassVar[type[BaseModel]] = ADWINParams
 
     def __init__(self, params: ADWINParams) -> None:
-        self.params = select_params(ADWINParams, params)
+        self.params = params
         self._reset()
 
     def _reset(self) -> None:

@@ -1,9 +1,7 @@
-"""What a drift detector is: fed one error at a time in vote order, it says when the error rate
-rose. Knows no storage.
-"""
+"""The protocol of a drift detector: it reads errors in vote order and reports a rising rate."""
 
 import math
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +10,9 @@ from pydantic import BaseModel
 from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import Record, content_id, fields_to_hash
 
-P = TypeVar("P", bound=BaseModel)
 Floats = npt.NDArray[np.floating[Any]]
-# By detector: the parameters it had first. Events and states in people's homes are found by their
-# hash.
+# The parameters each detector had first: they are always hashed. Stored events and states are found
+# by that hash.
 FIRST_PARAMS = {
     "ddm": ("ddm_warning_level", "ddm_drift_level", "ddm_min_votes"),
     "adwin": ("adwin_delta", "adwin_clock", "adwin_min_votes"),
@@ -24,8 +21,8 @@ FIRST_PARAMS = {
 
 
 class Signal(Record):
-    """What a detector says at one vote. `seq` is that vote, `change_seq` the vote at which the
-    change is thought to begin.
+    """A detector's finding at vote `seq`; `change_seq` is the vote at which the change probably
+    began.
     """
 
     level: Literal["warning", "drift"]
@@ -37,29 +34,43 @@ class Signal(Record):
 class DriftDetector(Protocol):
     """A change detector over a stream of errors in [0, 1], restartable from its JSON state.
 
-    `update` returns a Signal with level `warning` where a warning begins (once, not while it lasts)
-    and with level `drift` where a rise of the error rate is detected, after which the detector
-    starts afresh with the next vote; else None. It raises InvalidScores for NaN, bool, text or a
-    value outside [0, 1]. A fall of the error rate is no drift. `from_state(params, state())`
-    continues exactly as the detector would have: state is plain JSON, never a pickle.
+    It is made with an instance of its `Params`, whose fields carry the detector's name in front:
+    the launchpad shows those of all detectors together.
     """
 
     name: ClassVar[str]
+    Params: ClassVar[type[BaseModel]]
+
+    def __init__(self, params: Any) -> None: ...
 
     @property
     def params(self) -> BaseModel: ...
 
-    def update(self, value: float, seq: int) -> Signal | None: ...
+    def update(self, value: float, seq: int) -> Signal | None:
+        """Read one error; `seq` is its vote.
 
-    def state(self) -> dict[str, Any]: ...
+        Returns a Signal of level `warning` where a warning begins (once, not while it lasts), one
+        of level `drift` where the error rate has risen, else None. After `drift` the detector
+        starts afresh with the next vote. A falling error rate gives no signal. Raises InvalidScores
+        for NaN, a bool, a text or a value outside [0, 1]; see `require_error`.
+        """
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """All it has learnt, as plain JSON."""
+        ...
 
     @classmethod
-    def from_state(cls, params: Any, state: dict[str, Any]) -> Self: ...
+    def from_state(cls, params: Any, state: dict[str, Any]) -> Self:
+        """A detector that continues exactly where the one that gave `state` stopped."""
+        ...
 
 
 def params_hash(detector: DriftDetector) -> str:
-    """Identifies detector and parameters: another value, another stream of events. One added to
-    ours counts where it is not at its default.
+    """Identifies a detector and its parameters: a changed value starts a new stream of events.
+
+    A parameter that was added to a shipped detector later is hashed only where it is not at its
+    default.
     """
     params = detector.params
     return content_id(
@@ -68,15 +79,8 @@ def params_hash(detector: DriftDetector) -> str:
     )
 
 
-def select_params(kind: type[P], params: BaseModel) -> P:
-    """The fields of `kind` out of a larger set of parameters, so that one detector's hash ignores
-    the others' knobs.
-    """
-    return kind.model_validate(params.model_dump(include=set(kind.model_fields)))
-
-
 def require_error(value: object, detector: str, seq: int) -> float:
-    """`value` as a float, or InvalidScores: Frouros takes NaN and then never fires again."""
+    """`value` as a float. Raises InvalidScores: Frouros accepts NaN and never fires again."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
         not is_number

@@ -1,14 +1,14 @@
-"""DDM: the error rate since the start against its own best moment. Knows one stream of errors."""
+"""Drift detection method (DDM): compares the error rate with its own lowest level."""
 
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Signal, require_error, select_params
+from rlhf_pipeline.drift.base import Signal, require_error
 
 
 class DDMParams(BaseModel):
-    """Knobs of DDM."""
+    """Parameters of DDM."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -47,9 +47,10 @@ class DDM:
     """
 
     name: ClassVar[str] = "ddm"
+    Params: ClassVar[type[BaseModel]] = DDMParams
 
     def __init__(self, params: DDMParams) -> None:
-        self.params = select_params(DDMParams, params)
+        self.params = params
         self._reset()
 
     def _reset(self) -> None:
@@ -94,7 +95,7 @@ class DDM:
 
     def state(self) -> dict[str, Any]:
         ddm = self._ddm
-        # before that both minima are infinite, which JSON cannot say
+        # before that both minima are infinite, which JSON cannot hold
         looked = ddm.num_instances >= self.params.ddm_min_votes
         return {
             "n": ddm.num_instances,

@@ -1,16 +1,14 @@
-"""HDDM-A: the mean error since the best cut against Hoeffding's bound. Knows one stream of
-errors.
-"""
+"""HDDM-A: compares the mean error since the best cut with Hoeffding's bound."""
 
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_pipeline.drift.base import Signal, require_error, select_params
+from rlhf_pipeline.drift.base import Signal, require_error
 
 
 class HDDMAParams(BaseModel):
-    """Knobs of HDDM-A."""
+    """Parameters of HDDM-A."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -44,9 +42,10 @@ class HDDMA:
     """
 
     name: ClassVar[str] = "hddm_a"
+    Params: ClassVar[type[BaseModel]] = HDDMAParams
 
     def __init__(self, params: HDDMAParams) -> None:
-        self.params = select_params(HDDMAParams, params)
+        self.params = params
         self._reset()
 
     def _reset(self) -> None:

@@ -18,15 +18,15 @@ from rlhf_pipeline.drift.confirmation import (
     find_confirming_events,
 )
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.stream import DetectorParams, StreamWarning
+from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.windows import SpaceVerdict, WindowParams, compare_windows
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, Verdict
 
 
-class DriftParams(DetectorParams, ClusterParams, ConfirmationParams):
-    """Everything that can be turned about drift."""
+class DriftParams(*DETECTORS.params(ClusterParams, ConfirmationParams)):  # type: ignore[misc]
+    """Parameters of the drift report and of every detector, installed ones included."""
 
 
 @dataclass(frozen=True)

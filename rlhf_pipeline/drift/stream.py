@@ -1,32 +1,23 @@
-"""Runs the detectors over a stream of errors in vote order, resumable at any vote. Knows no storage
-and no schedule.
-"""
+"""Runs every drift detector over a stream of errors in vote order, resumable at any vote."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
+from pydantic import BaseModel
 
 from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.adwin import ADWINParams
 from rlhf_pipeline.drift.base import DriftDetector, Signal, params_hash
-from rlhf_pipeline.drift.ddm import DDMParams
-from rlhf_pipeline.drift.hddm_a import HDDMAParams
 from rlhf_pipeline.errors import ConfigurationError, FrameError
+from rlhf_pipeline.plugins import NoParams, select_params
 from rlhf_pipeline.records import DriftEvent, Record, utc_now
 
 MAX_KEPT_WARNINGS = 200  # of one detector: more than any report looks back
 
 
-class DetectorParams(DDMParams, ADWINParams, HDDMAParams):
-    """Knobs of all detectors. Defaults: see benchmarks/bench_detectors.py for what they cost and
-    catch.
-    """
-
-
 class StreamWarning(Record):
-    """A detector began to suspect a rise at this vote; not an event, nothing is triggered by it."""
+    """The vote at which a detector began to suspect a rise; a warning triggers nothing."""
 
     detector: str
     seq: int
@@ -34,8 +25,8 @@ class StreamWarning(Record):
 
 
 class ScanResult(Record):
-    """`events` of the votes read now; `warnings` also of earlier scans; `states` to hand to the
-    next scan, plain JSON.
+    """`events` of the votes read now, `warnings` of this and earlier scans, and `states` for the
+    next scan, as plain JSON.
     """
 
     events: tuple[DriftEvent, ...]
@@ -44,8 +35,8 @@ class ScanResult(Record):
 
 
 def error_stream(reflections: pd.DataFrame, model_version: str) -> pd.DataFrame:
-    """seq, day, error (0 or 1) of one model's predictions that a vote for a or b has judged, in seq
-    order.
+    """The judged predictions of one model as seq, day and error (0 or 1), in seq order; a vote for
+    neither side judges nothing.
     """
     rows = reflections[
         (reflections["reward_model"] == model_version) & reflections["is_error"].notna()
@@ -66,19 +57,21 @@ def scan(
     *,
     model_version: str,
     stream: str = "errors",
-    params: DetectorParams | None = None,
+    params: BaseModel | None = None,
     detected_at: datetime | None = None,
 ) -> ScanResult:
-    """Feed every detector the errors it has not seen: columns seq, day, error, any row order.
+    """Feed every detector the errors it has not read: columns seq, day and error, in any row order.
 
-    A detector skips votes up to the seq its saved state has reached. A state saved under other
-    parameters is dropped and that detector reads from the first row given, so `errors` is best the
-    whole stream of the model version; what it repeats are the same events again. Raises
-    ConfigurationError for a state of another model or stream, FrameError for a duplicate seq,
-    InvalidScores for an error that is no number in [0, 1].
+    `params` holds the fields of the detectors' `Params`; those it lacks are at their defaults.
+
+    A detector skips votes up to the seq of its saved state. If that state was saved under other
+    parameters, the detector drops it and starts at the first row, so pass the whole stream of the
+    model version; events that are found again are equal. Raises ConfigurationError for a state of
+    another model or stream, FrameError for a duplicate seq, InvalidScores for an error outside
+    [0, 1].
     """
     rows = _rows_in_order(errors)
-    params = params or DetectorParams()
+    params = params or NoParams()
     at = detected_at or utc_now()
     events: list[DriftEvent] = []
     new_states: dict[str, dict[str, Any]] = {}
@@ -90,14 +83,14 @@ def scan(
         ):
             raise ConfigurationError(
                 f"The saved state of {name} belongs to {saved['model_version']}/{saved['stream']}, "
-                f"not {model_version}/{stream}. Every model version has its own streams: give its "
-                "own state, or none to start one."
+                f"not {model_version}/{stream}. Pass the state of this model and stream, or none."
             )
-        detector = kind(params)  # type: ignore[call-arg]
+        own = select_params(kind.Params, params)
+        detector = kind(own)
         fingerprint = params_hash(detector)
         if saved is not None and saved["params_hash"] == fingerprint:
             detector, last_seq, warnings = (
-                kind.from_state(params, saved["detector"]),
+                kind.from_state(own, saved["detector"]),
                 saved["last_seq"],
                 list(saved["warnings"]),
             )
@@ -129,7 +122,7 @@ def scan(
 
 
 def stream_warnings(states: Mapping[str, dict[str, Any]]) -> tuple[StreamWarning, ...]:
-    """The warnings that saved states remember, in seq order."""
+    """The warnings kept in saved states, in seq order."""
     found = [
         StreamWarning(detector=name, **warning)
         for name, state in states.items()
@@ -142,14 +135,13 @@ def _rows_in_order(errors: pd.DataFrame) -> list[tuple[int, str, Any]]:
     missing = [c for c in ("seq", "day", "error") if c not in errors.columns]
     if missing:
         raise FrameError(
-            f"errors: missing columns {missing}. A stream has seq, day and error; see error_stream."
+            f"errors: missing columns {missing}; a stream has seq, day and error. See error_stream."
         )
     duplicate = errors["seq"].duplicated()
     if duplicate.any():
         seq = errors["seq"][duplicate].iloc[0]
         raise FrameError(
-            f"errors: vote seq {seq} stands there twice. Give one row per vote of one model "
-            "version."
+            f"errors: vote seq {seq} occurs twice. Pass one row per vote of one model version."
         )
     ordered = errors.sort_values("seq")
     days = (str(day) for day in ordered["day"])

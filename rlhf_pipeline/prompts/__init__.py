@@ -1,20 +1,14 @@
-"""Prompts of a day from one of several sources. Knows which generators there are; knows nothing of
-completions.
+"""Prompts of a day from one of several sources."""
 
-One file per generator; a new one is a file with a class that satisfies `base.PromptGenerator` and a
-line in GENERATORS.
-"""
-
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pandas as pd
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.plugins import Members, select_params
 from rlhf_pipeline.prompts.base import PromptGenerator, PromptParams, day_seed, prompt_id, quotas
 from rlhf_pipeline.prompts.constraints import Embed
-from rlhf_pipeline.prompts.dataset import DatasetGenerator, read_jsonl, write_jsonl
+from rlhf_pipeline.prompts.dataset import DatasetGenerator, DatasetParams, read_jsonl, write_jsonl
 from rlhf_pipeline.prompts.distilabel import DistilabelGenerator
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.freeform import FreeformGenerator
@@ -23,21 +17,18 @@ from rlhf_pipeline.prompts.selection import Rejection, Report, Selection
 from rlhf_pipeline.prompts.templates import TemplateGenerator
 from rlhf_pipeline.protocols import TextGenerator
 
-_OWN: dict[str, type] = {
-    "templates": TemplateGenerator,
-    "dataset": DatasetGenerator,
-    "freeform": FreeformGenerator,
-    "evolution": EvolutionGenerator,
-    "distilabel": DistilabelGenerator,
-}
-GENERATORS = Members("prompts", _OWN)
-EXISTING_SOURCES = ("templates", "dataset")  # whose prompts stand somewhere already
-
-
-def source_names() -> list[str]:
-    """What `source` may be, by name alone: packages that bring one are not imported for it."""
-    return [*_OWN, *sorted(point.name for point in entry_points(group="rlhf_pipeline.prompts"))]
-
+# A new generator: one file with one class that satisfies base.PromptGenerator, and one line here.
+GENERATORS = Members[type[PromptGenerator]](
+    "prompts",
+    {
+        "templates": TemplateGenerator,
+        "dataset": DatasetGenerator,
+        "freeform": FreeformGenerator,
+        "evolution": EvolutionGenerator,
+        "distilabel": DistilabelGenerator,
+    },
+)
+EXISTING_SOURCES = ("templates", "dataset")  # they read prompts that were written before
 
 __all__ = [
     "GENERATORS",
@@ -53,7 +44,6 @@ __all__ = [
     "prompt_id",
     "quotas",
     "read_jsonl",
-    "source_names",
     "write_jsonl",
 ]
 
@@ -70,25 +60,25 @@ def generate(
 ) -> pd.DataFrame:
     """The PROMPTS of `day`: exactly `params.n`, the same for the same params and day.
 
-    `source_file` is a template library, a data set or a list of instructions, as the source has it;
-    `exclude` holds prompt ids that must not come (earlier days, the frozen evaluation set);
-    `report` is told what became of every prompt; `embed`, a sentence encoder, is what a topic
-    needs. Raises PromptError naming row and cure.
+    `params` may be a SourceParams, which also has the parameters of each source. `source_file` is
+    what the source reads: a template library, a data set or a list of instructions. `exclude` holds
+    prompt ids to leave out (earlier days, the frozen evaluation set); `report` collects what became
+    of every prompt; `embed` is a sentence encoder, which a topic needs. Raises PromptError with the
+    row and the fix.
     """
     if params.source not in GENERATORS:
         raise PromptError(f"No prompt source {params.source!r}. Known: {', '.join(GENERATORS)}.")
     if text_generator is not None and params.source in EXISTING_SOURCES:
         raise PromptError(
-            f"The source {params.source} writes nothing, so a text generator is of no use to it. "
-            "Leave it out, or set the source."
+            f"The source {params.source} writes nothing and cannot use a text generator. Leave the "
+            "text generator out, or choose another source."
         )
-    generator: PromptGenerator = GENERATORS[params.source](
-        source_file=source_file, text_generator=text_generator
-    )
+    generator = GENERATORS[params.source](source_file=source_file, text_generator=text_generator)
+    read = select_params(DatasetParams, params).dataset or source_file
     what = (
         "The template library"
         if params.source == "templates"
-        else str(params.dataset or source_file or f"The source {params.source}")
+        else str(read or f"The source {params.source}")
     )
     return generate_with(
         generator, params, day=day, exclude=exclude, report=report, embed=embed, what=what
@@ -105,8 +95,9 @@ def generate_with(
     embed: Embed | None = None,
     what: str | None = None,
 ) -> pd.DataFrame:
-    """`generate` by a generator of one's own, such as an evolution with another fitness; `what`
-    names it where it has too few prompts.
+    """`generate` with a generator that the caller made, such as an evolution with another fitness.
+
+    `what` names it in the error where it has too few prompts.
     """
     seed = day_seed(params.seed, day)
     selection = Selection(params, exclude=exclude, report=report, embed=embed)

@@ -1,19 +1,19 @@
-"""What a prompt generator is asked and what it gives. Knows the PROMPTS frame; knows no source of
-prompts.
-"""
+"""The protocol of a prompt generator, its parameters, and the drafts it offers."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pandas as pd
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.prompts.constraints import ConstraintParams, find_unusable
+from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Category, Difficulty, content_hash, content_id
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ ROWS_AT_ONCE = 5_000
 
 
 class PromptParams(ConstraintParams):
-    """How many prompts of what kind, and what each must keep; quotas are exact, by largest
-    remainder.
+    """Parameters of every source: how many prompts of what kind, and the rules each must keep.
+
+    Quotas are exact, by largest remainder.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -37,46 +38,13 @@ class PromptParams(ConstraintParams):
         {}, description="Share per difficulty within each category; empty = as they come"
     )
     source: str = Field(
-        "templates",
-        description="Generator of the prompts: templates, dataset, freeform, evolution, "
-        "distilabel, or an installed one",
+        "templates", description="Source of the prompts; `rlhf prompts sources` lists them"
     )
     seed: int = Field(0, description="Seed; the seed of a day is derived from it and the day", ge=0)
     max_similarity: float = Field(
         1.0,
         description="Prompts that share more of their runs of five characters with an earlier one "
         "are left out; 1 = equal ones only",
-        gt=0,
-        le=1,
-    )
-    library: str = Field(
-        "taught",
-        description="Of the source templates: taught (what the embedded policy learnt), wide (the "
-        "others) or all",
-        pattern="^(taught|wide|all)$",
-    )
-    dataset: str = Field(
-        "",
-        description="Of the source dataset: hub id or folder of a data set, instead of the file of "
-        "RLHF_PROMPTS_FILE",
-    )
-    split: str = Field("train", description="Of that data set", min_length=1)
-    domain: str = Field(
-        "",
-        description="Of the source dataset: kept beside each prompt that names no domain of its "
-        "own",
-    )
-    generations: int = Field(5, description="Of the source evolution", ge=1, le=50)
-    population: int = Field(
-        40,
-        description="Of the source evolution: prompts of a category that live on from one "
-        "generation to the next",
-        ge=2,
-        le=10_000,
-    )
-    alike: float = Field(
-        0.8,
-        description="Of the source evolution: max_similarity among all that ever lived",
         gt=0,
         le=1,
     )
@@ -99,21 +67,31 @@ class PromptParams(ConstraintParams):
 class PromptGenerator(Protocol):
     """A source of prompts.
 
-    `generate` offers drafts to `selection` until it is full or the source has no more: the same
-    drafts in the same order for the same params and seed. What may stay (quotas, duplicates,
-    constraints, excluded ids) is the selection's affair, and so are the frame and the error where
-    the source gave too few. A row that is no prompt is told to `selection.report`, and costs no
-    other. Raises PromptError where the source cannot be used at all.
+    It is made with what it may read (`source_file`) and what may write for it (`text_generator`).
+    `Params` holds the parameters that it alone has.
 
+    `generate` offers drafts to `selection` until it is full or the source has no more: the same
+    drafts in the same order for the same params and seed. `params` has the common parameters and
+    those of every source: `select_params(Params, params)` gives its own. The selection applies
+    quotas and constraints, drops duplicates and excluded ids, builds the frame, and raises where
+    the source gave too few. Report a row that is not a prompt to `selection.report`; the other rows
+    still count. Raises PromptError where the source cannot be used at all.
+
+    >>> from rlhf_pipeline.plugins import NoParams
     >>> class Greetings:
-    ...     name = "greetings"
+    ...     name, Params = "greetings", NoParams
     ...     def __init__(self, source_file=None, text_generator=None): ...
     ...     def generate(self, params, *, seed, selection):
     ...         greetings = (f"Greet guest {i}." for i in range(1000))
     ...         selection.offer_all(Draft(text, "creative", "easy") for text in greetings)
     """
 
-    name: str
+    name: ClassVar[str]
+    Params: ClassVar[type[BaseModel]]
+
+    def __init__(
+        self, source_file: Path | None = None, text_generator: TextGenerator | None = None
+    ) -> None: ...
 
     def generate(self, params: PromptParams, *, seed: int, selection: "Selection") -> None: ...
 
@@ -140,9 +118,7 @@ def prompt_id(text: str, reference: str | None) -> str:
 
 
 def day_seed(seed: int, day: str) -> int:
-    """The seed of one day, 48 bits: days are independent of each other and of the order they are
-    made in.
-    """
+    """The seed of one day, 48 bits: days are independent of each other and of their order."""
     return int(content_hash("prompts", seed, day)[:12], 16)
 
 
@@ -163,8 +139,8 @@ def quotas(n: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def check_size(text: str, where: str) -> None:
-    """Raises PromptError when `text` can be no prompt: empty, over the limit, not storable; `where`
-    names its row.
+    """Raises PromptError for a text that cannot be a prompt: empty, too large or not storable.
+    `where` names its row.
     """
     broken = find_unusable(text)
     if broken is not None:
@@ -188,14 +164,15 @@ def _counts(n: int, shares: Mapping[str, float]) -> list[tuple[str | None, int]]
 def to_frame(
     drafts: Iterable[tuple[str, Draft]], *, source: str, day: str, seed: int
 ) -> pd.DataFrame:
-    """Drafts, with their ids, as PROMPTS rows of `day`; made piece by piece, because a dict costs
-    ten times its row of a frame.
+    """Drafts with their ids as PROMPTS rows of `day`.
+
+    Built in pieces: a row as a dict takes ten times the memory of a row in a frame.
     """
     remaining = iter(drafts)
     pieces = iter(
         lambda: [_row(*pair, source, day, seed) for pair in islice(remaining, ROWS_AT_ONCE)], []
     )
-    # each checked, and no id twice: to check all of it again would double the memory
+    # each piece is checked and ids are unique: checking the whole would double the memory
     frames = [_frame(rows) for rows in pieces]
     return pd.concat(frames, ignore_index=True) if frames else PROMPTS.empty_frame()
 

@@ -1,21 +1,21 @@
-"""Prompts from a file or a data set, and the JSONL form of PROMPTS. Knows rows; knows no template
-and no policy.
-"""
+"""Prompts from a file or a data set, and the JSONL form of PROMPTS."""
 
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import FrameError, PromptError
 from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.frames import PROMPTS, check_frame
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import ROWS_AT_ONCE, Draft, PromptParams, prompt_id
 from rlhf_pipeline.prompts.constraints import find_unstorable, find_unusable
 from rlhf_pipeline.prompts.rows import PromptRow, read_hub_rows, read_rows, replace_missing
@@ -26,6 +26,24 @@ from rlhf_pipeline.records import Category, Difficulty
 TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
 
 
+class DatasetParams(BaseModel):
+    """Parameters of the source `dataset`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    dataset: str = Field(
+        "",
+        description="Of the source dataset: hub id or folder of a data set, instead of the file of "
+        "RLHF_PROMPTS_FILE",
+    )
+    split: str = Field("train", description="Of that data set", min_length=1)
+    domain: str = Field(
+        "",
+        description="Of the source dataset: kept beside each prompt that names no domain of its "
+        "own",
+    )
+
+
 class DatasetGenerator:
     """Draws from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of the hub or
     in a folder (`dataset`).
@@ -33,7 +51,8 @@ class DatasetGenerator:
     Rows have a text column and, where they know them, category, difficulty, reference and domain.
     """
 
-    name = "dataset"
+    name: ClassVar[str] = "dataset"
+    Params: ClassVar[type[BaseModel]] = DatasetParams
 
     def __init__(
         self, source_file: Path | None = None, text_generator: TextGenerator | None = None
@@ -44,20 +63,21 @@ class DatasetGenerator:
         """See `PromptGenerator`; rows are drawn without replacement in seeded order, duplicates of
         the file once.
         """
+        own = select_params(DatasetParams, params)
         places: list[str] = []
         drafts: list[Draft] = []
-        for where, draft in read_drafts(self._rows(params), params, selection.report):
+        for where, draft in read_drafts(self._rows(own), selection.report, own.domain):
             places.append(where)
             drafts.append(draft)
         if not drafts and not selection.report.n_rejected.total():
             raise PromptError(
-                f"{params.dataset or self._path} holds no rows. Give it one prompt a row, in a "
+                f"{own.dataset or self._path} holds no rows. Give it one prompt a row, in a "
                 f"column {' or '.join(TEXT_COLUMNS)}."
             )
         order = np.random.default_rng(seed).permutation(len(drafts))
         selection.offer_all((drafts[i] for i in order), (places[i] for i in order))
 
-    def _rows(self, params: PromptParams) -> Iterator[PromptRow]:
+    def _rows(self, params: DatasetParams) -> Iterator[PromptRow]:
         if params.dataset:
             return read_hub_rows(params.dataset, params.split)
         if self._path is None:
@@ -70,13 +90,16 @@ class DatasetGenerator:
 
 
 def read_drafts(
-    rows: Iterator[PromptRow], params: PromptParams, report: Report
+    rows: Iterator[PromptRow], report: Report, domain: str = ""
 ) -> Iterator[tuple[str, Draft]]:
-    """Drafts of rows with the words that name each, every text once, whichever way its accents are
-    encoded; rows that are none, and repeats, are told to `report`."""
+    """The draft of each row with the row's place; `domain` is that of rows which name none.
+
+    Equal texts come once, also if their accents are encoded differently. `report` receives rows
+    that are not prompts, and counts repeats.
+    """
     seen: set[str] = set()
     for row in rows:
-        draft = row.fault or _parse_draft(row.cells, params.domain)
+        draft = row.fault or _parse_draft(row.cells, domain)
         if isinstance(draft, str):
             report.reject("row", draft, where=row.where)
             continue

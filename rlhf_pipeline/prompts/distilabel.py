@@ -1,18 +1,18 @@
-"""Prompts by distilabel's Self-Instruct, where that package is installed. Knows how its tasks are
-asked; knows no pipeline of it.
+"""Prompts by distilabel's Self-Instruct, where that package is installed.
 
-An adapter, held to the same tests as the others: what distilabel writes is offered like any draft.
-Without the package `freeform` and `evolution` fill the same columns.
+Without the package, `freeform` and `evolution` fill the same columns.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.prompts.base import Draft, PromptParams
 from rlhf_pipeline.prompts.freeform import (
     INSTRUCTIONS,
@@ -41,7 +41,8 @@ class DistilabelGenerator:
     generator is its LLM.
     """
 
-    name = "distilabel"
+    name: ClassVar[str] = "distilabel"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(
         self,

@@ -1,22 +1,24 @@
-"""Prompts bred from others, generation by generation. Knows drafts, mutations and a fitness; knows
-no policy and no reward model.
+"""Prompts evolved from others, generation by generation.
 
-In each generation parents are picked by tournament and mutated; what is new, keeps the rules and
-nearly repeats nobody who ever lived is scored; the fittest of old and young live on, each category
-by itself, so that none crowds out another.
+Each generation picks parents by tournament and mutates them. A child is scored if it keeps the
+rules and nearly repeats no earlier prompt. The fittest of parents and children survive, each
+category by itself, so that none crowds out another.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams
 from rlhf_pipeline.prompts.constraints import RuleViolation
-from rlhf_pipeline.prompts.dataset import DatasetGenerator
+from rlhf_pipeline.prompts.dataset import DatasetGenerator, DatasetParams
 from rlhf_pipeline.prompts.fitness import Demands, Fitness, JudgedDifficulty
 from rlhf_pipeline.prompts.mutations import Child, Mutator, Parent, RuleMutations, WrittenMutations
 from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
@@ -24,6 +26,7 @@ from rlhf_pipeline.prompts.rows import is_row_file
 from rlhf_pipeline.prompts.selection import Selection
 from rlhf_pipeline.prompts.templates import (
     TemplateGenerator,
+    TemplateParams,
     load_shipped_templates,
     load_templates,
 )
@@ -35,9 +38,30 @@ SEEDS_PER_PLACE = 3
 MOST_SEEDS = 100_000
 
 
+class EvolutionParams(BaseModel):
+    """Parameters of the source `evolution`; seeds obey those of `templates` and `dataset`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    generations: int = Field(5, description="Of the source evolution", ge=1, le=50)
+    population: int = Field(
+        40,
+        description="Of the source evolution: prompts of a category that live on from one "
+        "generation to the next",
+        ge=2,
+        le=10_000,
+    )
+    alike: float = Field(
+        0.8,
+        description="Of the source evolution: max_similarity among all that ever lived",
+        gt=0,
+        le=1,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Individual:
-    """A prompt that lived: its generation (0 for a seed), what made it of whom, and its fitness."""
+    """A prompt with its generation (0 for a seed), its parents and mutation, and its fitness."""
 
     child: Child
     generation: int
@@ -45,7 +69,7 @@ class Individual:
 
     @property
     def draft(self) -> Draft:
-        """With its descent among the variables, where PROMPTS keeps it."""
+        """The draft with its descent among the variables, where PROMPTS keeps it."""
         draft = self.child.made.draft
         descent = {
             "generation": self.generation,
@@ -57,14 +81,15 @@ class Individual:
 
 
 class EvolutionGenerator:
-    """Evolves the shipped templates, a template library or a data set; by a text generator, or by
-    rules without one.
+    """Evolves the shipped templates, a template library or a data set, by a text generator or, if
+    there is none, by rules.
 
-    After `generate`, `history_` holds all who lived in the order of their birth, `mean_fitness_`
-    the mean of those alive in each generation.
+    After `generate`, `history_` holds every individual in order of birth and `mean_fitness_` the
+    mean fitness of each generation's survivors.
     """
 
-    name = "evolution"
+    name: ClassVar[str] = "evolution"
+    Params: ClassVar[type[BaseModel]] = EvolutionParams
 
     def __init__(
         self,
@@ -81,14 +106,14 @@ class EvolutionGenerator:
         self.mean_fitness_: list[float] = []
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """See `PromptGenerator`; of each cell the fittest of the last generation come first, then
-        whoever lived before.
+        """See `PromptGenerator`; each cell is filled with the fittest of the last generation, then
+        with earlier ones.
         """
-        rng = np.random.default_rng(seed)
+        own, rng = select_params(EvolutionParams, params), np.random.default_rng(seed)
         mutator = self._build_mutator(params)
-        alike = NearDuplicates(params.alike)
+        alike = NearDuplicates(own.alike)
         self.history_, self.mean_fitness_ = [], []
-        seeds = self._draw_seeds(params, seed, selection)
+        seeds = self._draw_seeds(params, own.population, seed, selection)
         living = self._admit_children(
             [Child(Parent(d, d), "seed", ()) for d in seeds], 0, selection, alike, seed
         )
@@ -97,8 +122,8 @@ class EvolutionGenerator:
                 "Evolution has no prompt to begin from: no seed could be used. Loosen the "
                 "constraints, or give other seeds."
             )
-        places = _count_survivors(living, params, selection)
-        for generation in range(1, params.generations + 1):
+        places = _count_survivors(living, own.population, selection)
+        for generation in range(1, own.generations + 1):
             living = _select_fittest(living, places)
             self.mean_fitness_.append(_mean_fitness(living))
             pairs = list(_draw_pairs(living, places, rng))
@@ -125,15 +150,20 @@ class EvolutionGenerator:
         if self._uses_rows(params):
             return RuleMutations()
         return RuleMutations(
-            load_templates(self._path) if self._path else load_shipped_templates(params.library)
+            load_templates(self._path)
+            if self._path
+            else load_shipped_templates(select_params(TemplateParams, params).library)
         )
 
     def _uses_rows(self, params: PromptParams) -> bool:
-        return bool(params.dataset) or (self._path is not None and is_row_file(self._path))
+        has_rows = self._path is not None and is_row_file(self._path)
+        return bool(select_params(DatasetParams, params).dataset) or has_rows
 
-    def _draw_seeds(self, params: PromptParams, seed: int, selection: Selection) -> list[Draft]:
-        """By the quotas that are asked for: so every cell can be filled, however the levels of the
-        later ones move.
+    def _draw_seeds(
+        self, params: PromptParams, population: int, seed: int, selection: Selection
+    ) -> list[Draft]:
+        """Drawn by the requested quotas, so that every cell can be filled even if mutations move
+        prompts to other levels.
         """
         source = (
             DatasetGenerator(self._path)
@@ -141,7 +171,7 @@ class EvolutionGenerator:
             else TemplateGenerator(self._path)
         )
         n_categories = len(params.categories) or 6
-        n = min(SEEDS_PER_PLACE * max(params.n, params.population * n_categories), MOST_SEEDS)
+        n = min(SEEDS_PER_PLACE * max(params.n, population * n_categories), MOST_SEEDS)
         seeds = selection.derive(params.model_copy(update={"n": n, "max_similarity": 1.0}))
         source.generate(params, seed=seed, selection=seeds)
         selection.report.add(seeds.report)
@@ -158,7 +188,7 @@ class EvolutionGenerator:
         alike: NearDuplicates,
         seed: int,
     ) -> list[Individual]:
-        """Those of the children who may live, scored; the others are told to the report."""
+        """Score the children that keep the rules, reject the others, and remember those scored."""
         report, where = selection.report, f"generation {generation}"
         kept: list[Child] = []
         selection.cache_similarities(
@@ -190,17 +220,17 @@ class EvolutionGenerator:
 
 
 def _count_survivors(
-    seeds: Iterable[Individual], params: PromptParams, selection: Selection
+    seeds: Iterable[Individual], population: int, selection: Selection
 ) -> dict[str, int]:
-    """How many of each category live from one generation to the next: the population, or as many as
-    are asked for.
+    """How many of each category survive a generation: the population, or as many as are requested
+    if that is more.
     """
     categories = sorted({i.draft.category for i in seeds})
     wanted: dict[str, int] = defaultdict(int)
     for (category, _), n in selection.open_cells.items():
         for name in categories if category is None else [category]:
             wanted[name] += n if category is not None else -(-n // len(categories))
-    return {category: max(params.population, wanted[category]) for category in categories}
+    return {category: max(population, wanted[category]) for category in categories}
 
 
 def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
@@ -211,7 +241,7 @@ def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individua
 
 
 def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
-    """The fittest of each category; of equals the older, because what is new should be better."""
+    """The fittest of each category; of equals the older, because a child should be better."""
     ranked = (
         (category, sorted(of, key=lambda i: -i.fitness))
         for category, of in _group_by_category(living).items()

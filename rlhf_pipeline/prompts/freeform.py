@@ -1,15 +1,16 @@
-"""Prompts from free-form instructions, by a text generator or as they stand. Knows no policy and no
-template.
-"""
+"""Prompts from free-form instructions, written by a text generator or taken as they stand."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import yaml
+from pydantic import BaseModel
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
 from rlhf_pipeline.prompts.rows import read_rows
@@ -29,7 +30,8 @@ class FreeformGenerator:
     a line each, or any file the dataset source reads.
     """
 
-    name = "freeform"
+    name: ClassVar[str] = "freeform"
+    Params: ClassVar[type[BaseModel]] = NoParams
 
     def __init__(
         self, source_file: Path | None = None, text_generator: TextGenerator | None = None

@@ -1,11 +1,11 @@
-"""Prompts from a library of templates with variables. Knows YAML and seeds; knows no policy."""
+"""Prompts from a library of templates with variables."""
 
 import string
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import yaml
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
 from rlhf_pipeline.prompts.references import RULES, compute_reference
@@ -95,10 +96,24 @@ class Template(BaseModel):
         )
 
 
+class TemplateParams(BaseModel):
+    """Parameters of the source `templates`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    library: str = Field(
+        "taught",
+        description="Of the source templates: taught (what the embedded policy learnt), wide (the "
+        "others) or all",
+        pattern="^(taught|wide|all)$",
+    )
+
+
 class TemplateGenerator:
     """Fills the templates of a library, shipped or a file's: no key, no download."""
 
-    name = "templates"
+    name: ClassVar[str] = "templates"
+    Params: ClassVar[type[BaseModel]] = TemplateParams
 
     def __init__(
         self, source_file: Path | None = None, text_generator: TextGenerator | None = None
@@ -108,7 +123,9 @@ class TemplateGenerator:
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """See `PromptGenerator`; templates of one category and difficulty take turns."""
         templates = (
-            load_templates(self._path) if self._path else load_shipped_templates(params.library)
+            load_templates(self._path)
+            if self._path
+            else load_shipped_templates(select_params(TemplateParams, params).library)
         )
         selection.divide_equally(sorted({t.category.value for t in templates}))
         rng = np.random.default_rng(seed)

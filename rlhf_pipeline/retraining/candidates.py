@@ -20,9 +20,9 @@ from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Record, content_hash, fields_to_hash, folder_hash
 from rlhf_pipeline.retraining.checkpoints import open_checkpoints
-from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.training import (
     FinishedTraining,
+    TrainingParams,
     limit_cpu_threads,
     run_to_end,
     silence_training_libraries,
@@ -84,9 +84,9 @@ class Recipe:
     """
 
     name: str
-    build: Callable[[Policy, pd.DataFrame, StrategyParams, Path], Any]
+    build: Callable[[Policy, pd.DataFrame, TrainingParams, Path], Any]
     curves: Mapping[str, str]
-    health: Callable[[FinishedTraining, StrategyParams], tuple[dict[str, float], tuple[str, ...]]]
+    health: Callable[[FinishedTraining, TrainingParams], tuple[dict[str, float], tuple[str, ...]]]
 
 
 def train_and_report(
@@ -96,7 +96,7 @@ def train_and_report(
     pairs: pd.DataFrame,
     rows: pd.DataFrame,
     out: Path,
-    params: StrategyParams,
+    params: TrainingParams,
     progress: Progress,
 ) -> TrainingReport:
     """Recognise a training already done, resume or run it, leave model and report in `out`.
@@ -147,7 +147,7 @@ def train_and_report(
 
 
 def build_lineage(
-    strategy: str, params: StrategyParams, parent_hash: str, data_hash: str
+    strategy: str, params: TrainingParams, parent_hash: str, data_hash: str
 ) -> dict[str, Any]:
     """What a candidate is made from, as it stands beside its weights: equal lineages, equal
     fingerprint.
@@ -166,7 +166,7 @@ def build_lineage(
 
 
 def _select_fitting_rows(
-    policy: Policy, rows: pd.DataFrame, params: StrategyParams
+    policy: Policy, rows: pd.DataFrame, params: TrainingParams
 ) -> pd.DataFrame:
     """Rows whose prompt leaves room for a completion: TRL drops the others without a word."""
     limit = min(params.max_length, policy.context_length)

@@ -1,7 +1,4 @@
-"""Runs one TRL trainer to its end, through kills and restarts. Knows trainers, checkpoints and what
-a training cost; knows no strategy: what is learned from which rows is decided by the trainer it is
-given.
-"""
+"""Runs one TRL trainer to its end, through kills and restarts; the strategy builds the trainer."""
 
 import math
 import shutil
@@ -13,14 +10,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from rlhf_pipeline.errors import TrainingFailed
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.checkpoints import find_last_complete, mark_complete, replace_folder
-from rlhf_pipeline.retraining.parameters import StrategyParams
 
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a picture, few enough for a record
+
+
+class TrainingParams(BaseModel):
+    """Parameters that every strategy has, so that two runs can differ in the strategy alone."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    learning_rate: float = Field(
+        2e-4, description="Peak learning rate of AdamW, linear decay", gt=0, le=1
+    )
+    warmup_share: float = Field(
+        0.1,
+        description="Share of the steps in which the learning rate rises to its peak",
+        ge=0,
+        lt=1,
+    )
+    epochs: int = Field(2, description="Passes over the rows", ge=1, le=100)
+    batch_size: int = Field(16, description="Rows per optimiser step", ge=1, le=4096)
+    max_length: int = Field(
+        512, description="Tokens of prompt and completion together; what is beyond is cut off", ge=8
+    )
+    seed: int = Field(0, description="Of row order and initialisation", ge=0, lt=2**31)
+    checkpoint_every: int = Field(
+        20, description="Optimiser steps between two checkpoints: what a kill can cost", ge=1
+    )
+    keep_checkpoints: bool = Field(
+        False, description="Keep the checkpoints after the training is done"
+    )
+    cpu_threads: int = Field(
+        1,
+        description="CPU threads; equal numbers give equal weights. Raise it for large policies",
+        ge=1,
+        le=256,
+    )
+    use_gpu: bool = Field(
+        False, description="Train on a GPU where there is one; equal hashes are then not promised"
+    )
+    min_pairs: int = Field(50, description="Fewer preference pairs than this are refused", ge=1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +83,7 @@ class FinishedTraining:
 
 
 def build_trl_arguments(
-    policy: Policy, n_rows: int, params: StrategyParams, checkpoints: Path
+    policy: Policy, n_rows: int, params: TrainingParams, checkpoints: Path
 ) -> dict[str, Any]:
     """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and run
     bf16 even on a CPU.

@@ -11,7 +11,7 @@ from assets.candidate_model import CandidateConfig
 from resources import resources_for
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.retraining.strategies import StrategyParams
+from rlhf_pipeline.retraining.parameters import StrategyParams
 
 
 def test_without_a_file_the_launchpads_parameters_train() -> None:

@@ -135,9 +135,9 @@ def test_doubts_are_for_evolution_alone(small: Any, branch: Callable[..., Any]) 
 
 def test_the_launchpad_and_the_library_have_the_same_parameters() -> None:
     from assets.prompts import PromptsConfig
-    from rlhf_pipeline.prompts import PromptParams
+    from rlhf_pipeline.prompts.parameters import SourceParams
 
-    own = set(PromptsConfig.model_fields) - set(PromptParams.model_fields)
+    own = set(PromptsConfig.model_fields) - set(SourceParams.model_fields)
     assert own == {"written", "doubtful"}
     assert Settings.model_fields["prompt_source"].default in (
         PromptsConfig.model_fields["source"].description or ""

@@ -11,7 +11,8 @@ import pytest
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, NotEnoughVotes, TrainingFailed
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
-from rlhf_pipeline.retraining.strategies import STRATEGIES, StrategyParams, train_candidate
+from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 
 PARAMS = StrategyParams(
     batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_pairs=10

@@ -1,20 +1,25 @@
 import inspect
 import pkgutil
+import subprocess
+import sys
 from importlib import import_module
 from importlib.metadata import distributions
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, Field, create_model
 
 from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.completions import BACKENDS
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.plugins import Members, NoParams, select_params
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
 
+ROOT = Path(__file__).parents[2]
 MODULE = """
 from rlhf_pipeline.completions import CompletionResult
 
@@ -80,7 +85,121 @@ def test_a_member_that_cannot_be_imported_names_its_package(tmp_path, monkeypatc
     with pytest.raises(
         ConfigurationError, match=r"echo-backend registers 'echo'.*cannot be imported.*uninstall"
     ):
-        list(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
+        dict(Members("completions", {}, distribution(tmp_path, f"echo = {value}")))
+
+
+def test_names_are_known_without_an_import(tmp_path):
+    members = Members("completions", {}, distribution(tmp_path, "echo = no_such_module:Echo"))
+    assert list(members) == ["echo"]
+
+
+class Common(BaseModel):
+    n: int = 1
+
+
+class FirstParams(BaseModel):
+    first_n: int = Field(2, description="first")
+
+
+class First:
+    name, Params = "first", FirstParams
+
+
+class Second:
+    name, Params = "second", NoParams
+
+
+class Third:
+    name, Params = "third", NoParams
+
+
+def test_a_model_has_the_fields_of_every_member():
+    members = Members("drift", {"first": First, "second": Second, "third": Third})
+    combined = type("Combined", members.params(Common), {})
+    assert list(combined.model_fields) == ["n", "first_n"]
+    assert issubclass(combined, Common)
+    assert select_params(FirstParams, combined(first_n=5)) == FirstParams(first_n=5)
+    assert select_params(FirstParams, Common()) == FirstParams()
+
+
+def clash(**fields):
+    return type("Clash", (), {"Params": create_model("ClashParams", **fields)})
+
+
+def test_two_members_may_not_define_one_parameter_differently():
+    other = clash(first_n=(int, Field(3, description="first")))
+    with pytest.raises(ConfigurationError, match=r"'first' .* and 'clash' .*'first_n'.*Rename"):
+        Members("drift", {"first": First, "clash": other}).params()
+
+
+def test_a_member_may_not_redefine_a_common_parameter():
+    assert Members("drift", {"equal": clash(n=(int, 1))}).params(Common)
+    with pytest.raises(ConfigurationError, match=r"Common and 'clash' .* parameter 'n'"):
+        Members("drift", {"clash": clash(n=(float, 1.0))}).params(Common)
+
+
+def test_a_member_without_params_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match=r"'old' of rlhf_pipeline\.drift .*NoParams"):
+        Members("drift", {"old": type("Old", (), {})}).params()
+
+
+PLUGIN = """
+from typing import ClassVar
+from pydantic import BaseModel, Field
+{imports}
+
+class EchoParams(BaseModel):
+    {knob}: float = Field(0.5, description="An installed parameter")
+
+class Echo({base}):
+    name: ClassVar[str] = "echo_{kind}"
+    Params: ClassVar[type[BaseModel]] = EchoParams
+"""
+KINDS = {  # folder of the mapping -> what a plug-in imports, and a class to inherit from
+    "prompts": ("from rlhf_pipeline.prompts import Selection, PromptParams", "object"),
+    "drift": ("from rlhf_pipeline.drift.base import DriftDetector, Signal", "object"),
+    "calibration": ("from rlhf_pipeline.calibration.base import Calibrator, check_rows", "object"),
+    "retraining.strategies": (
+        "from rlhf_pipeline.retraining.strategies.sft import SFT",
+        "SFT",
+    ),
+}
+CONFIGS = {
+    "prompts": "assets.prompts.PromptsConfig",
+    "drift": "assets.drift_report.DriftConfig",
+    "calibration": "assets.calibration.CalibrationConfig",
+    "retraining.strategies": "assets.candidate_model.CandidateConfig",
+}
+
+
+def test_parameters_of_installed_members_are_in_the_launchpad(tmp_path):
+    """In a new process, because packages are found once. Each package is imported before the
+    library, as its own tests do.
+    """
+    for folder, (imports, base) in KINDS.items():
+        kind = folder.rpartition(".")[2]
+        text = PLUGIN.format(imports=imports, base=base, kind=kind, knob=f"echo_{kind}_knob")
+        (tmp_path / f"echo_{kind}.py").write_text(text)
+        info = tmp_path / f"echo_{kind}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: echo-{kind}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            f"[rlhf_pipeline.{folder}]\necho_{kind} = echo_{kind}:Echo\n"
+        )
+    modules = [f"echo_{folder.rpartition('.')[2]}" for folder in KINDS]
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n"
+    script += "".join(f"import {module}\n" for module in modules) + "import importlib\n"
+    for folder, config in CONFIGS.items():
+        module, _, name = config.rpartition(".")
+        knob = f"echo_{folder.rpartition('.')[2]}_knob"
+        script += f"config = getattr(importlib.import_module({module!r}), {name!r})\n"
+        script += (
+            f"print(config({knob}=0.25).{knob}, config.to_fields_dict()[{knob!r}].description)\n"
+        )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert shown.splitlines() == ["0.25 An installed parameter"] * len(KINDS)
 
 
 def test_an_unknown_name_is_missing_as_in_a_dict():

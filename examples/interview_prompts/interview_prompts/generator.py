@@ -1,16 +1,16 @@
-"""The source `interview`. Knows interview questions and what a source of prompts is; knows nothing
-else of the pipeline.
-"""
+"""The prompt source `interview`: job-interview questions."""
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
+from rlhf_pipeline.errors import PromptError
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts import PromptParams, Selection
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.prompts.dataset import read_drafts
@@ -21,10 +21,23 @@ QUESTIONS = Path(__file__).with_name("questions.yaml")
 DOMAIN = "interview"
 
 
-class InterviewGenerator:
-    """Job-interview questions for ten roles, or those of a file, seniority being the level."""
+class InterviewParams(BaseModel):
+    """Parameters of the source `interview`, settable in the launchpad and by `--set`."""
 
-    name = "interview"
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    interview_role: str = Field(
+        "",
+        description="Of the source interview: the one role to ask about, such as nurse; "
+        "empty = all",
+    )
+
+
+class InterviewGenerator:
+    """Job-interview questions for ten roles, or those of a file; the level is the seniority."""
+
+    name: ClassVar[str] = "interview"
+    Params: ClassVar[type[BaseModel]] = InterviewParams
 
     def __init__(
         self, source_file: Path | None = None, text_generator: TextGenerator | None = None
@@ -32,23 +45,17 @@ class InterviewGenerator:
         self._path = source_file
 
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
-        """Offers all there is, in seeded order; the selection takes what it needs."""
+        """Offer all questions in seeded order; the selection takes what it needs."""
+        role = select_params(InterviewParams, params).interview_role
         found = (
-            [("", draft) for draft in questions()]
+            [("", draft) for draft in questions() if role in ("", draft.variables["role"])]
             if self._path is None
-            else list(self._own(self._path, params, selection))
+            else list(read_drafts(read_rows(self._path), selection.report, DOMAIN))
         )
+        if not found and role:
+            raise PromptError(f"There are no questions for the role {role!r}. See questions.yaml.")
         order = np.random.default_rng(seed).permutation(len(found))
         selection.offer_all((found[i][1] for i in order), (found[i][0] for i in order))
-
-    def _own(
-        self, path: Path, params: PromptParams, selection: Selection
-    ) -> Iterator[tuple[str, Draft]]:
-        return read_drafts(
-            read_rows(path),
-            params.model_copy(update={"domain": params.domain or DOMAIN}),
-            selection.report,
-        )
 
 
 @cache

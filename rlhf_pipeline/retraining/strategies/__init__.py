@@ -1,6 +1,4 @@
-"""Ways to make a candidate policy from preferences, by name. To add one: a class in a file of its
-own and a line here.
-"""
+"""Training strategies by name: ways to make a candidate policy from preference pairs."""
 
 from pathlib import Path
 
@@ -9,25 +7,18 @@ import pandas as pd
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.retraining.parameters import (
-    StrategyParams,
-    parse_strategy_params,
-    read_strategy_params,
-)
 from rlhf_pipeline.retraining.strategies.base import Strategy, TrainingReport
 from rlhf_pipeline.retraining.strategies.dpo import DPO
 from rlhf_pipeline.retraining.strategies.sft import SFT
+from rlhf_pipeline.retraining.training import TrainingParams
 
-_OWN: dict[str, type[Strategy]] = {"dpo": DPO, "sft": SFT}
-STRATEGIES = Members("retraining.strategies", _OWN)
+# A new strategy: one file with one class that satisfies base.Strategy, and one line here.
+STRATEGIES = Members[type[Strategy]]("retraining.strategies", {"dpo": DPO, "sft": SFT})
 
 __all__ = [
     "STRATEGIES",
     "Strategy",
-    "StrategyParams",
     "TrainingReport",
-    "parse_strategy_params",
-    "read_strategy_params",
     "train_candidate",
 ]
 
@@ -37,12 +28,14 @@ def train_candidate(
     policy_folder: Path,
     pairs: pd.DataFrame,
     out: Path,
-    params: StrategyParams,
+    params: TrainingParams,
     *,
     progress: Progress = ignore_progress,
 ) -> TrainingReport:
-    """Train a candidate by the strategy of that name; see `Strategy.train`. Raises
-    ConfigurationError for an unknown name.
+    """Train a candidate by the strategy of that name; see `Strategy.train`.
+
+    `params` is a StrategyParams: the parameters of all strategies are part of the candidate's
+    fingerprint. Raises ConfigurationError for an unknown name.
     """
     if strategy not in STRATEGIES:
         raise ConfigurationError(

@@ -1,22 +1,39 @@
-"""Direct Preference Optimization of a policy on preference pairs, by TRL. Knows pairs and policies;
-knows no votes, no registry.
-"""
+"""Direct Preference Optimization (DPO) of a policy on preference pairs, by TRL."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
 from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight, to_messages
-from rlhf_pipeline.retraining.strategies.base import StrategyParams, TrainingReport
-from rlhf_pipeline.retraining.training import FinishedTraining, build_trl_arguments
+from rlhf_pipeline.retraining.strategies.base import TrainingReport
+from rlhf_pipeline.retraining.training import (
+    FinishedTraining,
+    TrainingParams,
+    build_trl_arguments,
+)
 
 CURVES = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 # nats per completion; the pull of beta 0.1 at that distance is one unit of reward
 LOSS_OF_LIKELIHOOD = 10.0
+
+
+class DPOParams(BaseModel):
+    """Parameters of DPO alone."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    beta: float = Field(
+        0.1,
+        description="DPO: strength of the pull back to the reference policy (its KL penalty)",
+        gt=0,
+        le=10,
+    )
 
 
 class DPO:
@@ -28,14 +45,15 @@ class DPO:
     (`sample_by_weight`).
     """
 
-    name = "dpo"
+    name: ClassVar[str] = "dpo"
+    Params: ClassVar[type[BaseModel]] = DPOParams
 
     def train(
         self,
         policy_folder: Path,
         pairs: pd.DataFrame,
         out: Path,
-        params: StrategyParams,
+        params: TrainingParams,
         *,
         progress: Progress = ignore_progress,
     ) -> TrainingReport:
@@ -54,7 +72,7 @@ class DPO:
 
 
 def _build_trainer(
-    policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path
+    policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
 ) -> Any:
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
@@ -63,7 +81,8 @@ def _build_trainer(
         model=policy.model,
         ref_model=load_policy(Path(policy.name)).model,
         args=DPOConfig(
-            beta=params.beta, **build_trl_arguments(policy, len(rows), params, checkpoints)
+            beta=select_params(DPOParams, params).beta,
+            **build_trl_arguments(policy, len(rows), params, checkpoints),
         ),
         train_dataset=Dataset.from_list(_build_examples(policy, rows)),
         processing_class=policy.tokenizer,
@@ -83,19 +102,20 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _check_health(
-    done: FinishedTraining, params: StrategyParams
+    done: FinishedTraining, params: TrainingParams
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Numbers that tell a healthy DPO run from a broken one, and what to worry about in words.
 
     TRL logs implicit rewards = beta * (log p - log p of the reference): divided by beta they are
     the change of the completions' summed log probability since the start.
     """
+    beta = select_params(DPOParams, params).beta
     metrics = {
         "loss": done.mean_at_end("loss"),
         "reward_margin": done.mean_at_end("rewards/margins"),
         "reward_accuracy": done.mean_at_end("rewards/accuracies"),
-        "chosen_log_p_change": done.mean_at_end("rewards/chosen") / params.beta,
-        "rejected_log_p_change": done.mean_at_end("rewards/rejected") / params.beta,
+        "chosen_log_p_change": done.mean_at_end("rewards/chosen") / beta,
+        "rejected_log_p_change": done.mean_at_end("rewards/rejected") / beta,
     }
     worries = []
     if metrics["reward_margin"] <= 0:

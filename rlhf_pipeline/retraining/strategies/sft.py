@@ -1,20 +1,34 @@
-"""Best-of-n supervised fine-tuning of a policy, by TRL. Knows pairs and policies; knows no votes,
-no registry.
-"""
+"""Best-of-n supervised fine-tuning (SFT) of a policy, by TRL."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
 
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.retraining.candidates import Recipe, train_and_report
 from rlhf_pipeline.retraining.rows import check_trainable_pairs, sample_by_weight, to_messages
-from rlhf_pipeline.retraining.strategies.base import StrategyParams, TrainingReport
-from rlhf_pipeline.retraining.training import FinishedTraining, build_trl_arguments
+from rlhf_pipeline.retraining.strategies.base import TrainingReport
+from rlhf_pipeline.retraining.training import (
+    FinishedTraining,
+    TrainingParams,
+    build_trl_arguments,
+)
 
 CURVES = {"token accuracy": "mean_token_accuracy"}
+
+
+class SFTParams(BaseModel):
+    """Parameters of SFT alone."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    best_of_n: int = Field(
+        1, description="SFT: completions kept per prompt, best first", ge=1, le=64
+    )
 
 
 class SFT:
@@ -25,20 +39,21 @@ class SFT:
     compared.
     """
 
-    name = "sft"
+    name: ClassVar[str] = "sft"
+    Params: ClassVar[type[BaseModel]] = SFTParams
 
     def train(
         self,
         policy_folder: Path,
         pairs: pd.DataFrame,
         out: Path,
-        params: StrategyParams,
+        params: TrainingParams,
         *,
         progress: Progress = ignore_progress,
     ) -> TrainingReport:
         checked = check_trainable_pairs(pairs, params.min_pairs)
         rows = sample_by_weight(
-            select_best_completions(checked, keep=params.best_of_n),
+            select_best_completions(checked, keep=select_params(SFTParams, params).best_of_n),
             seed=params.seed,
             key="example_id",
         )
@@ -82,7 +97,7 @@ def select_best_completions(pairs: pd.DataFrame, *, keep: int) -> pd.DataFrame:
 
 
 def _build_trainer(
-    policy: Policy, rows: pd.DataFrame, params: StrategyParams, checkpoints: Path
+    policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
 ) -> Any:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
@@ -113,7 +128,7 @@ def _build_examples(policy: Policy, rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _check_health(
-    done: FinishedTraining, params: StrategyParams
+    done: FinishedTraining, params: TrainingParams
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     metrics = {
         "loss": done.mean_at_end("loss"),

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.stream import DetectorParams, error_stream, scan
+from rlhf_pipeline.drift.report import DriftParams
+from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.errors import ConfigurationError, FrameError, InvalidScores
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -74,7 +75,7 @@ def test_scanning_again_finds_nothing_new():
 
 
 def test_a_state_of_other_parameters_is_dropped_for_that_detector_only():
-    frame, other = errors_frame(), DetectorParams(adwin_delta=0.01)
+    frame, other = errors_frame(), DriftParams(adwin_delta=0.01)
     states = scanned(frame).states
     again = scanned(frame, states, params=other)
     assert {e.detector for e in again.events} == {"adwin"}

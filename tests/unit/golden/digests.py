@@ -27,7 +27,6 @@ from rlhf_pipeline.datasets.votes import import_key
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.base import params_hash
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.stream import DetectorParams
 from rlhf_pipeline.evaluation.judge import EvaluationParams, _sample_prompts
 from rlhf_pipeline.evaluation.prompt_set import prompts_hash
 from rlhf_pipeline.frames import PROMPTS, SCHEMAS, check_frame, frame_hash
@@ -186,8 +185,8 @@ def hash_features(row: dict[str, Any]) -> str:
 
 
 def hash_detector_params(given: dict[str, Any]) -> str:
-    kind: Any = DETECTORS[given["detector"]]
-    return params_hash(kind(DetectorParams(**given["params"])))
+    kind = DETECTORS[given["detector"]]
+    return params_hash(kind(kind.Params(**given["params"])))
 
 
 def identify_calibration_event(given: dict[str, Any]) -> dict[str, str]:

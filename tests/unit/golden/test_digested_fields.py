@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.base import FIRST_PARAMS, params_hash
-from rlhf_pipeline.drift.stream import DetectorParams
 from rlhf_pipeline.frames import LATER_COLUMNS, PREFERENCE_PAIRS, SCHEMAS, frame_hash
 from rlhf_pipeline.records import NewVote, TasteChange, TriggerDecision
 from rlhf_pipeline.retraining.candidates import FIRST_PARAMS as FIRST_STRATEGY_PARAMS
@@ -140,7 +139,7 @@ class Knob(BaseModel):
 
 @pytest.mark.parametrize("name", FIRST_PARAMS)
 def test_a_later_parameter_of_a_detector_counts_where_it_is_changed(name: str) -> None:
-    detector = DETECTORS[name](DetectorParams())  # type: ignore[call-arg]
+    detector = DETECTORS[name](DETECTORS[name].Params())
     kind = type("Later", (type(detector.params), Knob), {})
     before = params_hash(detector)
     detector.params = kind()  # type: ignore[misc]

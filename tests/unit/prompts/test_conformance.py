@@ -11,7 +11,8 @@ from rlhf_pipeline.frames import PROMPTS
 from rlhf_pipeline.prompts import GENERATORS, PromptParams, Report, generate_with
 from rlhf_pipeline.prompts.distilabel import DistilabelGenerator
 from rlhf_pipeline.records import Category, Difficulty
-from tests.unit.prompts.promises import DAY, keeps_the_promises
+from rlhf_pipeline.testing import check_generator
+from rlhf_pipeline.testing.prompts import DAY
 
 
 class Numbered:
@@ -77,7 +78,7 @@ INSTALLED = sorted(point.name for point in entry_points(group="rlhf_pipeline.pro
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_generator_keeps_the_promises(name, prompts_file):
-    keeps_the_promises(maker(name, prompts_file), levels=name != "freeform")
+    check_generator(maker(name, prompts_file), has_difficulties=name != "freeform")
 
 
 def test_every_generator_is_held_to_them():
@@ -102,7 +103,7 @@ def test_without_distilabel_the_cure_is_named_and_another_source_fills_the_same_
 
 def test_with_distilabel_its_own_task_keeps_the_promises():
     pytest.importorskip("distilabel")
-    keeps_the_promises(lambda: DistilabelGenerator(text_generator=Numbered()))
+    check_generator(lambda: DistilabelGenerator(text_generator=Numbered()))
     with pytest.raises(PromptError, match="needs a text generator"):
         generate_with(DistilabelGenerator(), PromptParams(n=1), day=DAY)
 

@@ -6,8 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts import PromptParams, Report, generate
+from rlhf_pipeline.prompts import Report, generate
 from rlhf_pipeline.prompts.constraints import ConstraintParams, Constraints, detect_language
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.prompts.templates import load_shipped_templates
 
 DAY = "2026-01-01"
@@ -104,7 +105,7 @@ def test_a_topic_embeds_each_text_once_and_many_at_a_time(tmp_path):
     )
     counting = Counting()
     frame = generate(
-        PromptParams(n=200, source="dataset", topic="sea"),
+        SourceParams(n=200, source="dataset", topic="sea"),
         day=DAY,
         source_file=path,
         embed=counting,
@@ -122,7 +123,7 @@ def test_texts_off_the_topic_are_given_up_soon(source):
         match=r"were rejected, the first: .*similarity 0.00 to 'sea'|no prompt to begin from",
     ):
         generate(
-            PromptParams(
+            SourceParams(
                 n=6, source=source, topic="sea", min_topic_similarity=0.999, must_not=["sea"]
             ),
             day=DAY,
@@ -135,7 +136,7 @@ def test_texts_off_the_topic_are_given_up_soon(source):
 
 
 def test_what_is_read_ahead_changes_no_prompt():
-    params = PromptParams(n=20, library="all", categories={"creative": 1})
+    params = SourceParams(n=20, library="all", categories={"creative": 1})
     plain = generate(params, day=DAY)
     asked = generate(
         params.model_copy(update={"topic": "sea", "min_topic_similarity": -1.0}),
@@ -147,7 +148,7 @@ def test_what_is_read_ahead_changes_no_prompt():
 
 def test_a_topic_without_an_encoder_is_an_error():
     with pytest.raises(PromptError, match="needs a sentence encoder"):
-        generate(PromptParams(n=1, topic="sea"), day=DAY)
+        generate(SourceParams(n=1, topic="sea"), day=DAY)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_topic_without_an_encoder_is_an_error():
 )
 def test_rules_that_nothing_could_keep_are_refused(params, message):
     with pytest.raises(ValidationError, match=message):
-        PromptParams(**params)
+        SourceParams(**params)
 
 
 def test_no_violator_comes_through_and_every_rejection_has_a_reason():
@@ -175,7 +176,7 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
     heard = []
     report = Report(sink=heard.append)
     frame = generate(
-        PromptParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report
+        SourceParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report
     )
     assert len(frame) == 30
     assert [text for text in frame["text"] if broken(text, **rules)] == []
@@ -190,7 +191,7 @@ def test_a_rule_that_leaves_too_little_says_what_was_rejected_and_why():
         PromptError,
         match=r"has 0 unused creative prompts.*were rejected, the first: .*'zebra' is not in it",
     ):
-        generate(PromptParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
+        generate(SourceParams(n=1, categories={"creative": 1}, must=["zebra"]), day=DAY)
 
 
 def test_every_english_template_is_told_to_be_english():
@@ -207,7 +208,7 @@ def test_every_english_template_is_told_to_be_english():
 @pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])
 def test_the_rules_hold_whatever_the_source(source):
     frame = generate(
-        PromptParams(
+        SourceParams(
             n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"
         ),
         day=DAY,
@@ -226,7 +227,7 @@ def test_a_data_set_names_each_violator_by_its_line(tmp_path):
     )
     report = Report()
     frame = generate(
-        PromptParams(n=2, source="dataset", must_not=["coffee"]),
+        SourceParams(n=2, source="dataset", must_not=["coffee"]),
         day=DAY,
         source_file=path,
         report=report,
@@ -237,5 +238,5 @@ def test_a_data_set_names_each_violator_by_its_line(tmp_path):
         PromptError, match=r"2 unused new prompts, 3 were asked for.*line 2: 'coffee' is in it"
     ):
         generate(
-            PromptParams(n=3, source="dataset", must_not=["coffee"]), day=DAY, source_file=path
+            SourceParams(n=3, source="dataset", must_not=["coffee"]), day=DAY, source_file=path
         )

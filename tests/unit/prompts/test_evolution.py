@@ -5,18 +5,20 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import InvalidScores, PromptError
-from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with, is_right
+from rlhf_pipeline.prompts import Report, generate, generate_with, is_right
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.fitness import Demands, JudgedDifficulty, RewardModelUncertainty
 from rlhf_pipeline.prompts.mutations import Parent, RuleMutations, RuleViolation, WrittenMutations
 from rlhf_pipeline.prompts.near_duplicates import jaccard, shingles
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.reward_model import disagreement
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from tests.unit.prompts.promises import DAY, WORDS
+from rlhf_pipeline.testing.prompts import DAY
+from tests.unit.prompts.words import WORDS
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
-FEW = PromptParams(
+FEW = SourceParams(
     n=24,
     source="evolution",
     library="all",
@@ -97,7 +99,7 @@ def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_p
         )
     )
     generator = EvolutionGenerator(path)
-    frame = generate_with(generator, PromptParams(n=30, source="evolution", population=20), day=DAY)
+    frame = generate_with(generator, SourceParams(n=30, source="evolution", population=20), day=DAY)
     assert len(frame) == 30
     checkable = [
         i.draft for i in generator.history_ if i.generation and i.draft.reference is not None

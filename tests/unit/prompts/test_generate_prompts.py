@@ -179,8 +179,9 @@ def test_a_hundred_thousand_prompts_take_little_more_memory_than_a_thousand(tmp_
     MB.
     """
     script = (
-        "import re, sys; from pathlib import Path; from rlhf_pipeline.prompts import PromptParams, "
-        "generate, write_jsonl;n = write_jsonl(generate(PromptParams(n=int(sys.argv[1]), "
+        "import re, sys; from pathlib import Path; from rlhf_pipeline.prompts import "
+        "generate, write_jsonl; from rlhf_pipeline.prompts.parameters import SourceParams;"
+        "n = write_jsonl(generate(SourceParams(n=int(sys.argv[1]), "
         "library='all'), day='2026-01-01'), Path(sys.argv[2]));print(n, "
         "re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
     )

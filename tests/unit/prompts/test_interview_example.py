@@ -1,9 +1,8 @@
-"""The example package: found by entry point, held to the promises of every source, with no change
-to the library.
-"""
+"""The example package adds a prompt source by entry point, without a change to the library."""
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -13,18 +12,17 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.prompts import _OWN, PromptParams, Report, generate_with
+from rlhf_pipeline.prompts import Report, generate_with
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.records import Category
-from tests.unit.prompts.promises import DAY, keeps_the_promises
+from rlhf_pipeline.testing.prompts import DAY
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "interview_prompts"
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A folder as pip leaves it: the package beside a dist-info that says what its pyproject
-    does.
-    """
+    """A folder as pip leaves it: the package beside the dist-info of its pyproject."""
     folder = tmp_path_factory.mktemp("site")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = folder / f"interview_prompts-{project['version']}.dist-info"
@@ -45,7 +43,7 @@ def interview(site, monkeypatch):
     monkeypatch.syspath_prepend(site)
     members = Members(
         "prompts",
-        dict(_OWN),
+        {},
         lambda group: [
             p for d in distributions(path=[str(site)]) for p in d.entry_points.select(group=group)
         ],
@@ -53,8 +51,9 @@ def interview(site, monkeypatch):
     return members["interview"]
 
 
-def test_the_installed_package_is_a_source_like_any_other(interview):
-    keeps_the_promises(interview)
+def test_the_example_passes_its_own_test(interview):
+    tests = runpy.run_path(str(EXAMPLE / "tests" / "test_generator.py"))
+    tests["test_the_generator_keeps_the_promises"]()
 
 
 def test_every_question_is_whole_and_of_the_domain(interview):
@@ -64,7 +63,7 @@ def test_every_question_is_whole_and_of_the_domain(interview):
     assert len(drafts) > 5000
     assert {d.category for d in drafts} == {c.value for c in Category}
     assert [d.text for d in drafts if re.search(r"[{}]|  |\ba [aeio]", d.text)] == []
-    frame = generate_with(interview(), PromptParams(n=30), day=DAY)
+    frame = generate_with(interview(), SourceParams(n=30), day=DAY)
     assert {json.loads(v)["domain"] for v in frame["variables"]} == {"interview"}
 
 
@@ -73,7 +72,7 @@ def test_questions_of_a_file_come_with_the_domain_and_the_count_of_duplicates(in
     path.write_text(
         "question,difficulty\nWhy us?,easy\nWhy you?,hard\nWhy us?,easy\n,easy\n", encoding="utf-8"
     )
-    frame = generate_with(interview(path), PromptParams(n=2), day=DAY, report=report).set_index(
+    frame = generate_with(interview(path), SourceParams(n=2), day=DAY, report=report).set_index(
         "text"
     )
     assert frame["difficulty"].to_dict() == {"Why us?": "easy", "Why you?": "hard"}
@@ -82,16 +81,23 @@ def test_questions_of_a_file_come_with_the_domain_and_the_count_of_duplicates(in
     assert [r.where.rpartition(", ")[2] for r in report.rejections] == ["line 5"]
 
 
-def test_once_it_is_installed_it_is_in_the_launchpad_and_in_the_list_of_sources(site):
-    """In a process of its own: packages are found when the mapping is first read."""
+def test_an_installed_source_and_its_parameters_are_in_the_launchpad(site):
+    """In a new process, because packages are found once; the package is imported first, as its
+    own tests do.
+    """
     script = (
-        "from assets.prompts import PromptsConfig; from rlhf_pipeline.prompts import GENERATORS, "
-        "PromptParams, generate;print('interview' in "
-        "PromptsConfig.model_fields['source'].description, 'interview' in "
-        "GENERATORS,len(generate(PromptParams(n=12, source='interview'), day='2026-01-01')))"
+        "from interview_prompts.generator import InterviewGenerator\n"
+        "from assets.prompts import PromptsConfig\n"
+        "from rlhf_pipeline.prompts import generate\n"
+        "from rlhf_pipeline.prompts.parameters import SourceParams\n"
+        "params = SourceParams(n=12, source='interview', interview_role='nurse')\n"
+        "frame = generate(params, day='2026-01-01')\n"
+        "print('interview' in PromptsConfig.model_fields['source'].description,\n"
+        "      'interview_role' in PromptsConfig.model_fields, len(frame),\n"
+        "      frame['variables'].str.contains('nurse').all())"
     )
-    path = f"import sys; sys.path[:0] = [{str(site)!r}, {str(EXAMPLE.parents[1])!r}]; "
+    path = f"import sys; sys.path[:0] = [{str(site)!r}, {str(EXAMPLE.parents[1])!r}]\n"
     said = subprocess.run(
         [sys.executable, "-c", path + script], capture_output=True, text=True, check=True, cwd=site
     ).stdout
-    assert said.split() == ["True", "True", "12"]
+    assert said.split() == ["True", "True", "12", "True"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.prompts import PromptParams, Report, generate
+from rlhf_pipeline.prompts import Report, generate
 from rlhf_pipeline.prompts.near_duplicates import (
     LEAST_FOUND,
     NearDuplicates,
@@ -9,8 +9,9 @@ from rlhf_pipeline.prompts.near_duplicates import (
     shingles,
     signature,
 )
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.prompts.templates import load_shipped_templates
-from tests.unit.prompts.promises import WORDS
+from tests.unit.prompts.words import WORDS
 
 
 def sentence(rng, n=30):
@@ -93,7 +94,7 @@ def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():
         if t.category == "safety" and t.difficulty == "hard"
     ]
     report = Report()
-    params = PromptParams(
+    params = SourceParams(
         n=len(wide),
         library="all",
         categories={"safety": 1},

@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts import PromptParams, Report, generate, read_jsonl, write_jsonl
+from rlhf_pipeline.prompts import Report, generate, read_jsonl, write_jsonl
+from rlhf_pipeline.prompts.parameters import SourceParams
 
 DAY = "2026-01-01"
 
@@ -14,7 +15,7 @@ DAY = "2026-01-01"
 def from_file(path, n=1, **more):
     report = more.pop("report", None)
     return generate(
-        PromptParams(n=n, source="dataset", **more), day=DAY, source_file=path, report=report
+        SourceParams(n=n, source="dataset", **more), day=DAY, source_file=path, report=report
     )
 
 
@@ -24,7 +25,7 @@ def written(path, content):
 
 
 def test_n_prompts_are_n_lines_that_reimport_unchanged(tmp_path):
-    frame = generate(PromptParams(n=37), day=DAY)
+    frame = generate(SourceParams(n=37), day=DAY)
     assert write_jsonl(frame, tmp_path / "out" / "generated_prompts.jsonl") == 37
     assert (tmp_path / "out" / "generated_prompts.jsonl").read_bytes().count(b"\n") == 37
     pd.testing.assert_frame_equal(read_jsonl(tmp_path / "out" / "generated_prompts.jsonl"), frame)
@@ -39,7 +40,7 @@ def test_texts_with_line_separators_stay_one_line_each(tmp_path):
 
 
 def test_an_export_is_a_data_set_again(tmp_path):
-    frame = generate(PromptParams(n=12), day=DAY)
+    frame = generate(SourceParams(n=12), day=DAY)
     write_jsonl(frame, tmp_path / "p.jsonl")
     assert set(from_file(tmp_path / "p.jsonl", n=12)["prompt_id"]) == set(frame["prompt_id"])
 
@@ -163,7 +164,7 @@ def test_a_data_set_of_the_hub_is_drawn_from_by_its_name(tmp_path, kind):
         "parquet": lambda: rows.to_parquet(path),
     }[kind]()
     frame = generate(
-        PromptParams(n=20, source="dataset", dataset=str(folder)), day=DAY, report=report
+        SourceParams(n=20, source="dataset", dataset=str(folder)), day=DAY, report=report
     )
     assert set(frame["text"]) == {f"Question {i}?" for i in range(20)}
     assert report.n_duplicates == 1
@@ -180,7 +181,7 @@ def test_a_data_set_or_split_that_is_not_there_is_named_with_the_way_round(tmp_p
         match=r"data set .* cannot be read .*Check its name and split; without a network",
     ):
         generate(
-            PromptParams(n=1, source="dataset", **({"dataset": str(tmp_path)} | params)), day=DAY
+            SourceParams(n=1, source="dataset", **({"dataset": str(tmp_path)} | params)), day=DAY
         )
 
 

@@ -8,7 +8,8 @@ import yaml
 from pydantic import ValidationError
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts import PromptParams, generate, is_right
+from rlhf_pipeline.prompts import generate, is_right
+from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.prompts.references import compute_reference
 from rlhf_pipeline.prompts.templates import load_shipped_templates, load_templates
 from rlhf_pipeline.records import Category, Difficulty
@@ -136,7 +137,7 @@ def test_loops_of_the_library_are_run_as_they_say():
 def test_the_libraries_of_a_run_are_chosen_by_name():
     taught = {t.template_id for t in load_shipped_templates("taught")}
     drawn = {
-        name: set(generate(PromptParams(n=400, library=name), day="2026-01-01")["template_id"])
+        name: set(generate(SourceParams(n=400, library=name), day="2026-01-01")["template_id"])
         for name in ("taught", "wide", "all")
     }
     assert drawn["taught"] <= taught
@@ -144,7 +145,7 @@ def test_the_libraries_of_a_run_are_chosen_by_name():
     assert drawn["all"] & taught
     assert drawn["all"] - taught
     with pytest.raises(ValidationError, match="library"):
-        PromptParams(library="everything")
+        SourceParams(library="everything")
 
 
 def test_the_shipped_library_does_not_run_out():
@@ -157,7 +158,7 @@ def test_the_shipped_library_does_not_run_out():
 
 
 def test_checkable_templates_compute_the_reference():
-    frame = generate(PromptParams(n=600), day="2026-01-01").set_index("text")
+    frame = generate(SourceParams(n=600), day="2026-01-01").set_index("text")
     for text, reference in frame["reference"].dropna().items():
         if "has" in text and "gets" in text:
             numbers = [int(w) for w in text.split() if w.isdigit()]
@@ -173,7 +174,7 @@ def test_numbers_of_a_table_are_references_without_a_decimal_point():
 
 
 def test_variables_that_must_differ_do():
-    frame = generate(PromptParams(n=300, categories={"reasoning": 1}), day="2026-01-01")
+    frame = generate(SourceParams(n=300, categories={"reasoning": 1}), day="2026-01-01")
     bigger = frame.loc[frame["template_id"] == "which_is_bigger", "text"]
     assert all(
         len(set(text.removesuffix("?").split("bigger, ")[1].split(" or "))) == 2 for text in bigger

@@ -3,11 +3,12 @@
 import pytest
 
 from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.prompts import PromptParams, Report, generate, generate_with
+from rlhf_pipeline.prompts import Report, generate, generate_with
 from rlhf_pipeline.prompts.distilabel import DistilabelGenerator
 from rlhf_pipeline.prompts.fitness import JudgedDifficulty
 from rlhf_pipeline.prompts.freeform import FreeformGenerator
 from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
+from rlhf_pipeline.prompts.parameters import SourceParams
 
 DAY = "2026-01-01"
 NO_PROMPTS = {
@@ -37,7 +38,7 @@ def test_what_is_no_prompt_never_becomes_one_and_the_reason_is_told(source, said
         def process(self, inputs):
             yield [{**row, "instructions": [said] if said else [""]} for row in inputs]
 
-    report, params = Report(), PromptParams(n=3, source=source)
+    report, params = Report(), SourceParams(n=3, source=source)
     generator = (
         FreeformGenerator(None, Says(said))
         if source == "freeform"
@@ -61,7 +62,7 @@ def test_evolution_goes_on_with_what_it_has_where_nothing_is_written(said):
 
     report = Report()
     frame = generate(
-        PromptParams(n=6, source="evolution", population=3, generations=2),
+        SourceParams(n=6, source="evolution", population=3, generations=2),
         day=DAY,
         text_generator=Judges(said),
         report=report,

@@ -1,0 +1,16 @@
+"""Conformance tests for plug-in authors: each check holds one class to the protocol of its kind.
+
+    from rlhf_pipeline.testing import check_detector
+
+    def test_my_detector():
+        check_detector(MyDetector)
+
+The shipped members are held to the same checks.
+"""
+
+from rlhf_pipeline.testing.calibration import check_calibrator
+from rlhf_pipeline.testing.drift import check_detector
+from rlhf_pipeline.testing.members import check_member
+from rlhf_pipeline.testing.prompts import check_generator
+
+__all__ = ["check_calibrator", "check_detector", "check_generator", "check_member"]

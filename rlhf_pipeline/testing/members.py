@@ -1,0 +1,61 @@
+"""Checks what every member of a mapping has: a name, and parameters that a launchpad can show."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def check_member(kind: Any) -> None:
+    """Raises AssertionError where a class lacks a `name`, or `Params` that can be shown and set."""
+    who = kind.__name__
+    name, params = getattr(kind, "name", None), getattr(kind, "Params", None)
+    if not isinstance(name, str) or not name:
+        raise AssertionError(
+            f"{who}.name is {name!r}; it must be the name under which the class is registered."
+        )
+    if not isinstance(params, type) or not issubclass(params, BaseModel):
+        raise AssertionError(
+            f"{who}.Params is {params!r}; it must be a pydantic model class. Without parameters, "
+            "set `Params = rlhf_pipeline.plugins.NoParams`."
+        )
+    _check_params(who, params)
+
+
+def expect_error(error: type[Exception], call: Callable[[], object], promise: str) -> str:
+    """The message of the `error` that `call` raises. Raises AssertionError with `promise` where it
+    returns.
+    """
+    try:
+        call()
+    except error as raised:
+        return str(raised)
+    raise AssertionError(promise)
+
+
+def _check_params(who: str, params: type[BaseModel]) -> None:
+    try:
+        params()
+    except ValidationError as cause:
+        raise AssertionError(
+            f"{who}.Params() fails: every parameter needs a valid default. {cause}"
+        ) from cause
+    expect_error(
+        ValidationError,
+        lambda: params.model_validate({"no_such_parameter": 1}),
+        f"{who}.Params accepts unknown names, so a misspelt one would pass unnoticed. Set "
+        '`model_config = ConfigDict(extra="forbid", allow_inf_nan=False)`.',
+    )
+    for field_name, field in params.model_fields.items():
+        assert field.description, (
+            f"{who}.Params.{field_name} has no description; the launchpad shows nothing else."
+        )
+        for value in (math.nan, math.inf) if field.annotation is float else ():
+            expect_error(
+                ValidationError,
+                partial(params.model_validate, {field_name: value}),
+                f"{who}.Params.{field_name} accepts {value}. Set "
+                "`model_config = ConfigDict(allow_inf_nan=False)`.",
+            )
