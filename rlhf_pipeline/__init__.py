@@ -1,3 +1,3 @@
-"""The RLHF loop as a library: it knows prompts, votes and models; it knows nothing of Dagster."""
+"""The RLHF loop as a library, from prompts to a retrained policy; independent of Dagster."""
 
 __version__ = "0.1.0"

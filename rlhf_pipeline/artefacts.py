@@ -1,9 +1,8 @@
-"""The files behind every stage: frames as Parquet by day, records as JSON. Knows paths and schemas;
-knows nothing of Dagster.
+"""Reads and writes the files of every stage: frames as Parquet by day, records as JSON.
 
-Every write is whole or not at all, in a folder as in an object store: a killed writer leaves the
-last good file. With `hashes` every write is recorded and every read is compared: a flipped bit in
-the footer of a Parquet file changes a value in 6 of 1,000 cases.
+Writes are atomic, in a folder as in an object store: a killed writer leaves the last good file.
+With `hashes`, every write is recorded and every read is verified: a flipped bit in the footer of a
+Parquet file changes a value in 6 of 1,000 cases.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from rlhf_pipeline.records import (
 
 R = TypeVar("R", bound=Record)
 
-# What each stage without a frame leaves behind.
+# The record that each stage without a frame writes.
 RECORDS: dict[str, type[Record]] = {
     "reward_model": ModelVersion,
     "calibration": CalibrationReport,
@@ -42,8 +41,8 @@ RECORDS: dict[str, type[Record]] = {
 }
 
 
-FOLDER = "frames"  # begins the recorded name of every file, whichever folder or URL holds them
-# a file that another process replaces between the reading and the look-up of its hash is read again
+FOLDER = "frames"  # prefix of every recorded name, whichever folder or URL holds the files
+# A file is read again if another process replaces it between the read and the look-up of its hash.
 ATTEMPTS = 3
 
 
@@ -61,11 +60,13 @@ class Artefacts:
         return self.base / stage / f"{day}.{suffix}" if day else self.base / f"{stage}.{suffix}"
 
     def name(self, path: UPath) -> str:
-        """As the store records it: the same wherever the frames lie."""
+        """The name under which the store records the file; independent of where the frames are
+        stored.
+        """
         return f"{FOLDER}/{path.path.removeprefix(self.base.path).strip('/')}"
 
     def days(self, stage: str) -> list[str]:
-        """Days that have a file, sorted."""
+        """Days with a file, sorted."""
         return [
             name.removesuffix(".parquet")
             for name in list_names(self.base / stage)
@@ -73,26 +74,24 @@ class Artefacts:
         ]
 
     def report_path(self, day: str) -> UPath:
-        """Where the day's drift report lies as a page for people, beside the frames it was made
-        from.
-        """
+        """Path of the day's drift report as an HTML page."""
         return self.base / "reports" / f"drift_{day}.html"
 
     def read_report(self, day: str) -> bytes | None:
-        """None for a day that has none. Raises ArtefactError for a page that was changed since it
-        was written.
+        """The page of that day, or None. Raises ArtefactError if it was changed since it was
+        written.
         """
         return self._read_content(self.report_path(day), "drift_report")
 
     def report_days(self) -> list[str]:
-        """Days that have such a page, sorted."""
+        """Days with a drift page, sorted."""
         found = list_names(self.base / "reports")
         return [
             name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")
         ]
 
     def report_paths(self) -> list[UPath]:
-        """All such pages and the windows of calibration beside them."""
+        """All drift pages and stored calibration windows."""
         return [
             self.base / "reports" / name
             for name in list_names(self.base / "reports")
@@ -100,14 +99,12 @@ class Artefacts:
         ]
 
     def window_path(self, day: str) -> UPath:
-        """Where the window of calibration over time that ends on `day` is kept, with the hash of
-        what it rests on.
-        """
+        """Path of the calibration window that ends on `day`, stored with the hash of its inputs."""
         return self.base / "reports" / f"calibration_{day}.json"
 
     def read_windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
-        """The kept windows of `days` that parse and are as written; a window of another version, or
-        a damaged one, is made again.
+        """Stored calibration windows of `days`. Windows that do not parse or were changed since
+        they were written are absent, so that the caller computes them again.
         """
         contents = self._read_present([self.window_path(day) for day in days])
         changed, found = set(self._find_changed(contents)), {}
@@ -119,9 +116,7 @@ class Artefacts:
         return found
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
-        """What the files of `stages` hold of each day, as one hash; days without any file have one
-        too.
-        """
+        """One hash per day over that day's files of `stages`, also for days without a file."""
         contents = get_many([self.path(stage, day) for day in days for stage in stages])
         each = [
             "" if content is None else hashlib.sha256(content).hexdigest() for content in contents
@@ -132,17 +127,16 @@ class Artefacts:
         }
 
     def write_frame(self, stage: str, frame: pd.DataFrame, day: str | None = None) -> UPath:
-        """Check and write; the previous file stays in place unless the new one is complete.
+        """Check and write the frame; the previous file stays until the new one is complete.
 
-        Raises FrameError for a frame that breaks its schema, ArtefactError where the disk or the
-        store refuses.
+        Raises FrameError if the frame breaks its schema, ArtefactError if the write fails.
         """
         path = self.path(stage, day)
         self.write({path: encode_frame(frame, self._schema(stage))})
         return path
 
     def write_days(self, stage: str, frames: Mapping[str, pd.DataFrame]) -> None:
-        """`write_frame` of each day, recorded together."""
+        """`write_frame` for each day; the hashes are recorded together."""
         self.write(
             {
                 self.path(stage, day): encode_frame(frame, self._schema(stage))
@@ -151,7 +145,7 @@ class Artefacts:
         )
 
     def write(self, contents: Mapping[UPath, bytes]) -> None:
-        """Every file below this folder is written here, so that its hash is recorded."""
+        """Write files and record their hashes. Every file below this folder is written here."""
         recorded = {self.name(path): content for path, content in contents.items()}
         with (
             contextlib.nullcontext()
@@ -162,8 +156,8 @@ class Artefacts:
                 put(path, content)
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame:
-        """One file. Raises MissingPartition if it is not there, ArtefactError if it cannot be
-        read.
+        """The rows of one file. Raises MissingPartition if it is missing, ArtefactError if it
+        cannot be read.
         """
         path = self.path(stage, day)
         content = self._read_content(path, stage)
@@ -177,8 +171,8 @@ class Artefacts:
     def read_days(
         self, stage: str, days: Sequence[str], expected: frozenset[str] = frozenset()
     ) -> pd.DataFrame:
-        """Rows of all `days` in order; a day without a file is empty, unless it is among
-        `expected`: then MissingPartition.
+        """Rows of all `days` in order. A day without a file has no rows; raises MissingPartition if
+        it is in `expected`.
         """
         paths = [self.path(stage, day) for day in sorted(set(self.days(stage)) & set(days))]
         contents = self._read_contents(paths, stage)
@@ -196,7 +190,9 @@ class Artefacts:
         return self.path(stage)
 
     def read_record(self, stage: str, kind: type[R]) -> R:
-        """Raises MissingPartition if there is none, ArtefactError if it does not parse."""
+        """The stage's record. Raises MissingPartition if there is none, ArtefactError if it does
+        not parse.
+        """
         path = self.path(stage)
         content = self._read_content(path, stage)
         if content is None:
@@ -205,7 +201,7 @@ class Artefacts:
             return kind.from_json(content.decode())
         except ValueError as cause:
             raise ArtefactError(
-                f"{path} is no {kind.__name__}: {cause}. Materialise {stage} again."
+                f"{path} does not hold a valid {kind.__name__}: {cause}. Materialise {stage} again."
             ) from cause
 
     def _schema(self, stage: str) -> FrameSchema:
@@ -221,13 +217,13 @@ class Artefacts:
         except FrameError:
             for path, content in contents.items():
                 _check_file(path, content, schema)
-            raise  # each file is sound by itself: the days contradict each other
+            raise  # each file is valid by itself, so the days contradict each other
 
     def _read_content(self, path: UPath, stage: str) -> bytes | None:
         return self._read_contents([path], stage).get(path)
 
     def _read_contents(self, paths: Sequence[UPath], stage: str) -> dict[UPath, bytes]:
-        """The files that are there. Raises ArtefactError for one that was changed since it was
+        """Contents of the files that exist. Raises ArtefactError if one was changed since it was
         written.
         """
         for _ in range(ATTEMPTS):
@@ -261,7 +257,7 @@ class Artefacts:
 
 
 def _check_file(path: UPath, content: bytes, schema: FrameSchema) -> None:
-    """Raises ArtefactError naming the file where it cannot be read."""
+    """Raise ArtefactError, which names the file, if it cannot be read."""
     try:
         decode_frames([content], schema)
     except FrameError as cause:

@@ -1,5 +1,6 @@
-"""Where things are, and which code this is. The one reader of the environment; how things are
-computed stands beside each algorithm.
+"""Reads the settings of a home from the environment, `rlhf.yaml` and `project.json`.
+
+Only this module reads the environment. Parameters of algorithms are defined beside them.
 """
 
 import functools
@@ -33,11 +34,11 @@ from rlhf_pipeline.files import write_atomically
 
 ENV_PREFIX = "RLHF_"
 HOME_FACTS = "project.json"
-RESTORING = "RESTORING"  # a file that lies in a home from the first to the last step of a restore
+RESTORING = "RESTORING"  # file that exists in a home while a restore is in progress
 CONFIG = "rlhf.yaml"
-# said in every URL: a bare postgresql:// means another driver from SQLAlchemy 2.1 on
+# Explicit in every URL: from SQLAlchemy 2.1 on, a bare postgresql:// selects another driver.
 DRIVER = "postgresql+psycopg2"
-# Options of libpq by which connections to an unreachable server end within seconds.
+# libpq options that end connections to an unreachable server within seconds
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -45,15 +46,16 @@ CONNECTION_OPTIONS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-LOCAL_SCHEMES = {"", "sqlite", "file"}  # what follows is a path, in which any sign may stand
+LOCAL_SCHEMES = {"", "sqlite", "file"}  # the rest is a path, which may contain any character
 FILE_SETTINGS = ("api_key_file", "prompts_file")  # relative ones in rlhf.yaml are relative to it
-# Dagster and MLflow put the path into an SQLite URL as it is: /x/q?1 and /x/q?2 would be one file,
-# /x/a%20b another folder
+# Dagster and MLflow put the path into an SQLite URL unescaped: /x/q?1 and /x/q?2 would be one file,
+# /x/a%20b another folder.
 UNUSABLE_CHARACTERS = "%?"
-# what dagster.yaml of a home on Postgres reads: Dagster's UI shows that file, not the variable
+# Variable that dagster.yaml of a home on Postgres reads: Dagster's UI shows that file but not the
+# variable's value.
 DAGSTER_URL = "RLHF_DAGSTER_URL"
 
-# Every library that reports home is told not to, before it is imported.
+# Set before the libraries are imported, so that none sends telemetry.
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -68,12 +70,11 @@ TELEMETRY_OFF = {
 
 
 class HomeFacts(BaseModel):
-    """What a home knows of itself, whoever opens it: its name among homes, its one project, its
-    first day, where its databases are.
+    """Facts recorded in a home (`project.json`): its id, project, first day and databases.
 
-    Dagster's partitions and history below a home belong to one project, so a home holds one.
-    Written by `rlhf init` and by imports of older days; a setting that contradicts it is refused,
-    one that is given beside it wins.
+    A home holds one project, because Dagster's partitions and history below it belong to one. `rlhf
+    init` and imports of older days write the file. A setting for another organization or project is
+    refused; other settings override the file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -83,58 +84,62 @@ class HomeFacts(BaseModel):
     home_id: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]+$",
-        description="random; marks the home's databases on a server; None for a home of before "
-        "there were such ids",
+        description="random id that marks the home's databases on a server; None for homes older "
+        "than this field",
     )
     start_day: date | None = Field(
         default=None,
-        description="first day of an import, where it lies before the setting's default",
+        description="first day of an import, if it lies before the setting's default",
     )
     server_url: SecretStr | None = Field(
         default=None, description="Postgres server that holds the home's databases"
     )
-    database_prefix: str | None = Field(default=None, description="of their names on that server")
+    database_prefix: str | None = Field(
+        default=None, description="prefix of the database names on that server"
+    )
     config: Path | None = Field(
         default=None,
-        description="rlhf.yaml that every process of the home reads; None where there was none",
+        description="rlhf.yaml that every process of the home reads; None if there is none",
     )
     home: Path | None = Field(
         default=None,
-        description="where a home on a server lies: a copy would write into the same databases",
+        description="path of a home with databases on a server, so that a copy, which would write "
+        "to the same databases, is detected",
     )
     has_models: bool = Field(
         default=False,
-        description="a first policy was registered, so MLflow's database must be there",
+        description="a first policy was registered, so MLflow's database must exist",
     )
 
     @classmethod
     def load(cls, home: Path) -> Self | None:
-        """None for a home nobody made yet. Raises ConfigurationError for a file that is none."""
+        """The facts of `home`, or None before `rlhf init`. Raises ConfigurationError for an invalid
+        file.
+        """
         path = home / HOME_FACTS
         try:
             return cls.model_validate_json(path.read_bytes()) if path.exists() else None
         except ValidationError as cause:
-            # What was read is not repeated: it may hold the server's password.
+            # The message must not repeat the content: it may hold the server's password.
             problems = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}"
                 for e in cause.errors(include_input=False)
             )
             raise ConfigurationError(
-                f"{path} cannot be read as the facts of a home: {problems}. Restore it, or name "
-                "another home."
+                f"{path} is invalid: {problems}. Restore it, or use another home."
             ) from None
         except OSError as cause:
             raise ConfigurationError(
-                f"{path} cannot be read: {cause.strerror or cause}. Make it readable, or name "
+                f"{path} cannot be read: {cause.strerror or cause}. Make it readable, or use "
                 "another home."
             ) from cause
 
     def with_id(self) -> Self:
-        """With an id, where it had none."""
+        """These facts, with a new random id if there was none."""
         return self if self.home_id else self.model_copy(update={"home_id": secrets.token_hex(8)})
 
     def write(self, home: Path) -> None:
-        """Whole or not at all; readable by its owner alone, because the server's URL may hold a
+        """Write the file atomically, readable only by its owner because the server's URL may hold a
         password.
         """
         plain = self.model_dump(mode="json", exclude_none=True)
@@ -145,7 +150,7 @@ class HomeFacts(BaseModel):
 
 
 class Settings(BaseModel):
-    """Read once, by `definitions.py` and the command line; frozen. `RLHF_HOME=/data rlhf init` sets
+    """Settings of one home; frozen. Each field is also an environment variable: RLHF_HOME sets
     `home`.
     """
 
@@ -153,10 +158,10 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
     )
 
-    home: Path = Field(default=Path("var"), description="All state lives below this folder")
+    home: Path = Field(default=Path("var"), description="Folder that holds all state")
     config: Path | None = Field(
         default=None,
-        description="Settings file; empty = the one that `rlhf init` recorded, else `rlhf.yaml` in "
+        description="Settings file; empty = the file recorded by `rlhf init`, else `rlhf.yaml` in "
         "the working directory",
     )
     organization: str = Field(
@@ -174,16 +179,18 @@ class Settings(BaseModel):
         description="First daily partition (UTC)",
     )
     annotators: Literal["human", "simulated"] = Field(
-        default="human", description="Who votes; `simulated` adds the simulated_voting job"
+        default="human", description="Kind of annotators; `simulated` adds the simulated_voting job"
     )
     scenario: str = Field(
-        default="taste_change", description="Simulation scenario, where annotators are simulated"
+        default="taste_change", description="Simulation scenario for simulated annotators"
     )
-    sensors_running: bool = Field(default=True, description="Sensors and schedules start RUNNING")
+    sensors_running: bool = Field(
+        default=True, description="Start sensors and schedules in state RUNNING"
+    )
     completion_backend: str = Field(
         default="local",
-        description="What completes prompts: local, openai_compatible, anthropic, template, or an "
-        "installed one",
+        description="Backend that generates completions: local, openai_compatible, anthropic, "
+        "template, or an installed one",
     )
     policy: str | None = Field(
         default=None, description="Hub id or folder of a causal LM; empty = the embedded policy"
@@ -191,51 +198,53 @@ class Settings(BaseModel):
     encoder: str | None = Field(
         default=None,
         description="Hub id or folder of the sentence encoder; empty = the offline package; "
-        "`my/model,offline` goes on with it where the first is not there, and says so",
+        "comma-separated fallbacks are tried in order (`my/model,offline`), and the one used is "
+        "recorded with the model",
     )
     base_url: str = Field(
         default="http://127.0.0.1:8000/v1",
-        description="Address of the provider; anthropic has its own",
+        description="Base URL of the openai_compatible provider",
     )
     api_key: SecretStr | None = Field(
-        default=None, description="Key of the provider (openai_compatible, anthropic)"
+        default=None, description="API key of the provider (openai_compatible, anthropic)"
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="File with that key alone, plain as secret stores mount it or sealed by `rlhf "
-        "keys seal`; api_key wins",
+        description="File that holds only that key, in plain text or sealed by `rlhf keys seal`; "
+        "api_key takes precedence",
     )
     sealing_key: SecretStr | None = Field(
-        default=None, description="Opens a sealed key file; from `rlhf keys new`"
+        default=None, description="Key that opens a sealed key file; create it with `rlhf keys new`"
     )
-    api_model: str = Field(default="gpt-4o-mini", description="The provider's name of the model")
+    api_model: str = Field(default="gpt-4o-mini", description="Model name at the provider")
     prompt_price: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Of a million prompt tokens, for calls without a configuration of their own: "
+        description="Price of a million prompt tokens, for calls without their own configuration: "
         "written prompts, the stream",
     )
     completion_price: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Of a million completion tokens, for the same calls",
+        description="Price of a million completion tokens, for the same calls",
     )
     budget_per_day: float | None = Field(
         default=None,
         ge=0,
         le=1_000_000_000,
-        description="Most that the project may spend on a day (UTC), as the same calls see it; "
-        "needs the two prices",
+        description="Spending limit of the project per UTC day, applied to the same calls; needs "
+        "both prices",
     )
     prompt_source: str = Field(
         default="templates",
-        description="Where prompts come from: templates, dataset, freeform, or an installed one",
+        description="Source of prompts: templates, dataset, freeform, or an installed one",
     )
     prompts_file: Path | None = Field(
         default=None,
-        description="What that source reads; for dataset a JSONL, CSV or Parquet file of prompts",
+        description="File that the source reads; for dataset a JSONL, CSV or Parquet file of "
+        "prompts",
     )
     server_url: SecretStr | None = Field(
         default=None,
@@ -244,7 +253,8 @@ class Settings(BaseModel):
     )
     database_prefix: str = Field(
         default="rlhf",
-        description="On that server: databases <prefix>_store, <prefix>_dagster, <prefix>_mlflow",
+        description="Prefix of the databases on that server: <prefix>_store, <prefix>_dagster, "
+        "<prefix>_mlflow",
         pattern=r"^[a-z][a-z0-9_]*$",
     )
     database_url: SecretStr | None = Field(
@@ -275,7 +285,7 @@ class Settings(BaseModel):
         default=15,
         ge=0,
         le=527_040,
-        description="Minutes without a new vote after which it is requested anyway",
+        description="Minutes without a new vote after which the feedback run is requested anyway",
     )
     min_new_pairs: int = Field(
         default=350,
@@ -287,102 +297,101 @@ class Settings(BaseModel):
         default=5000,
         ge=10,
         le=1_000_000_000,
-        description="New ones before it is refitted without a detected change",
+        description="New voted comparisons before it is refitted without a detected change",
     )
     retry_after_pairs: int = Field(
         default=50,
         ge=1,
         le=1_000_000_000,
-        description="New ones before the next try, after a reward model was refused or a fit "
-        "lacked data",
+        description="New voted comparisons before the next attempt, after a reward model was "
+        "refused or a fit lacked data",
     )
     executor: Literal["in_process", "multiprocess"] = Field(
         default="in_process",
-        description="Where the steps of a run are executed: in the run's own process, or each in "
-        "one of its own",
+        description="Process of a run's steps: the run's own, or one process per step",
     )
     max_concurrent_steps: int = Field(
         default=2,
         ge=1,
         le=256,
-        description="Steps of one run at the same time, where each has a process",
+        description="Concurrent steps of one run, with executor multiprocess",
     )
     step_retries: int = Field(
         default=2,
         ge=0,
         le=10,
-        description="How often a step whose process was killed is started again in its run",
+        description="Retries of a step whose process was killed",
     )
     max_concurrent_runs: int = Field(
         default=4,
         ge=1,
         le=1000,
-        description="Runs at the same time; `rlhf init` and `rlhf dev` write it into Dagster's "
-        "home",
+        description="Concurrent runs; `rlhf init` and `rlhf dev` write it into Dagster's home",
     )
     sensor_seconds: int = Field(
         default=10,
         ge=1,
         le=86_400,
-        description="Least time between two ticks of the sensors `votes` and `retraining`",
+        description="Minimum seconds between two ticks of the sensors `votes` and `retraining`",
     )
     slow_sensor_seconds: int = Field(
         default=60,
         ge=1,
         le=86_400,
-        description="Least time between two ticks of the other sensors; each tick costs 0.1 s of "
-        "CPU",
+        description="Minimum seconds between two ticks of the other sensors; each tick takes 0.1 "
+        "s of CPU",
     )
     heartbeat_seconds: float = Field(
-        default=5, gt=0, le=3600, description="Between two heartbeats of a run"
+        default=5, gt=0, le=3600, description="Seconds between two heartbeats of a run"
     )
     dead_after_seconds: float = Field(
         default=60,
         gt=0,
         le=604_800,
-        description="Silence after which a run counts as killed; at least two heartbeats",
+        description="Seconds without a heartbeat after which a run counts as killed; at least two "
+        "heartbeats",
     )
     web_url: str = Field(
         default="http://127.0.0.1:8080",
-        description="Where people reach the web app: in login links; its host is served beside "
-        "loopback, https makes cookies secure",
+        description="Public address of the web app, used in login links; its host is accepted "
+        "beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
     keep_days: int = Field(
         default=90,
         ge=1,
         le=36_500,
-        description="Days that ended runs are kept, with their events and logs, and files of "
-        "trainings",
+        description="Days to keep ended runs with their events and logs, and files of trainings",
     )
     keep_tick_days: int = Field(
         default=30,
         ge=1,
         le=36_500,
-        description="Days that ticks of sensors and schedules are kept; `rlhf init` writes it into "
-        "Dagster's home too",
+        description="Days to keep ticks of sensors and schedules; `rlhf init` writes it into "
+        "Dagster's home",
     )
     keep_skipped_tick_days: int = Field(
-        default=2, ge=1, le=36_500, description="The same for ticks that asked for nothing"
+        default=2, ge=1, le=36_500, description="Days to keep ticks that requested no run"
     )
     keep_report_days: int = Field(
         default=365,
         ge=1,
         le=36_500,
-        description="Days that pages of drift and windows of calibration are kept",
+        description="Days to keep drift pages and calibration windows",
     )
     keep_cache_days: int = Field(
         default=180,
         ge=1,
         le=36_500,
-        description="Days that cached completions are kept after their last use, and embeddings "
-        "after they were made",
+        description="Days to keep cached completions after their last use, and embeddings after "
+        "their creation",
     )
     keep_model_versions: int = Field(
         default=10,
         ge=1,
         le=1_000_000,
-        description="Newest versions of each model that never were champion and keep their files",
+        description="Newest versions of each model that keep their files without ever having been "
+        "champion",
     )
 
     @field_validator("dead_after_seconds")
@@ -391,8 +400,8 @@ class Settings(BaseModel):
         heartbeat = info.data.get("heartbeat_seconds", 0.0)
         if seconds < 2 * heartbeat:
             raise ValueError(
-                f"must be at least two heartbeats (heartbeat_seconds is {heartbeat:g}): every "
-                "living run would be failed"
+                f"must be at least two heartbeats (heartbeat_seconds is {heartbeat:g}): otherwise "
+                "every live run would be marked as failed"
             )
         return seconds
 
@@ -429,24 +438,24 @@ class Settings(BaseModel):
 
     @property
     def dagster_storage(self) -> str | None:
-        """URL of Dagster's database; None where it keeps SQLite files under home."""
+        """URL of Dagster's database; None if Dagster uses SQLite files under home."""
         return _reveal(self.dagster_url) or self._build_server_url("dagster", CONNECTION_OPTIONS)
 
     @property
     def dagster_environ(self) -> dict[str, str]:
-        """What a process needs in its environment before it opens this home's Dagster instance."""
+        """Environment variables a process needs before it opens this home's Dagster instance."""
         storage = {} if self.dagster_storage is None else {DAGSTER_URL: self.dagster_storage}
         return {"DAGSTER_HOME": str(self.home / "dagster"), **storage}
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment of a process that works on this home, whatever its working directory."""
+        """Environment variables that make a process use this home from any working directory."""
         config = {} if self.config is None else {f"{ENV_PREFIX}CONFIG": str(self.config)}
         return {f"{ENV_PREFIX}HOME": str(self.home), **config, **self.dagster_environ}
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables that give another process these settings, secrets included."""
+        """Environment variables that pass these settings, including secrets, to another process."""
         given = {name: getattr(self, name) for name in self.model_fields_set | {"home"}}
         plain = {
             name: _reveal(value) if isinstance(value, SecretStr) else value
@@ -467,7 +476,7 @@ class Settings(BaseModel):
 
     @property
     def web_hosts(self) -> tuple[str, ...]:
-        """Names under which the web app answers, beside loopback."""
+        """Host names that the web app accepts, beside loopback."""
         host = urlsplit(self.web_url).hostname or ""
         return (f"[{host}]" if ":" in host else host,)
 
@@ -489,8 +498,8 @@ class Settings(BaseModel):
 
     @property
     def demo_state(self) -> Path:
-        """How far the demo came. A home that holds it is the demo's: its annotators are
-        simulated.
+        """File with the demo's progress. A home with this file belongs to the demo: its annotators
+        are simulated.
         """
         return self.home / "demo_state.json"
 
@@ -503,13 +512,13 @@ class Settings(BaseModel):
         initialising: bool = False,
         restoring: bool = False,
     ) -> Self:
-        """Settings from a file, overridden by RLHF_* in `environ`.
+        """Settings from a file, overridden by the RLHF_* variables in `environ`.
 
-        The file is the one that RLHF_CONFIG names, else the one that the home recorded, else
+        The file is the one named by RLHF_CONFIG, else the one recorded by the home, else
         `rlhf.yaml` in `folder` (default: the working directory). Raises ConfigurationError for an
-        unknown key, with the known ones; for a value of the wrong type; for a file that is no YAML
-        mapping; for an `rlhf.yaml` that an initialised home has not recorded, unless
-        `initialising`; for a recorded file that is gone, unless `restoring`.
+        unknown key, an invalid value, a file that is not a YAML mapping, an `rlhf.yaml` that an
+        initialised home has not recorded (unless `initialising`), and a recorded file that is
+        missing (unless `restoring`).
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
@@ -558,7 +567,7 @@ def _resolve_named_config(folder: Path, named: str) -> Path:
     path = (folder / Path(named).expanduser()).absolute()
     if not path.is_file():
         raise ConfigurationError(
-            f"RLHF_CONFIG names {path}, which is not a file. Correct it, or unset it."
+            f"RLHF_CONFIG is {path}, which is not a file. Correct it, or unset it."
         )
     return path
 
@@ -566,25 +575,25 @@ def _resolve_named_config(folder: Path, named: str) -> Path:
 def _resolve_recorded_config(
     home: Path, facts: HomeFacts, beside: Path | None, *, initialising: bool
 ) -> Path | None:
-    """The file that the home recorded. `beside`, the one in the working directory, is read by `rlhf
-    init` alone, where none is recorded.
+    """The file that the home recorded. If none is recorded, only `rlhf init` reads `beside`, the
+    file in the working directory.
     """
     if facts.config is None:
         if beside is not None and not initialising:
             raise ConfigurationError(
-                f"{home} does not know {beside}, so its other processes would not read it. Run "
+                f"{home} has not recorded {beside}, so other processes would not read it. Run "
                 f"`rlhf init` in {beside.parent} to record it, or work in another folder."
             )
         return beside
     if not facts.config.is_file():
         raise ConfigurationError(
-            f"{facts.config}, the settings of {home}, is gone. Put it back (an empty file means "
-            "every default), or record another one: RLHF_CONFIG=FILE rlhf init."
+            f"{facts.config}, the settings file of {home}, is missing. Restore it (an empty file "
+            "means defaults only), or record another one: RLHF_CONFIG=FILE rlhf init."
         )
     if beside is not None and not beside.samefile(facts.config):
         _log_once(
-            f"{home} reads its settings from {facts.config}, not from {beside}. "
-            f"RLHF_CONFIG={beside} rlhf init changes that."
+            f"{home} reads its settings from {facts.config}, not from {beside}. To change that, "
+            f"run RLHF_CONFIG={beside} rlhf init."
         )
     return facts.config
 
@@ -599,22 +608,22 @@ def _resolve_home(named: str, folder: Path) -> Path:
         home = (folder / Path(named).expanduser()).absolute()
     except RuntimeError:
         raise ConfigurationError(
-            f"RLHF_HOME {named} names the home of an unknown user. Write the whole path."
+            f"RLHF_HOME {named} refers to an unknown user. Write the full path."
         ) from None
     found = [sign for sign in UNUSABLE_CHARACTERS if sign in str(home)]
     if found:
         raise ConfigurationError(
-            f"RLHF_HOME {home} contains {found[0]!r}, which has a meaning in the URLs of "
-            f"databases. Name a folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
+            f"RLHF_HOME {home} contains {found[0]!r}, which is special in database URLs. Choose a "
+            f"folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
         )
     return home
 
 
 def _describe_problems(refusal: ValidationError) -> str:
-    """Each setting with what is expected, and its value where that cannot be a secret: of numbers,
-    dates, switches and words to choose from.
+    """Each invalid setting with the expected value. The given value is included only for types that
+    cannot hold a secret: numbers, dates, switches and choices.
     """
-    said = []
+    problems = []
     for error in refusal.errors():
         name = str(error["loc"][0]) if error["loc"] else "settings"
         field = Settings.model_fields.get(name)
@@ -626,21 +635,21 @@ def _describe_problems(refusal: ValidationError) -> str:
             if is_open
             else ""
         )
-        said.append(f"{name}: {error['msg']}{value}")
-    return "; ".join(said)
+        problems.append(f"{name}: {error['msg']}{value}")
+    return "; ".join(problems)
 
 
 def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:
-    """`values` and, where they are silent, what the home knows. Raises ConfigurationError for
-    another project's home.
+    """`values`, completed by the home's facts. Raises ConfigurationError if the home holds another
+    project.
     """
     if facts is None:
         return values
     for name in ("organization", "project"):
         if name in values and values[name] != getattr(facts, name):
             raise ConfigurationError(
-                f"{home} holds {name} {getattr(facts, name)!r}, not {values[name]!r}. A home holds "
-                "one project: set RLHF_HOME to another folder."
+                f"{home} holds {name} {getattr(facts, name)!r}, not {values[name]!r}. A home "
+                "holds one project; set RLHF_HOME to another folder."
             )
     known = {"organization": facts.organization, "project": facts.project}
     if facts.start_day is not None:
@@ -659,17 +668,17 @@ def _reveal(secret: SecretStr | None) -> str | None:
 def build_database_url(
     server_url: SecretStr, database: str, options: Mapping[str, int] | None = None
 ) -> str:
-    """The URL of one database of a server, with its driver and with the options that it does not
-    set itself.
+    """The URL of one database on a server, with explicit driver and with those `options` that
+    `server_url` does not set.
 
-    Raises ValueError, without the password, for no Postgres URL.
+    Raises ValueError, without the password, if it is not a Postgres URL.
 
     >>> server_url = SecretStr("postgres://ann@db:5433/postgres?sslmode=require")
     >>> build_database_url(server_url, "rlhf_store")
     'postgresql+psycopg2://ann@db:5433/rlhf_store?sslmode=require'
     """
     url = server_url.get_secret_value()
-    # without the slashes it may be a name, or a password
+    # without :// the prefix could be a name or a password
     scheme = url.partition(":")[0] if "://" in url else ""
     if scheme not in ("postgresql", "postgres", DRIVER):
         raise ValueError(
@@ -678,7 +687,7 @@ def build_database_url(
         )
     parts = split_url(url)
     if not parts.netloc and not parts.query:
-        raise ValueError("names no host; write postgresql://user:password@host:port")
+        raise ValueError("has no host; write postgresql://user:password@host:port")
     missing = {
         name: value for name, value in (options or {}).items() if name not in parse_qs(parts.query)
     }
@@ -687,18 +696,18 @@ def build_database_url(
 
 
 def split_url(url: str) -> SplitResult:
-    """A server's URL in its parts. Raises ValueError, which repeats nothing of it, where it would
-    be read otherwise than it was meant.
+    """The parts of a server's URL. Raises ValueError, which repeats nothing of the URL, if the URL
+    is ambiguous.
 
-    A sign with a meaning of its own ends name, password or host where it stands, so that the rest
-    of the password would be taken for a host, a port, a path or nothing, and be shown as such.
+    An unescaped special character ends the user, password or host, so the rest of a password would
+    be read as host, port or path, and would be shown.
 
     >>> split_url("postgresql://ann:a%2Fb@db:5433/x").hostname
     'db'
     """
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  what is no number was part of a password, perhaps
+        parts.port  # noqa: B018  a port that is not a number may be part of a password
         is_whole = (
             url.partition("://")[2].count("@") == parts.netloc.count("@") <= 1 and "#" not in url
         )
@@ -706,21 +715,21 @@ def split_url(url: str) -> SplitResult:
         is_whole = False
     if not is_whole or any(sign.isspace() or not sign.isprintable() for sign in url):
         raise ValueError(
-            "cannot be read as scheme://user:password@host:port. Percent-encode what user and "
-            "password hold of @ (%40), / (%2F), ? (%3F), # (%23), [ (%5B), ] (%5D) and blanks "
+            "cannot be read as scheme://user:password@host:port. In user and password, "
+            "percent-encode @ (%40), / (%2F), ? (%3F), # (%23), [ (%5B), ] (%5D) and spaces "
             "(%20); the port is a number."
         ) from None
     if any("password" in key.lower() for key in parse_qs(parts.query)):
         raise ValueError(
-            "says a password behind the question mark, where it would be shown. Write "
-            "user:password@ before the host; that of a key (sslpassword) belongs into a service "
-            "file (?service=name, PGSERVICEFILE)."
+            "has a password in its query, where it would be shown. Write user:password@ before "
+            "the host; put the password of a key (sslpassword) into a service file "
+            "(?service=name, PGSERVICEFILE)."
         )
     return parts
 
 
 def silence_telemetry() -> None:
-    """Tell every library not to report home. Called first by each entry point, before heavy
+    """Disable telemetry of all libraries. Each entry point calls this first, before heavy
     imports.
     """
     for key, value in TELEMETRY_OFF.items():
@@ -728,28 +737,27 @@ def silence_telemetry() -> None:
 
 
 def share_cores() -> None:
-    """Let threads that wait for work sleep. Called first by whatever trains or embeds, before torch
-    is imported.
+    """Let idle OpenMP threads sleep. Code that trains or embeds calls this before it imports torch.
 
-    By default they spin: two runs on the same cores then take each other's, and fitting takes twice
-    as long and the CPU three times.
+    By default they spin: two runs on the same cores then slow each other down, so that fitting
+    takes twice the time and three times the CPU.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def collect_garbage_rarely() -> None:
-    """Called early by each entry point.
+    """Raise the garbage collector's thresholds. Each entry point calls this early.
 
-    A million imported objects live as long as the process; by default Python looks through them so
-    often that a noticeable part of the CPU of an import or a run goes there.
+    A million imported objects live as long as the process; at the defaults, Python scans them so
+    often that it costs a noticeable share of the CPU.
     """
     gc.set_threshold(50_000, 20, 100)
 
 
 @functools.cache
 def code_commit() -> str | None:
-    """Git commit of the checkout this code runs from, with `-dirty` when it has changes; None
-    outside one.
+    """Git commit of the checkout that this code runs from, with `-dirty` if it has changes; None
+    outside a checkout.
     """
     describe = (
         "git",
@@ -761,7 +769,7 @@ def code_commit() -> str | None:
         "--exclude=*",
     )
     try:
-        told = subprocess.run(
+        described = subprocess.run(
             describe,
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -771,10 +779,10 @@ def code_commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return told.stdout.strip() or None
+    return described.stdout.strip() or None
 
 
-# what PyYAML quotes of a file; '<scalar>' and single signs are its own
+# Text that PyYAML quotes from the file; '<scalar>' and single characters are PyYAML's own.
 _NAMES = re.compile(r"""\"[^"]{2,}"|'(?!<)[^']{2,}'""")
 
 
@@ -788,18 +796,18 @@ def _read_yaml(path: Path | None) -> dict[str, Any]:
     try:
         values = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except yaml.MarkedYAMLError as cause:
-        # Neither the line nor a name in it is repeated, here or as a cause: they may be a password
-        # or a key.
+        # Neither the message nor its cause may repeat the line or a name in it: it may be a
+        # password or a key.
         mark = cause.problem_mark or cause.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigurationError(
-            f"{path} is not readable YAML: "
+            f"{path} is not valid YAML: "
             f"{_NAMES.sub(_hide_value, cause.problem or 'it breaks off')}{place}. Correct it, or "
             "put the value in single quotes."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise ConfigurationError(
-            f"{path} is not readable YAML: {cause}. Write it as UTF-8 without control characters."
+            f"{path} is not valid YAML: {cause}. Write it as UTF-8 without control characters."
         ) from None
     if not isinstance(values, dict):
         raise ConfigurationError(
@@ -807,7 +815,7 @@ def _read_yaml(path: Path | None) -> dict[str, Any]:
         )
     if "config" in values:
         raise ConfigurationError(
-            f"{path} sets `config`, which names this very file. Remove the line, or set "
+            f"{path} sets `config`, the path of this file itself. Remove the line, or set "
             "RLHF_CONFIG instead."
         )
     beside = {

@@ -1,6 +1,4 @@
-"""Parses JSON and YAML; refuses duplicate keys and numbers that are not finite, which their parsers
-accept silently.
-"""
+"""Parses JSON and YAML strictly: refuses duplicate keys and numbers that are not finite."""
 
 import json
 import math
@@ -11,14 +9,14 @@ import yaml
 
 
 class DocumentError(ValueError):
-    """A document that its parser would accept and change silently. The message is a sentence with
-    its cure, without the last dot.
+    """A document that the standard parser would accept but alter silently. The message has a cure
+    and no final full stop.
     """
 
 
 class _NotFinite(str):
-    """A number of the document as it is written there, until the object that holds it is complete
-    and names its key.
+    """A non-finite number as written, kept until the enclosing object is parsed, so that the error
+    can name its key.
     """
 
 
@@ -60,7 +58,7 @@ _DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_build_mapping)
 
 
 def parse_json(text: str, *, is_finite: bool = True) -> Any:
-    """The value of a JSON document; with NaN and infinity only where `is_finite` is False.
+    """The value of a JSON document. NaN and infinity are accepted only if `is_finite` is False.
 
     Raises ValueError for broken JSON; DocumentError for duplicate keys, NaN, Infinity and numbers
     such as 1e400.
@@ -78,8 +76,8 @@ def parse_json(text: str, *, is_finite: bool = True) -> Any:
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
-    """The value that begins at `start`, and where it ends. Raises ValueError as `parse_json`
-    does.
+    """The JSON value that begins at `start`, and the index of its end. Raises ValueError as
+    `parse_json` does.
     """
     value, end = _DECODER.raw_decode(text, start)
     _refuse_not_finite(value)

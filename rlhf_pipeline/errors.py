@@ -1,43 +1,43 @@
-"""Every error this library raises on purpose. Each message names the thing, the cause and the cure.
+"""Exceptions of this library; each message names the thing, the cause and the cure.
 
 PipelineError
 ├── ConfigurationError         a setting or parameter that cannot be used
 ├── FrameError                 a DataFrame that breaks its schema
 ├── DatasetError               a file that cannot be imported
 ├── PromptError                a template, data set or instruction that cannot give a prompt
-├── CompletionError            a backend that did not complete
+├── CompletionError            a backend failed to complete
 │   └── BackendUnavailable     the backend cannot be reached or loaded at all
-│       └── ProviderParked     a provider asked for longer than a run waits: it goes on later
-├── StoreError                 the database refused
+│       └── ProviderParked     the provider asked for a longer wait than a run allows
+├── StoreError                 the database refused a read or write
 │   ├── UnknownComparison      a vote or prediction for a comparison that was never published
 │   ├── InvalidVote            a vote that breaks the rules of voting
 │   ├── IdempotencyConflict    one idempotency key, two different bodies
-│   ├── AlreadyVoted           a card that was voted on, without saying which vote is superseded
-│   ├── NotFound               no such row, or not one's own
-│   │   └── LoginEnded         the token or password by which somebody asks holds no more
-│   ├── OutdatedEdit           somebody else changed it meanwhile
-│   ├── AlreadyRunning         the same request is being answered
-│   └── UnstorableText         a text with NUL or half a character in it
-├── NotEnoughData              too little to compute what was asked, never answered by a guess
+│   ├── AlreadyVoted           a second vote on a card that does not name the vote it supersedes
+│   ├── NotFound               no such row, or it belongs to another user
+│   │   └── LoginEnded         the caller's token or password is no longer valid
+│   ├── OutdatedEdit           another user changed the row in the meantime
+│   ├── AlreadyRunning         the same request is still being processed
+│   └── UnstorableText         a text with a NUL character or a lone surrogate
+├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes
 ├── InvalidScores              NaN or infinite where a number is needed
 ├── ModelError
 │   ├── ModelNotFound          no such folder, version or alias
-│   │   └── EncoderNotFound    no such encoder, or none that can be fetched now
-│   ├── ModelHashMismatch      the files are not those that were registered
-│   ├── ModelRefused           a reward model that may not become champion, promoted without --force
+│   │   └── EncoderNotFound    the encoder does not exist or cannot be downloaded
+│   ├── ModelHashMismatch      the files differ from the registered ones
+│   ├── ModelRefused           the reward model may not become champion without --force
 │   └── TrainingFailed
 ├── ArtefactError              a stored frame or record that cannot be read or written
 │   └── MissingPartition
-├── ApiError                   a server refused what the client asked, or could not be reached
-│   ├── NotAuthorised          no token, one that ended, or one that may not (401, 403)
-│   ├── MissingResource        no such thing, or not one's own (404)
-│   ├── ConflictingRequest     somebody, or an earlier request, was there first (409, 412)
-│   ├── InvalidRequest         a request that cannot be taken; `fields` says where (400, 413, 422)
-│   ├── TooManyRequests        wait (429)
-│   └── ServerUnavailable      no connection, or a server that is down or fails (5xx)
-├── OutOfMemory                more memory was needed than the process may have
-└── ExpectationFailed          a blocking data check said no
+├── ApiError                   a server refused a request or could not be reached
+│   ├── NotAuthorised          missing or expired token, or missing permission (401, 403)
+│   ├── MissingResource        no such resource, or it belongs to another user (404)
+│   ├── ConflictingRequest     conflicts with another change or request (409, 412)
+│   ├── InvalidRequest         invalid request; `fields` lists the wrong fields (400, 413, 422)
+│   ├── TooManyRequests        rate limit reached (429)
+│   └── ServerUnavailable      no connection, or a server error (5xx)
+├── OutOfMemory                the process reached its memory limit
+└── ExpectationFailed          a blocking data check failed
 """
 
 
@@ -112,7 +112,7 @@ class ModelNotFound(ModelError): ...
 
 
 class EncoderNotFound(ModelNotFound):
-    """`why` without the cure, for whoever has another encoder to go on with."""
+    """No such encoder; `why` is the message without the cure, for callers with a fallback."""
 
     def __init__(self, why: str, cure: str) -> None:
         super().__init__(f"{why}. {cure}")
@@ -141,8 +141,8 @@ class ExpectationFailed(PipelineError): ...
 
 
 class ApiError(PipelineError):
-    """What a server said: `status` (0 without an answer), `kind` of problem, and (path, message) of
-    each wrong field.
+    """A server's error response: HTTP `status` (0 if none came), problem `kind`, and (path,
+    message) per invalid field.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Data checks by Great Expectations; suites are plain data. Knows frames and their schemas; knows
-no stage and no Dagster.
+"""Checks frames with Great Expectations; suites are plain data.
 
-The one file that imports Great Expectations. A suite is derived from a frame schema, so that what a
-column may hold is said once; what a healthy distribution looks like is added by whoever knows it,
-and warns instead of blocking.
+The only file that imports Great Expectations. A suite is derived from a frame schema, so the rules
+of a column are written once. Stages add expectations about distributions, which warn instead of
+blocking.
 """
 
 import logging
@@ -26,8 +25,8 @@ _CONTEXT = threading.Lock()
 
 
 class DataExpectation(Record):
-    """One expectation, by Great Expectations' name. `blocking` stops what comes after it, the
-    others warn.
+    """One expectation, by its name in Great Expectations. `blocking` ones stop the run, others
+    warn.
     """
 
     type: str = Field(description="such as expect_column_values_to_be_between")
@@ -36,13 +35,13 @@ class DataExpectation(Record):
 
     @property
     def subject(self) -> str:
-        """The column or columns it looks at, or `table`."""
+        """The column or columns it checks, or `table`."""
         columns = self.kwargs.get("column_list") or [self.kwargs.get("column", "table")]
         return ", ".join(columns)
 
 
 class ExpectationOutcome(Record):
-    """What became of one expectation; `sample` shows up to five offending values."""
+    """Result of one expectation; `sample` holds up to five offending values."""
 
     expectation: DataExpectation
     passed: bool
@@ -54,7 +53,7 @@ class ExpectationOutcome(Record):
 def build_suite(
     schema: FrameSchema, extra: Sequence[DataExpectation] = ()
 ) -> tuple[DataExpectation, ...]:
-    """What `schema` promises, as blocking expectations, and then `extra`.
+    """Blocking expectations for every rule of `schema`, followed by `extra`.
 
     >>> from rlhf_pipeline.frames import PROMPTS
     >>> [e.type for e in build_suite(PROMPTS) if e.subject == "category"]
@@ -87,20 +86,18 @@ def build_suite(
 def validate(
     frame: pd.DataFrame, suite: Sequence[DataExpectation], name: str
 ) -> list[ExpectationOutcome]:
-    """The outcome of each expectation of `suite`, in its order. `name` is what the messages call
-    the frame.
+    """One outcome per expectation, in the order of `suite`. Messages call the frame `name`.
 
-    Costs seconds of import once per process, then some 10 ms per expectation. Raises
-    ConfigurationError for an expectation that Great Expectations does not know or whose arguments
-    it refuses.
+    Importing Great Expectations takes seconds once per process; each expectation then takes about
+    10 ms. Raises ConfigurationError for an unknown expectation or invalid arguments.
     """
     silence_telemetry()
     import great_expectations as gx
 
-    # it sets INFO itself and tells of every temporary folder
+    # it sets INFO itself and logs every temporary folder
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     expectations = [_domain_object(index, expectation) for index, expectation in enumerate(suite)]
-    # SUMMARY computes more than is read of it, and takes a third longer.
+    # SUMMARY computes more than we read and takes a third longer.
     form = {"result_format": "BASIC", "partial_unexpected_count": SAMPLE}
     with _CONTEXT:
         # names within one context must be unique: a new one each time
@@ -111,7 +108,7 @@ def validate(
         result = batch.validate(
             gx.ExpectationSuite(name=name, expectations=expectations), result_format=form
         )
-    # Great Expectations answers in an order of its own.
+    # Great Expectations returns results in its own order.
     by_index = {int(r.expectation_config.meta["index"]): r for r in result.results}
     return [
         _build_outcome(expectation, by_index[index], name)
@@ -120,13 +117,11 @@ def validate(
 
 
 def require(outcomes: Iterable[ExpectationOutcome]) -> None:
-    """Raises ExpectationFailed with every blocking outcome that failed; does nothing when none
-    did.
-    """
+    """Raise ExpectationFailed, which lists every failed blocking outcome, if there are any."""
     failed = [o.message for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
         raise ExpectationFailed(
-            f"{'; '.join(failed)}. Mend the data or what makes it, then run again."
+            f"{'; '.join(failed)}. Correct the data or the stage that makes it, then run again."
         )
 
 
@@ -162,9 +157,9 @@ def _domain_object(index: int, expectation: DataExpectation) -> Any:
             type=expectation.type, kwargs=dict(expectation.kwargs), meta={"index": index}
         ).to_domain_obj()
     except (GreatExpectationsError, ValueError) as cause:
-        told = " ".join(str(cause).split())
+        reason = " ".join(str(cause).split())
         raise ConfigurationError(
-            f"Expectation {expectation.type} with {expectation.kwargs} cannot be used: {told}."
+            f"Invalid expectation {expectation.type} with {expectation.kwargs}: {reason}."
         ) from cause
 
 

@@ -1,6 +1,4 @@
-"""Writes a file whole or not at all. Knows what a disk refuses; knows nothing of what is
-written.
-"""
+"""Writes files atomically: the whole new content or none of it."""
 
 import contextlib
 import errno
@@ -16,19 +14,19 @@ CURES = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
     errno.EISDIR: "Name a file, not a folder",
-    errno.ENOTDIR: "Name a place below folders, not below a file",
-    errno.EEXIST: "Name a place below folders, not below a file",
+    errno.ENOTDIR: "Choose a path whose parents are folders",
+    errno.EEXIST: "Choose a path whose parents are folders",
     errno.ENAMETOOLONG: "Give a shorter name",
-    errno.EPIPE: "Let what reads it read to the end",
+    errno.EPIPE: "Keep the reading process open to the end",
 }
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """`path` holds either what it held before or all of `content`, on disk, whatever kills the
-    writer; makes missing folders.
+    """Write `content` to `path` durably: a killed writer leaves the old content. Creates missing
+    folders.
 
-    A link keeps pointing where it points; a device or pipe is written to. Raises ArtefactError
-    where the disk refuses.
+    Symbolic links are followed; devices and pipes are written directly. Raises ArtefactError if the
+    write fails.
     """
     with open_atomically(path) as file:
         file.write(content)
@@ -36,17 +34,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """`write_atomically` for what is too large to hold: a file that takes the place of `path` once
+    """`write_atomically` for content too large for memory: yields a file that replaces `path` when
     the block ends without an error.
     """
     with translate_write_errors(path):
         if path.exists() and not path.is_file() and not path.is_dir():
-            # to move a file onto /dev/stdout would take the device away
+            # moving a file onto /dev/stdout would remove the device
             with path.open("wb") as file:
                 yield file
             return
         target = Path(os.path.realpath(path))
-        if target.is_dir():  # said before hours of writing, not after
+        if target.is_dir():  # fail before hours of writing, not after
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         target.parent.mkdir(parents=True, exist_ok=True)
         with _open_replacement(target) as file:
@@ -55,14 +53,14 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def translate_write_errors(path: os.PathLike[str] | str) -> Iterator[None]:
-    """An OSError inside becomes an ArtefactError that names `path`, cause and cure."""
+    """Turn an OSError into an ArtefactError that names `path`, cause and cure."""
     try:
         yield
     except OSError as cause:
         cure = CURES.get(cause.errno or 0, "Make the folder writable")
         raise ArtefactError(
-            f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; what was there "
-            "before is untouched."
+            f"Cannot write {path}: {cause.strerror or cause}. {cure} and run again; the previous "
+            "file is untouched."
         ) from cause
 
 

@@ -1,8 +1,7 @@
-"""The columns and dtypes of every DataFrame that crosses a stage. Knows pandas and Arrow; knows no
-stage.
+"""Schemas of every DataFrame passed between stages, and `check_frame`, which enforces them.
 
-Each schema is said once, here: `check_frame` enforces it, the IO manager writes it as an Arrow
-schema, the expectations and the column tables of the Dagster UI are derived from it.
+Each schema is defined once, here: the IO manager's Arrow schemas, the expectations and the column
+tables of the Dagster UI are derived from it.
 """
 
 import json
@@ -39,14 +38,14 @@ ARROW: dict[Kind, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: what kind of value, what it means, whether it may be missing, which values it may
-    take.
+    """One column: kind of value, meaning, whether values may be missing, allowed values or
+    range.
     """
 
     kind: Kind
     description: str
     nullable: bool = False
-    # may be left out of a frame that is handed in: then it is missing everywhere
+    # may be absent from an input frame; all its values are then missing
     optional: bool = False
     values: tuple[str, ...] | None = None
     low: float | None = None
@@ -59,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True)
 class FrameSchema:
-    """Named columns in order; `key` is what identifies a row."""
+    """Named columns in order; the columns of `key` identify a row."""
 
     name: str
     columns: dict[str, Column]
@@ -107,13 +106,13 @@ PROMPTS = FrameSchema(
     {
         "day": DAY,
         "prompt_id": text("content id of text and reference"),
-        "text": text("what the policy is asked"),
+        "text": text("text of the prompt"),
         "category": text("kind of task", values=tuple(Category)),
         "difficulty": text("intended difficulty", values=tuple(Difficulty)),
         "source": text("generator that made it: templates, dataset, freeform"),
         "template_id": text("template it was filled from", nullable=True),
         "variables": json_text("the template's variables as drawn"),
-        "reference": text("the checkable answer, where there is one", nullable=True),
+        "reference": text("the checkable answer, if there is one", nullable=True),
         "seed": integer("seed of the generating run"),
     },
     key=("day", "prompt_id"),
@@ -138,12 +137,12 @@ COMPLETIONS = FrameSchema(
         "n_tokens": integer("tokens generated", low=0),
         "latency_ms": number("wall time of the call or its share of a batch", low=0.0),
         "finish_reason": text("stop, length, content_filter or error"),
-        "error": text("why there is no text", nullable=True),
+        "error": text("why the completion has no text", nullable=True),
     },
     key=("completion_id",),
 )
 
-# Of comparisons from elsewhere; missing for those made here.
+# Columns of imported comparisons; missing for the pipeline's own.
 IMPORTED = {
     "source": text(
         "data set it was imported from; missing for this pipeline's own",
@@ -152,19 +151,20 @@ IMPORTED = {
     ),
     "source_pair_id": text("its id there", nullable=True, optional=True),
     "split_group": text(
-        "what must fall into one split together, as given; else its prompt",
+        "group that stays in one split, as imported; by default the prompt",
         nullable=True,
         optional=True,
     ),
     "split": text(
-        "split as given; else by hash",
+        "split as imported; by default by hash",
         nullable=True,
         optional=True,
         values=("train", "calib", "test"),
     ),
-    "gold": text("known right choice", nullable=True, optional=True, values=("a", "b", "tie")),
+    "gold": text("known correct choice", nullable=True, optional=True, values=("a", "b", "tie")),
     "flag": text(
-        "why it makes no training pair: identical completions, or the same two as another",
+        "why it gives no training pair: identical completions, or the same two completions as "
+        "another comparison",
         nullable=True,
         optional=True,
         values=FLAGS,
@@ -199,9 +199,9 @@ VOTES = FrameSchema(
         "day": DAY,
         "seq": integer("commit order in the store", low=1),
         "vote_id": text("id of the vote"),
-        "comparison_id": text("what was judged"),
+        "comparison_id": text("the comparison that was judged"),
         "prompt_id": text("its prompt"),
-        "annotator_id": text("pseudonym of who judged"),
+        "annotator_id": text("pseudonym of the annotator"),
         "annotator_kind": text("human, simulated or machine", values=tuple(AnnotatorKind)),
         "choice": text("a, b, tie, both_bad or skip", values=tuple(Choice)),
         "strength": integer(
@@ -209,44 +209,46 @@ VOTES = FrameSchema(
         ),
         "repeat_of": text("the comparison this one repeats", nullable=True),
         "voted_at": time(
-            "when the annotator judged; missing for an imported vote without a time", nullable=True
+            "when the annotator judged; missing if an imported vote has no time", nullable=True
         ),
         "received_at": time("when the store committed it"),
         "is_swapped": flag(
-            "the annotator saw b on the left; missing where no card was dealt",
+            "completion b was shown on the left; missing if no card was dealt",
             nullable=True,
             optional=True,
         ),
         "pass_no": integer(
             "1 for the annotator's first judgement of the comparison, 2 for the next; missing in "
-            "frames from elsewhere",
+            "frames not read from the store",
             nullable=True,
             optional=True,
             low=1,
         ),
         "revision_no": integer(
-            "0 as first cast in its pass, one more for each vote that supersedes it",
+            "0 for the first vote of the pass, plus 1 for each superseding vote",
             nullable=True,
             optional=True,
             low=0,
         ),
         "supersedes": text("the vote it replaces", nullable=True, optional=True),
-        "duration_s": number("seconds it took", nullable=True, optional=True, low=0.0),
+        "duration_s": number("seconds the annotator took", nullable=True, optional=True, low=0.0),
         "stated_confidence": number(
-            "how sure the annotator was", nullable=True, optional=True, **PROBABILITY
+            "the annotator's stated confidence, 0 to 1", nullable=True, optional=True, **PROBABILITY
         ),
         "origin": text(
             "page, api, cli, import, simulation or pipeline", nullable=True, optional=True
         ),
         "guideline_version": integer(
-            "the guidelines it was cast under", nullable=True, optional=True
+            "version of the guidelines shown to the annotator", nullable=True, optional=True
         ),
         "dimensions": json_text(
-            "dimension of the rubric to the side that is better in it: a, b or tie",
+            "JSON object: dimension of the rubric -> better side (a, b or tie)",
             nullable=True,
             optional=True,
         ),
-        "highlights": json_text("passages the annotator marked", nullable=True, optional=True),
+        "highlights": json_text(
+            "JSON list of passages that the annotator marked", nullable=True, optional=True
+        ),
     },
     key=("vote_id",),
 )
@@ -269,15 +271,17 @@ VOTES_AS_CAST = FrameSchema(
     {
         **{name: VOTES.columns[name] for name in LISTED_FIRST},
         "source_pair_id": text("id of an imported comparison at its source", nullable=True),
-        "reason": text("in the annotator's own words", nullable=True),
-        "stated_confidence": number("how sure the annotator was", nullable=True, **PROBABILITY),
-        "duration_s": number("seconds it took", nullable=True, low=0.0),
-        "task_id": text("judgements submitted together", nullable=True),
+        "reason": text("reason in the annotator's words", nullable=True),
+        "stated_confidence": number(
+            "the annotator's stated confidence, 0 to 1", nullable=True, **PROBABILITY
+        ),
+        "duration_s": number("seconds the annotator took", nullable=True, low=0.0),
+        "task_id": text("groups votes submitted together", nullable=True),
         "origin": text("page, api, cli, import, simulation or pipeline"),
         "dimensions": VOTES.columns["dimensions"],
         "highlights": VOTES.columns["highlights"],
-        "is_superseded": flag("the annotator replaced it by a later vote"),
-        "is_counting": flag("the annotator's last word on this comparison"),
+        "is_superseded": flag("a later vote of the annotator supersedes it"),
+        "is_counting": flag("the annotator's counting vote on this comparison"),
     },
     key=("vote_id",),
 )
@@ -285,22 +289,21 @@ VOTES_AS_CAST = FrameSchema(
 SOFT_LABELS = FrameSchema(
     "soft_labels",
     {
-        "comparison_id": text("what was judged"),
+        "comparison_id": text("the comparison that was judged"),
         "prompt_id": text("its prompt"),
-        "utility": number(
-            "expected difference of utility, a over b; the prior has standard deviation 1"
-        ),
+        "utility": number("expected utility of a minus b; the prior has standard deviation 1"),
         "sd": number("standard deviation of that difference", low=0.0),
         "p_a": number(
-            "chance that a typical annotator without position bias, who has to choose, prefers a",
+            "probability that a typical annotator without position bias prefers a in a forced "
+            "choice",
             **PROBABILITY,
         ),
-        "p_low": number("lower end of its interval", **PROBABILITY),
-        "p_high": number("upper end of its interval", **PROBABILITY),
-        "n_votes": integer("judgements of it, ties among them", low=1),
+        "p_low": number("lower end of the interval of p_a", **PROBABILITY),
+        "p_high": number("upper end of the interval of p_a", **PROBABILITY),
+        "n_votes": integer("votes on the comparison, including ties", low=1),
         "max_seq": integer(
-            "highest vote seq the whole fit rests on, the same in every row: who may learn up to a "
-            "seq refuses labels above it; missing in frames of before it was kept",
+            "highest vote seq used by the fit, the same in every row; training up to a seq "
+            "refuses labels above it; missing in older frames",
             nullable=True,
             optional=True,
             low=1,
@@ -314,7 +317,7 @@ PREFERENCE_PAIRS = FrameSchema(
     {
         "day": DAY,
         "comparison_id": text("the comparison it came from"),
-        "prompt_id": text("its prompt; the group of the split"),
+        "prompt_id": text("its prompt; by default also its split group"),
         "prompt": text("text of the prompt"),
         "chosen": text("completion preferred by the majority"),
         "rejected": text("the other completion"),
@@ -322,32 +325,29 @@ PREFERENCE_PAIRS = FrameSchema(
         "agreement": number(
             "share of non-tie votes on the majority's side, 0.5 to 1", **PROBABILITY
         ),
-        "n_votes": integer(
-            "votes that chose a or b; 0 where all were ties and such pairs are kept", low=0
-        ),
-        "chosen_side": text("which side was chosen as shown", values=("a", "b")),
-        "annotator_kind": text("kind of annotators, `mixed` where both judged"),
+        "n_votes": integer("votes for a or b; 0 if all were ties and ties are kept", low=0),
+        "chosen_side": text("side of the comparison that was chosen", values=("a", "b")),
+        "annotator_kind": text("kind of the annotators; `mixed` if several kinds voted"),
         "category": text("category of the prompt"),
         "split": text("by prompt group, stable across runs", values=("train", "calib", "test")),
         "max_seq": integer(
-            "highest seq of all that was said of it, ties and skips too: it rests on nothing later",
+            "highest vote seq on the comparison, including ties and skips",
             low=1,
         ),
         "n_ties": integer(
-            "votes that took no side; missing where they were not counted",
+            "votes for neither side; missing if they were not counted",
             nullable=True,
             optional=True,
             low=0,
         ),
         "soft_label": number(
-            "P(chosen preferred) by the annotator model; missing before one was fitted",
+            "P(chosen preferred) by the annotator model; missing without a fitted model",
             nullable=True,
             optional=True,
             **PROBABILITY,
         ),
         "label_seq": integer(
-            "highest vote seq the soft label rests on; missing where there is none, and before it "
-            "was kept",
+            "highest vote seq used by the soft label; missing without a label and in older frames",
             nullable=True,
             optional=True,
             low=1,
@@ -360,7 +360,7 @@ PREDICTIONS = FrameSchema(
     "predictions",
     {
         "day": DAY,
-        "comparison_id": text("what was predicted"),
+        "comparison_id": text("the predicted comparison"),
         "reward_model": text("name@version"),
         "calibrator": text("calibrator version of that reward model"),
         "data_hash": text("hash of the pairs the reward model was fitted on"),
@@ -369,9 +369,9 @@ PREDICTIONS = FrameSchema(
         "score_b": number("reward of side b"),
         "p_raw": number("P(a preferred) by the reward model", **PROBABILITY),
         "p_calibrated": number("P(a preferred) after calibration", **PROBABILITY),
-        "predicted_at": time("when it was written, before any vote unless it is a replay"),
+        "predicted_at": time("when it was written: before any vote, except in a replay"),
         "is_replayed": flag(
-            "written after the votes, by a model that had seen none of them",
+            "written after the votes, by a model that was not trained on them",
             nullable=True,
             optional=True,
         ),
@@ -383,11 +383,9 @@ REFLECTIONS = FrameSchema(
     "reflection_log",
     {
         **PREDICTIONS.columns,
-        "seq": integer(
-            "seq of the vote it is set beside; missing while nobody voted", nullable=True
-        ),
+        "seq": integer("seq of the vote; missing before the first vote", nullable=True),
         "vote_id": text("the vote", nullable=True),
-        "annotator_id": text("who judged", nullable=True),
+        "annotator_id": text("pseudonym of the annotator", nullable=True),
         "annotator_kind": text("kind of annotator", nullable=True),
         "choice": text("the vote's choice", nullable=True),
         "strength": integer("the vote's strength", nullable=True),
@@ -408,14 +406,14 @@ DRIFT_REPORTS = FrameSchema(
             "errors, calibration, prompt_length, completion_length, confidence, embeddings, overall"
         ),
         "detector": text("detector or test"),
-        "model_version": text("reward model the stream belongs to; `none` before the first"),
+        "model_version": text("reward model of the stream; `none` before the first"),
         "verdict": text("insufficient, stable, warning or drift", values=tuple(Verdict)),
         "statistic": number("value of the detector's or test's statistic", nullable=True),
-        "threshold": number("what it is compared with", nullable=True),
-        "p_value": number("where the test has one", nullable=True),
+        "threshold": number("threshold of the statistic", nullable=True),
+        "p_value": number("p-value, if the test has one", nullable=True),
         "n_reference": integer("rows of the reference window", low=0),
         "n_current": integer("rows of the current window", low=0),
-        "evidence": json_text("what a reader needs to check the verdict"),
+        "evidence": json_text("JSON object with the figures behind the verdict"),
     },
     key=("day", "space", "detector"),
 )
@@ -429,10 +427,12 @@ RETRAINING_SET = FrameSchema(
         "chosen": text("preferred completion"),
         "rejected": text("the other completion"),
         "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
-        "weight": number("sampling weight: votes before a detected change count less", low=0.0),
-        "information": number("value it was ranked by"),
-        "reason": text("why this row is in"),
-        "split": text("never an evaluation split", values=("train", "calib", "test")),
+        "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
+        "information": number("ranking value of the row"),
+        "reason": text("why the row was selected"),
+        "split": text(
+            "split of the pair; never an evaluation split", values=("train", "calib", "test")
+        ),
         "day": DAY,
     },
     key=("comparison_id",),
@@ -452,16 +452,16 @@ SCHEMAS: dict[str, FrameSchema] = {
         RETRAINING_SET,
     )
 }
-# the stage is named after what is fitted, the frame after what it holds
+# the stage is named after the fitted model, the frame after its content
 SCHEMAS["annotator_model"] = SOFT_LABELS
 
 
 def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
-    """A new frame with the schema's columns in order and in their dtypes.
+    """A new frame with the schema's columns, in order and with their dtypes.
 
-    Raises FrameError naming column, first bad row and cure: for a missing or unknown column, a
-    missing value where none may be, a value that does not convert, is not among the allowed ones or
-    is out of range, invalid JSON, a duplicate key. Never edits `frame`; its index is dropped.
+    Raises FrameError, which names column, first bad row and cure, for a missing or unknown column,
+    a missing value in a required column, a value that does not convert, is not allowed or is out of
+    range, invalid JSON, or a duplicate key. Does not edit `frame`; drops its index.
     """
     absent = [c for c in schema.columns if c not in frame.columns]
     missing = [c for c in absent if not schema.columns[c].optional]
@@ -492,7 +492,7 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
     return checked
 
 
-# Columns that were added to a schema after frames had been hashed without them.
+# Columns added to a schema after frames were hashed without them.
 LATER_COLUMNS = (
     "pass_no",
     "revision_no",
@@ -507,8 +507,8 @@ LATER_COLUMNS = (
 
 
 def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str:
-    """Content hash of a frame: rows, order and columns, not the index. Columns of `later` count
-    where something stands in them.
+    """Content hash of a frame: rows, order and columns, not the index. Columns in `later` are
+    ignored if all their values are missing.
     """
     unfilled = [name for name in later if name in frame.columns and frame[name].isna().all()]
     kept = frame.drop(columns=unfilled) if unfilled else frame
@@ -516,7 +516,7 @@ def frame_hash(frame: pd.DataFrame, later: Sequence[str] = LATER_COLUMNS) -> str
 
 
 def concat(frames: Iterable[pd.DataFrame], schema: FrameSchema) -> pd.DataFrame:
-    """All rows of `frames`, typed; the empty frame of `schema` if there are none."""
+    """All rows of `frames`, checked against `schema`; its empty frame if there are none."""
     parts = [f for f in frames if not f.empty]
     return (
         check_frame(pd.concat(parts, ignore_index=True), schema) if parts else schema.empty_frame()
@@ -546,7 +546,7 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
     if not column.nullable:
         refuse(series.isna(), "missing value", "The column may not be empty.")
     if column.kind == "int" and pd.api.types.is_float_dtype(series):
-        # the cast would cut it off
+        # the cast would truncate it
         refuse(series.notna() & (series % 1 != 0), "not a whole number", column.description)
     try:
         typed = series if str(series.dtype) == column.dtype else _convert(series, column)

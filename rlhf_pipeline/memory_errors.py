@@ -1,4 +1,4 @@
-"""Names running out of memory, as under `ulimit -v` or in a small container."""
+"""Turns failed allocations, as under `ulimit -v` or in a small container, into OutOfMemory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ TORCH = "can't allocate memory"  # in the RuntimeError of torch's allocator
 
 @contextmanager
 def translate_memory_errors(what: str) -> Iterator[None]:
-    """Turn a refused allocation inside into OutOfMemory, which names `what` needed it."""
+    """Turn a failed allocation inside the block into OutOfMemory, which names `what` needed it."""
     try:
         yield
     except (MemoryError, RuntimeError) as cause:

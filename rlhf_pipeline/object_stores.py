@@ -1,9 +1,8 @@
-"""Whole files below a folder or an fsspec URL. Knows what a remote store refuses and how to mend
-it; knows nothing of frames.
+"""Reads, writes and lists whole files below a folder or an fsspec URL.
 
-Which server, which credentials and which region are the drivers' own configuration
-(`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `FSSPEC_S3_…`), so that no secret passes
-through a setting, a log or a page.
+Server, credentials and region come from the drivers' own configuration (`AWS_ENDPOINT_URL`,
+`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `FSSPEC_S3_…`), so that no secret passes through a setting, a
+log or a page.
 """
 
 import contextlib
@@ -19,12 +18,12 @@ from upath import UPath
 from rlhf_pipeline.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.files import write_atomically
 
-# Stores that show a put once it is complete, and what was there before until then. Elsewhere a file
-# is moved into place.
+# Stores whose put is atomic: readers see the old file until the new one is complete. Elsewhere a
+# temporary file is moved into place.
 PUT_IS_WHOLE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss"}
-AT_ONCE = 16  # files read side by side: a store answers each in tens of milliseconds
+AT_ONCE = 16  # concurrent reads; a store answers each in tens of milliseconds
 
-# By name, because the drivers' own errors cannot be imported without the driver.
+# Matched by class name, because the errors cannot be imported without their driver.
 NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -44,19 +43,17 @@ NO_BUCKET = {"NoSuchBucket", "InvalidBucketName"}
 
 
 def open_path(url: str | Path) -> UPath:
-    """`url` as a path whose listings are always fresh: what another process has just written is
-    seen.
+    """`url` as a path without a listings cache, so that files written by other processes are seen.
 
-    Raises ConfigurationError for a URL of an unknown kind, without a bucket, or with a password in
-    it.
+    Raises ConfigurationError if the URL has an unknown scheme, no bucket, or a password.
     """
     if "://" not in str(url):
         return UPath(url)
     if urlsplit(str(url)).password:
-        # Not repeated in the message: it would be shown in logs.
+        # The message must not repeat the password: it goes to logs.
         raise ConfigurationError(
-            "The URL of the frames holds a password, and it is shown in Dagster. Configure the "
-            "driver's environment."
+            "The frames URL contains a password, which Dagster would show. Remove it and set "
+            "credentials in the driver's environment variables."
         )
     try:
         found = UPath(url)
@@ -73,8 +70,8 @@ def is_local(path: UPath) -> bool:
 
 
 def put(path: UPath, content: bytes) -> None:
-    """`path` holds either what it held before or all of `content`, and no reader sees less. Raises
-    ArtefactError.
+    """Write `content` to `path` atomically: readers see the old or the new file, never a part.
+    Raises ArtefactError.
     """
     if is_local(path):
         write_atomically(Path(path.path), content)
@@ -95,7 +92,7 @@ def put(path: UPath, content: bytes) -> None:
 
 
 def get(path: UPath) -> bytes | None:
-    """All of the file in one request, so that no two writes are mixed; None if it is not there.
+    """The file, read in one request so that two writes cannot mix; None if it does not exist.
     Raises ArtefactError.
     """
     with _translate_errors("read", path):
@@ -112,7 +109,7 @@ def get(path: UPath) -> bytes | None:
 
 
 def get_many(paths: Sequence[UPath]) -> list[bytes | None]:
-    """`get` of each, in order."""
+    """The content of each file, or None, in the order of `paths`."""
     if len(paths) < 2 or is_local(paths[0]):
         return [get(path) for path in paths]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -132,9 +129,7 @@ def modified_at(path: UPath) -> datetime | None:
 
 
 def list_names(folder: UPath) -> list[str]:
-    """Names of the files in `folder`, sorted; none where it was never made. Raises
-    ArtefactError.
-    """
+    """Sorted names of the files in `folder`; empty if it does not exist. Raises ArtefactError."""
     with _translate_errors("list", folder):
         try:
             return sorted(
@@ -149,8 +144,8 @@ def list_names(folder: UPath) -> list[str]:
 
 @contextlib.contextmanager
 def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
-    """Whatever a driver raises inside becomes an ArtefactError that names `path`, cause and cure;
-    each driver has errors of its own.
+    """Turn any driver error into an ArtefactError that names `path`, cause and cure. Drivers share
+    no base class of errors.
     """
     try:
         yield
@@ -158,7 +153,7 @@ def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
         raise
     except Exception as cause:
         shown = " ".join(str(cause).split()) or type(cause).__name__
-        kept = "; what was there before is untouched" if verb == "write" else ""
+        kept = "; the previous file is untouched" if verb == "write" else ""
         raise ArtefactError(
             f"Cannot {verb} {path}: {shown}. {_cure(path, cause)}{kept}."
         ) from cause
@@ -167,19 +162,17 @@ def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
 def _cure(path: UPath, cause: Exception) -> str:
     kind, s3 = type(cause).__name__, path.protocol in ("s3", "s3a")
     if isinstance(cause, IsADirectoryError):
-        return "A folder lies where a file belongs. Move it away and run again"
+        return "A folder has the name of this file. Move it away and run again"
     if is_local(path):
         return "Make it readable and run again"
     if isinstance(cause, ImportError):
-        return (
-            "Install its driver (for s3:// it is `pip install 'rlhf-pipeline[s3]'`) and run again"
-        )
+        return "Install its driver (for s3://: `pip install 'rlhf-pipeline[s3]'`) and run again"
     if _error_code(cause) in NO_BUCKET:
-        return f"Create the bucket {path.drive}, or mend RLHF_FRAMES_URL, and run again"
+        return f"Create the bucket {path.drive}, or correct RLHF_FRAMES_URL, and run again"
     if isinstance(cause, PermissionError) or kind in NO_CREDENTIALS:
         which = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" if s3 else ""
         return (
-            f"The store refuses these credentials: set ones{which} that may read, write and "
+            f"The store refuses the credentials. Set credentials{which} that may read, write and "
             "list there, and run again"
         )
     if (
@@ -188,14 +181,15 @@ def _cure(path: UPath, cause: Exception) -> str:
         or "endpoint" in str(cause).lower()
     ):
         return (
-            f"Is the server up{', and AWS_ENDPOINT_URL its address' if s3 else ''}? Then run again"
+            "Check that the server is "
+            f"up{' and that AWS_ENDPOINT_URL is its address' if s3 else ''}, and run again"
         )
-    return "Look at the store and run again"
+    return "Check the store and run again"
 
 
 def _error_code(cause: BaseException) -> str | None:
-    """The store's own name for what went wrong, where the driver keeps it: S3 tells a missing
-    bucket from a missing file by it alone.
+    """The store's error code, if the driver keeps it. S3 distinguishes a missing bucket from a
+    missing file only by this code.
     """
     answer = getattr(cause.__cause__, "response", None)
     return answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None

@@ -1,7 +1,7 @@
 """Encodes frames as Parquet with page checksums and verifies them on every read.
 
-A flipped bit in a page was read as another value in 34 of 100 cases; with checksums in none. The
-footer has no checksum: the file's own hash covers it, see `protocols.FileHashes`.
+Without checksums, a flipped bit in a page gave another value in 34 of 100 trials; with them, in
+none. The footer has no checksum; the hash of the whole file covers it, see `protocols.FileHashes`.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ def decode_frames(contents: Sequence[bytes], schema: FrameSchema) -> pd.DataFram
         rows = (
             ds.FileSystemDataset(fragments, schema.arrow_schema(), parquet).to_table().to_pandas()
         )
-    except Exception as cause:  # a damaged file raises whatever the decoder trips over
-        said = " ".join(str(cause).split()) or type(cause).__name__
+    except Exception as cause:  # a damaged file raises any of the decoder's errors
+        reason = " ".join(str(cause).split()) or type(cause).__name__
         raise FrameError(
-            f"{schema.name}: the file is damaged or not a Parquet file ({said})."
+            f"{schema.name}: the file is damaged or not a Parquet file ({reason})."
         ) from cause
     return check_frame(rows, schema)

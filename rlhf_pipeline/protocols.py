@@ -1,6 +1,4 @@
-"""What stages need from outside, as protocols: handed in, never imported. Knows no
-implementation.
-"""
+"""Protocols that callers implement for stages: clock, progress, cache, ledger, file hashes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,13 +8,15 @@ from typing import Literal, Protocol
 
 
 class Clock(Protocol):
-    """Where `now` comes from, so that a simulated day is a day."""
+    """Source of the current time, so that a simulation can set its own."""
 
     def now(self) -> datetime: ...
 
 
 class Progress(Protocol):
-    """Told of long work; `done` of `total` units, with the number that matters in `note`."""
+    """Receives the progress of long work: `done` of `total` units, and the current figure in
+    `note`.
+    """
 
     def __call__(self, done: int, total: int, note: str = "") -> None: ...
 
@@ -36,19 +36,19 @@ class CompletionCache(Protocol):
 
 
 class FileHashes(Protocol):
-    """The SHA-256 of every file that the project wrote, by its path below the home; frames are
-    below `frames/` wherever they lie.
+    """SHA-256 of every file that the project wrote, by its path below the home. Frames are recorded
+    below `frames/`, wherever they are stored.
     """
 
     def record_replacement(self, contents: Mapping[str, bytes]) -> AbstractContextManager[None]:
-        """Accept the old and the new content of these files while the block runs, and the new one
-        alone once it ends.
+        """Accept the old and the new content of these files inside the block, and only the new
+        content after it.
         """
         ...
 
     def find_changed(self, contents: Mapping[str, bytes]) -> Sequence[str]:
-        """Those of the paths whose content is none that was recorded; a file that was never
-        recorded is not among them.
+        """Paths whose content matches no recorded hash. Files that were never recorded are not
+        reported.
         """
         ...
 
@@ -57,14 +57,14 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
-# ends the name of an owner whose claims are no calls: of one that died nothing is lost, nor perhaps
-# billed
+# Suffix of owners that claim items without calling a provider: if such an owner dies, no call is
+# lost or billed.
 NO_CALLS_SUFFIX = "-looks"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One completion asked for. `reserve` is the most that one call for it can cost, in billionths
+    """One requested completion. `reserve` is the most that one call for it can cost, in billionths
     of the currency.
     """
 
@@ -82,19 +82,19 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An item that is this worker's until it is settled or its lease ends; what was tried
-    before.
+    """An item leased to this worker until it is settled or the lease ends, with its earlier
+    attempts.
     """
 
     item_no: int
     n_attempts: int
-    n_faults: int  # since the run was started again, as is what follows from it
-    n_before: int = 0  # attempts before the run was started again
+    n_faults: int  # since the run was last started
+    n_before: int = 0  # attempts before that start
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One call, what it cost in billionths of the currency, and what becomes of its item."""
+    """One call: its cost in billionths of the currency and the next state of its item."""
 
     item_no: int
     provider: str
@@ -105,7 +105,7 @@ class Attempt:
     outcome: Outcome
     kind: str
     becomes: Literal["open", "succeeded", "failed"]
-    is_fault: bool  # counts against the item: a full provider does not
+    is_fault: bool  # counts against the item's retries; a rate limit does not
     billing: Billing
     status: int | None = None
     n_prompt_tokens: int = 0
@@ -120,8 +120,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most that may be spent, in billionths of the currency: in this run, on this day (UTC) by the
-    project, with a provider ever.
+    """Spending limits in billionths of the currency: of this run, of the project on this UTC day,
+    and of a provider over all time.
     """
 
     run: int | None = None
@@ -135,9 +135,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class BudgetShortfall:
-    """What a budget has left for one call, in billionths of the currency, and which budget it
-    is.
-    """
+    """The budget that blocks a call, and what it has left in billionths of the currency."""
 
     left: int
     why: str
@@ -145,23 +143,24 @@ class BudgetShortfall:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTransaction:
-    """What one transaction of the ledger came to."""
+    """Result of one ledger transaction."""
 
     claimed: Mapping[Lane, Sequence[Claim]]
-    from_cache: Sequence[int]  # items that equal keys had answered
-    # lanes of which some calls do not fit, whatever becomes of those under way
+    from_cache: Sequence[int]  # items answered by the cache
+    # lanes with calls that exceed a budget even if every call in flight turns out free
     over_budget: Mapping[Lane, "BudgetShortfall"]
-    # left to claim, and under way elsewhere; only where less was found than wanted, or nothing was
+    # Items still open, and items leased by other owners; set only if fewer were found than wanted,
+    # or none were wanted.
     n_open: int | None = None
     n_leased: int | None = None
-    due_s: float | None = None  # until the next of them may be tried again
-    # items whose failure does not count: their claim had ended, and others may be asking for them
+    due_s: float | None = None  # seconds until the next open item may be retried
+    # Items whose failure is ignored: their lease had ended, and another worker may hold them.
     late: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettlement:
-    """Where an item stands, and why."""
+    """The state of one item and its cause."""
 
     item_no: int
     state: ItemState
@@ -173,8 +172,8 @@ class LedgerSettlement:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What calls came to: tokens as told by the provider, money in billionths; `n_unknown` calls
-    may have been billed, at worst so much.
+    """Totals of calls: tokens as reported by the provider, money in billionths of the currency.
+    `n_unknown` calls may have been billed, at most `cost_unknown`.
     """
 
     n_calls: int = 0
@@ -190,12 +189,14 @@ RENEW_S = 30.0
 
 
 class WorkLedger(Protocol):
-    """Every completion asked for, as a row that is claimed, called for and settled. Calls may come
-    from any thread or process.
+    """Every requested completion as a row that is claimed, called and settled; usable from any
+    thread or process.
     """
 
-    write_again_s: tuple[float, ...]  # waits before a write that the store refused is tried again
-    renew_s: float  # between two renewals of claims while something long is done with them
+    write_again_s: tuple[
+        float, ...
+    ]  # waits in seconds between retries of a write that the store refused
+    renew_s: float  # seconds between two renewals of claims during long work
 
     def start(
         self,
@@ -206,9 +207,10 @@ class WorkLedger(Protocol):
         record: str,
         origin: str | None = None,
     ) -> None:
-        """Note what is asked for, and which run of Dagster asks. One that was cut off or parked
-        goes on where it was, at the prices of now; of one that ended, what had failed is open
-        again."""
+        """Record the items of a run and the Dagster run that requests them (`origin`). An
+        interrupted or paused run continues at current prices; a run that ended reopens its failed
+        items.
+        """
         ...
 
     def settle_and_claim(
@@ -221,11 +223,10 @@ class WorkLedger(Protocol):
         *,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
-        """Settle what was tried and claim as many as wanted, in one transaction. Leases of the dead
-        are taken back.
+        """Settle `attempts` and claim up to `wanted` items per lane, in one transaction. Leases of
+        owners for which `is_dead` holds are revoked.
 
-        A lane of which nothing is wanted is counted all the same: somebody else may have it under
-        way.
+        Lanes with nothing wanted are counted too: another owner may be working on them.
         """
         ...
 
@@ -239,40 +240,42 @@ class WorkLedger(Protocol):
         *,
         above: int | None = None,
     ) -> Iterable[int]:
-        """Fail what is open in a lane, of `items` or at all, that reserves more than `above`,
-        uncalled. Told item by item, as it is done.
+        """Fail open items of a lane (only `items`, if given) that reserve more than `above`,
+        without calling. Yields each item number once it has failed.
 
-        With `above`, what the cache answers stays open: the next turn takes it, for nothing."""
+        With `above`, items that the cache answers stay open: the next transaction settles them free
+        of charge.
+        """
         ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
-        """Give back what was claimed and not called for; all of the owner's by default."""
+        """Reopen items that were claimed but not called; all of the owner's by default."""
         ...
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:
-        """Items whose result is lost are to be made again."""
+        """Reopen items whose result is missing, so that they are generated again."""
         ...
 
     def pause(self, run_id: str, until: datetime, why: str) -> None:
-        """What is open waits for a provider until then; nobody calls for it before the run is
-        started again.
+        """Keep open items waiting for a provider until `until`; nobody calls for them before the
+        run is started again.
         """
         ...
 
     def item_states(self, run_id: str) -> Iterable[LedgerSettlement]:
-        """Every item of the run, in order, a few at a time."""
+        """Every item of the run in order, read in small batches."""
         ...
 
     def results(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """What is kept under these keys."""
+        """Stored results by cache key; keys without a result are absent."""
         ...
 
     def spending(self, run_id: str) -> Mapping[Lane, Spending]:
-        """By provider and model."""
+        """Spending of the run by provider and model."""
         ...
 
     def end(self, run_id: str) -> None:
-        """Nothing of the run is open any more."""
+        """Mark the run as finished: no item is open any more."""
         ...
 
 

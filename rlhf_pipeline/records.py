@@ -1,6 +1,4 @@
-"""The nouns of the loop as immutable records. Knows no DataFrame, no database, no library but
-pydantic.
-"""
+"""Immutable records of the loop: votes, model versions, reports, decisions, users."""
 
 import hashlib
 import json
@@ -38,8 +36,8 @@ def content_hash(*parts: object) -> str:
 
 
 def fields_to_hash(params: BaseModel, always: Sequence[str]) -> dict[str, Any]:
-    """The fields `always` of parameters, and others where they are not at their default: a field
-    added later changes no known hash.
+    """The fields named in `always`, and every other field whose value is not the default, so that a
+    field added later does not change existing hashes.
     """
     changed = params.model_dump(exclude_defaults=True)
     return {
@@ -65,23 +63,23 @@ def utc_now() -> datetime:
 
 def _storable(text: str) -> str:
     if "\x00" in text:
-        raise ValueError("must hold no NUL character: Postgres keeps none")
+        raise ValueError("must not contain a NUL character: Postgres cannot store it")
     try:
         text.encode()
     except UnicodeEncodeError as cause:
         raise ValueError(
-            "must hold no half of a character (a lone surrogate): remove the one after "
-            f"{cause.start:,} others"
+            "must not contain a lone surrogate (half of a character): remove character "
+            f"{cause.start + 1:,}"
         ) from cause
     return text
 
 
-# that both databases can keep; said by somebody outside
+# text from outside that both databases can store
 Text = Annotated[str, AfterValidator(_storable)]
 
 
 class Record(BaseModel):
-    """Frozen, refuses unknown fields, round-trips through JSON."""
+    """Base record: frozen, refuses unknown fields, round-trips through JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -129,7 +127,7 @@ class Verdict(StrEnum):
 
 
 class Role(StrEnum):
-    """What a person may do in a project; `rlhf_pipeline.permissions` says what each means."""
+    """A user's role in a project; `rlhf_pipeline.permissions` maps each to its permissions."""
 
     ANNOTATOR = "annotator"
     CURATOR = "curator"
@@ -140,8 +138,8 @@ class Role(StrEnum):
 
 
 class Highlight(Record):
-    """A span of a completion that spoke for or against it: `start` to `end` in characters (Unicode
-    code points) of its raw text.
+    """A marked span of a completion, positive or negative: `start` to `end` in Unicode code points
+    of the raw text.
     """
 
     side: Literal["a", "b"]
@@ -157,9 +155,7 @@ class Highlight(Record):
 
 
 class VoteDetails(Record):
-    """What an annotator said beside the choice. Sides are those of the comparison, wherever they
-    were shown.
-    """
+    """Optional details of a vote. Sides are those of the comparison, not of the screen."""
 
     dimensions: dict[str, Literal["a", "b", "tie"]] = Field(
         default={}, description="dimension of the rubric -> side that is better in it"
@@ -167,8 +163,8 @@ class VoteDetails(Record):
     highlights: tuple[Highlight, ...] = Field(default=(), max_length=200)
     flags: tuple[Literal["pii", "identity", "broken", "undone"], ...] = Field(
         default=(),
-        description="pii: personal data shown; identity: a completion names its maker; broken: "
-        "unreadable; undone: withdrawn",
+        description="pii: contains personal data; identity: a completion names its model or "
+        "vendor; broken: unreadable; undone: withdrawn by the annotator",
     )
 
     @property
@@ -177,10 +173,10 @@ class VoteDetails(Record):
 
 
 class NewVote(Record):
-    """What an annotator sends. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
+    """A vote as submitted. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
 
-    Only an imported vote may lack `voted_at`: it is filed under the day it was imported and stays
-    out of the drift streams.
+    Only an imported vote may lack `voted_at`: its day is the day of the import, and drift streams
+    skip it.
     """
 
     comparison_id: str
@@ -197,21 +193,24 @@ class NewVote(Record):
     supersedes: str | None = None
     task_id: str | None = Field(
         default=None,
-        description="judgements submitted together; `voted_at` and `duration_s` are the task's",
+        description="groups votes submitted together; `voted_at` and `duration_s` are those of "
+        "the task",
     )
     assignment_id: str | None = Field(
-        default=None, description="the card that was dealt; None for votes that nobody was dealt"
+        default=None, description="the card that was dealt; None for votes without a card"
     )
     is_swapped: bool | None = Field(
-        default=None, description="completion b was shown on the left; None where nobody knows"
+        default=None, description="completion b was shown on the left; None if unknown"
     )
-    guideline_version: int | None = Field(default=None, description="of the guidelines shown")
+    guideline_version: int | None = Field(
+        default=None, description="version of the guidelines shown"
+    )
     details: VoteDetails | None = None
 
 
 class Vote(NewVote):
-    """A vote as recorded: `seq` is commit order within the store, `day` the UTC day of `voted_at`,
-    or of its receipt.
+    """A recorded vote: `seq` is the commit order in the store; `day` is the UTC day of `voted_at`,
+    or of `received_at` if that is missing.
     """
 
     seq: int
@@ -242,7 +241,7 @@ class ModelVersion(Record):
 
 
 class Interval(Record):
-    """A point estimate with its confidence interval, and how many observations it rests on."""
+    """A point estimate with its confidence interval and its number of observations."""
 
     value: float
     low: float
@@ -251,12 +250,13 @@ class Interval(Record):
     level: float = 0.95
     few_groups: int | None = Field(
         default=None,
-        description="groups of the observations, where so few that they may all be alike",
+        description="number of groups among the observations, set only if so small that the "
+        "interval may be too narrow",
     )
     basis: Literal["repeats"] | None = Field(
         default=None,
-        description="of a noise ceiling that no overlap of votes gives: how often annotators "
-        "repeat themselves",
+        description="set for a noise ceiling estimated from annotators' repeats because too few "
+        "comparisons have overlapping votes",
     )
 
     def __str__(self) -> str:
@@ -277,24 +277,24 @@ class BrierParts(Record):
     """
 
     reliability: Interval = Field(
-        description="squared distance of stated and true share per bin: 0 is calibrated"
+        description="mean squared distance of stated and observed share per bin; 0 is calibrated"
     )
     resolution: Interval = Field(
-        description="squared distance of the bins' true shares from a half: what the model knows"
+        description="mean squared distance of the bins' observed shares from one half; higher is "
+        "more informative"
     )
     uncertainty: float = Field(
         default=0.25,
-        description="of which of two sides is preferred, which is a coin's to nobody who sees "
-        "neither",
+        description="Brier score of always predicting one half",
     )
     within_bins: float = Field(
-        description="what probabilities that differ within a bin add or take; 0 where they do not"
+        description="correction for probabilities that differ within a bin; 0 if they are equal"
     )
 
 
 class CalibrationMetrics(Record):
-    """How far stated probabilities can be trusted. All on the same rows; n comparisons. Reports of
-    earlier versions lack the last three.
+    """Calibration figures, all over the same `n` comparisons. Reports of earlier versions lack the
+    last three.
     """
 
     n: int
@@ -304,12 +304,12 @@ class CalibrationMetrics(Record):
     brier: Interval
     log_loss: Interval
     ece_debiased: Interval | None = Field(
-        default=None, description="equal mass, less what noise alone adds"
+        default=None, description="equal-mass ECE minus the bias that noise adds"
     )
     slope: Interval | None = Field(
         default=None,
-        description="of the outcome's log odds on the stated ones, no intercept: 1 is calibrated, "
-        "below overconfident",
+        description="slope of the outcome's log odds on the stated log odds, without intercept: 1 "
+        "is calibrated, below 1 overconfident",
     )
     brier_parts: BrierParts | None = None
 
@@ -325,52 +325,55 @@ class ReliabilityBin(Record):
 
 
 class GroupCalibration(Record):
-    """The same measures of one group of the test pairs; None where they are too few for an interval
-    to mean anything.
-    """
+    """Calibration figures of one group of test pairs; None if there are too few for an interval."""
 
-    by: str = Field(description="what the pairs are grouped by: source, category")
+    by: str = Field(description="grouping of the pairs: source or category")
     group: str
-    n: int = Field(description="its pairs")
+    n: int = Field(description="number of pairs in the group")
     raw: CalibrationMetrics | None
     calibrated: CalibrationMetrics | None
     calibrated_bins: tuple[ReliabilityBin, ...] = ()
-    noise_ceiling: Interval | None = Field(description="of the group's own votes")
+    noise_ceiling: Interval | None = Field(description="noise ceiling of the group's votes")
 
 
 class CalibrationWindow(Record):
-    """How far predictions could be trusted over one window of days. A figure is None where there
-    are too few judgements for an interval.
+    """Calibration over one window of days. A figure is None if there are too few votes for an
+    interval.
     """
 
     day: str = Field(description="last UTC day of the window, YYYY-MM-DD")
-    first_day: str = Field(description="its first")
-    n_votes: int = Field(description="votes for a or b that met a prediction made before them")
-    n_comparisons: int
-    n_prompts: int = Field(description="prompts of these: intervals are drawn over them")
-    reward_models: tuple[str, ...] = Field(
-        description="labels of those that predicted, in the order in which they were first judged"
+    first_day: str = Field(description="first UTC day of the window")
+    n_votes: int = Field(
+        description="votes for a or b whose comparison was predicted before the vote"
     )
-    last_seq: int | None = Field(description="highest vote seq among the judgements")
-    accuracy: Interval | None = Field(description="share of the votes predicted right")
+    n_comparisons: int
+    n_prompts: int = Field(
+        description="prompts of these comparisons; the bootstrap resamples prompts"
+    )
+    reward_models: tuple[str, ...] = Field(
+        description="labels of the models that predicted, by first vote"
+    )
+    last_seq: int | None = Field(description="highest vote seq in the window")
+    accuracy: Interval | None = Field(description="share of votes that were predicted correctly")
     noise_ceiling: Interval | None = Field(
-        description="of all votes of the window: what stands beside the accuracy"
+        description="noise ceiling of the window's votes, shown beside the accuracy"
     )
     ece: Interval | None = Field(
-        description="expected calibration error without what noise alone adds"
+        description="expected calibration error minus the bias that noise adds"
     )
     brier: Interval | None = Field(
-        description="mean squared distance of probability and vote; 0.25 is a coin"
+        description="mean squared distance of probability and vote; always predicting 0.5 gives "
+        "0.25"
     )
     rests_on: str = Field(
         default="",
-        description="hash of the frames it was made from: another hash is another window",
+        description="hash of the input frames; a window with another hash is outdated",
     )
 
 
 class Refusal(Record):
-    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq it had
-    learnt from: later votes may do better.
+    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq of its
+    training data; a fit with later votes may succeed.
     """
 
     cause: str
@@ -378,7 +381,9 @@ class Refusal(Record):
 
 
 class CalibrationReport(Record):
-    """One calibrator fitted for one reward-model version; `method` is `none` if nothing helped."""
+    """Report of a calibrator fitted for one reward-model version; `method` is `none` if no method
+    improved it.
+    """
 
     reward_model: str
     calibrator_version: int | None = None
@@ -398,17 +403,17 @@ class CalibrationReport(Record):
     fitted_at: datetime = Field(default_factory=utc_now)
     may_serve: bool = Field(
         default=True,
-        description="whether its reward model predicts through it; False where the calibrator "
-        "before stays",
+        description="whether the reward model uses it for predictions; False if the previous "
+        "calibrator stays",
     )
     refusal: Refusal | None = Field(
-        default=None, description="why its reward model may not become champion; None where it may"
+        default=None, description="why its reward model may not become champion; None if it may"
     )
 
 
 class DriftEvent(Record):
-    """One detection. Unique by (model_version, detector, params_hash, stream, seq): inserted or
-    ignored.
+    """One detection of drift. Unique by (model_version, detector, params_hash, stream, seq);
+    duplicates are ignored on insert.
     """
 
     kind: Literal["drift", "calibration"]
@@ -419,7 +424,7 @@ class DriftEvent(Record):
     seq: int
     day: date
     change_seq: int | None = Field(
-        default=None, description="the detector's estimate of the vote at which the change began"
+        default=None, description="estimated vote seq at which the change began"
     )
     evidence: dict[str, Any]
     detected_at: datetime = Field(default_factory=utc_now)
@@ -432,7 +437,7 @@ class DriftEvent(Record):
 
 
 class TriggerDecision(Record):
-    """Fire or hold, with what it was decided on. `decision_id` is given by the store."""
+    """A decision to fire or hold retraining, with its evidence. The store assigns `decision_id`."""
 
     decision_id: int | None = None
     action: Literal["fire", "hold"]
@@ -447,19 +452,19 @@ class TriggerDecision(Record):
 
 
 class TasteChange(Record):
-    """A confirmed change of taste: votes cast before `change_seq` say less about taste today. A
-    false alarm is retracted, not deleted.
+    """A confirmed change of taste: votes before `change_seq` get less weight in training. A false
+    alarm is retracted, not deleted.
     """
 
     change_id: int
     change_seq: int = Field(description="first vote of the new taste")
     category: str | None = Field(
-        default=None, description="scope: the category whose taste changed; None = all"
+        default=None, description="category whose taste changed; None = all"
     )
-    cause: str = Field(description="what the trigger saw, or what a person wrote")
+    cause: str = Field(description="the trigger's reason, or the text of the user who recorded it")
     decision_id: int | None = Field(
         default=None,
-        description="the retraining decision that confirmed it; None where a person did",
+        description="the retraining decision that confirmed it; None if a user did",
     )
     actor: str
     recorded_at: datetime
@@ -469,17 +474,17 @@ class TasteChange(Record):
 
 
 class TriggerEvidence(Record):
-    """All a trigger rule may look at, read in the transaction that stores its decision."""
+    """All input of a trigger rule, read in the transaction that stores its decision."""
 
     champion: str | None = Field(description="label of the champion reward model")
-    open_events: tuple[DriftEvent, ...] = Field(description="not yet claimed by a decision")
+    open_events: tuple[DriftEvent, ...] = Field(description="events not yet claimed by a decision")
     held_events: tuple[DriftEvent, ...] = Field(
-        description="claimed by earlier hold decisions since the last fire"
+        description="events claimed by hold decisions since the last fire"
     )
     last_fired_at: datetime | None
     n_new_votes: int = Field(
-        description="votes since the last fire (or ever) that may teach: no machine's, no skips, "
-        "none that was superseded"
+        description="usable votes since the last fire (or ever): without machine votes, skips and "
+        "superseded votes"
     )
     max_seq: int
     n_unfinished: int = Field(default=0, description="fire decisions still pending or submitted")
@@ -500,10 +505,10 @@ class Evaluation(Record):
     mean_reward_candidate: Interval
     mean_reward_champion: Interval
     kl: Interval = Field(
-        description="nats per token, candidate from champion, on the candidate's samples"
+        description="KL(candidate || champion) in nats per token, on the candidate's samples"
     )
     checkable_candidate: Interval | None = Field(
-        description="share of checkable answers that are right"
+        description="share of checkable answers that are correct"
     )
     checkable_champion: Interval | None
     mean_length_candidate: float = Field(description="characters")
@@ -514,12 +519,10 @@ class Evaluation(Record):
     expected_win_rate: Interval | None = Field(
         default=None, description="mean calibrated P(candidate preferred) by a person"
     )
-    samples_hash: str | None = Field(
-        default=None, description="hash of the completions it was judged on"
-    )
+    samples_hash: str | None = Field(default=None, description="hash of the judged completions")
     base: str | None = Field(default=None, description="the first policy of the project")
     win_rate_against_base: Interval | None = Field(
-        default=None, description="the same judge, prompts and seeds against it"
+        default=None, description="win rate against `base` with the same judge, prompts and seeds"
     )
     evaluated_at: datetime = Field(default_factory=utc_now)
 
@@ -544,7 +547,7 @@ class GateDecision(Record):
 
 
 class Promotion(Record):
-    """One move of an alias: which version became champion when, from which, decided by what."""
+    """One move of the champion alias: new and previous version, time, reason and actor."""
 
     model_name: str
     version: int
@@ -556,56 +559,60 @@ class Promotion(Record):
 
 
 class AnnotationRules(Record):
-    """How a project is annotated; versioned, set by a curator. A change holds for cards dealt from
-    then on.
+    """Annotation settings of a project; versioned, set by a curator. A change applies to cards
+    dealt later.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    overlap: int = Field(default=1, ge=1, le=9, description="people who judge each comparison")
+    overlap: int = Field(default=1, ge=1, le=9, description="annotators per comparison")
     repeat_share: float = Field(
         default=0.08,
         ge=0,
         le=0.5,
-        description="share of cards that repeat one's own, sides swapped",
+        description="share of cards that repeat the annotator's own comparison with sides swapped",
     )
     repeat_after: int = Field(
-        default=20, ge=1, description="other votes between a card and its repeat"
+        default=20, ge=1, description="minimum number of other votes between a card and its repeat"
     )
     gold_share: float = Field(
         default=0.05,
         ge=0,
         le=0.5,
-        description="share of cards whose answer is known, where there are any",
+        description="share of cards with a known answer, if the project has any",
     )
     lease_minutes: float = Field(
-        default=10, gt=0, le=24 * 60, description="for which a dealt card is one's own"
+        default=10, gt=0, le=24 * 60, description="minutes for which a dealt card is reserved"
     )
     prefetch: int = Field(default=5, ge=1, le=20, description="cards dealt ahead")
     max_votes_per_day: int | None = Field(
-        default=None, ge=1, description="of one annotator, in a UTC day; empty = no cap"
+        default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
     )
     undo_seconds: float = Field(
-        default=30, ge=0, le=86_400, description="in which a vote may be taken back or changed"
+        default=30,
+        ge=0,
+        le=86_400,
+        description="seconds within which a vote may be undone or changed",
     )
     requires_reason: bool = Field(
-        default=False, description="a vote without a reason is refused, a skip is not"
+        default=False, description="refuse votes without a reason, except skips"
     )
     shows_length: bool = Field(
-        default=False, description="characters of each completion, which invites a length bias"
+        default=False,
+        description="show the character count of each completion, which can cause length bias",
     )
     dimensions: tuple[str, ...] = Field(
         default=("helpful", "correct", "harmless", "style"),
         max_length=8,
-        description="rubric, in order",
+        description="dimensions of the rubric, in order",
     )
-    seed: int = Field(default=0, ge=0, description="of sides, order, repeats and gold")
+    seed: int = Field(default=0, ge=0, description="seed of sides, order, repeats and gold cards")
     agreement_votes: int = Field(
         default_factory=lambda said: _default_agreement_votes(said.get("overlap", 1)),
         ge=2,
         le=9,
-        description="judgements below which a comparison is open; left out of rules that are read, "
-        "the overlap, two at least",
+        description="votes below which a comparison counts as open; default: the overlap, at "
+        "least 2",
     )
 
     @field_validator("dimensions")
@@ -615,26 +622,26 @@ class AnnotationRules(Record):
             not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names
         ):
             raise ValueError(
-                "dimensions must be different names of at most 40 letters in lower case, digits, "
-                "spaces, _ or -"
+                "dimensions must be distinct names of at most 40 characters: lower-case letters, "
+                "digits, spaces, _ or -"
             )
         return names
 
     def to_json(self) -> str:
-        """As stored. Rules whose `agreement_votes` is the default keep the bytes, and so the
-        digest, they had before there was such a rule.
+        """The stored form. It omits `agreement_votes` at its default, so that rules older than this
+        field keep their bytes and digest.
         """
         is_default = self.agreement_votes == _default_agreement_votes(self.overlap)
         return self.model_dump_json(exclude={"agreement_votes"} if is_default else None)
 
 
 def _default_agreement_votes(overlap: int) -> int:
-    """The default. Stored rules rely on it: another one would rewrite the consensus of the past."""
+    """The default. Do not change it: stored rules omit it, so past consensus would change."""
     return max(2, overlap)
 
 
 class AssignmentKind(StrEnum):
-    """Why a card was dealt. Nothing that an annotator sees says which."""
+    """Why a card was dealt; hidden from annotators."""
 
     NORMAL = "normal"
     REPEAT = "repeat"
@@ -650,7 +657,7 @@ class Assignment(Record):
     pass_no: int
     kind: AssignmentKind
     is_swapped: bool
-    n: int = Field(description="the how-manieth card of this annotator, from 1")
+    n: int = Field(description="ordinal number of the card for this annotator, from 1")
     state: Literal["leased", "voted", "skipped", "released"]
     slot_no: int | None
     leased_at: datetime
@@ -659,20 +666,21 @@ class Assignment(Record):
 
 
 class User(Record):
-    """Somebody who may log in. `user_id` is the pseudonym under which votes are kept; e-mail and
-    name stay in this table.
+    """A user who may log in. `user_id` is the pseudonym used in votes; e-mail and name are stored
+    only in this table.
     """
 
     user_id: str
     email: str
     name: str
     kind: Literal["person", "service"] = "person"
-    roles: tuple[Role, ...] = Field(default=(), description="in this project")
+    roles: tuple[Role, ...] = Field(default=(), description="roles in this project")
     organization_roles: tuple[Role, ...] = Field(
-        default=(), description="in every project of the organisation"
+        default=(), description="roles in every project of the organisation"
     )
     in_every_project: bool = Field(
-        default=False, description="an account of the organisation, not of this project alone"
+        default=False,
+        description="the account belongs to the organisation, not only to this project",
     )
     has_password: bool = False
     created_at: datetime
@@ -680,21 +688,19 @@ class User(Record):
 
     @property
     def all_roles(self) -> tuple[Role, ...]:
-        """By which it is said what they may do here."""
+        """Roles in this project and in the organisation; they determine the permissions here."""
         return tuple(sorted({*self.roles, *self.organization_roles}))
 
 
 class Token(Record):
-    """A secret as the store knows it: by its SHA-256 alone. `token_id` is the beginning of that
-    hash, safe to show.
-    """
+    """A token as stored, by SHA-256 only. `token_id` is a prefix of that hash and safe to show."""
 
     token_id: str
     user_id: str
     kind: Literal["api", "session", "login"]
     name: str | None
     scopes: tuple[str, ...] | None = Field(
-        description="permissions it carries of those its owner has; None = all of them"
+        description="subset of the owner's permissions; None = all of them"
     )
     created_at: datetime
     expires_at: datetime
@@ -703,7 +709,7 @@ class Token(Record):
 
 
 class Guideline(Record):
-    """What annotators are asked to do, in Markdown. Versions count from 1; a vote keeps the one it
+    """Instructions for annotators in Markdown. Versions count from 1; a vote records the version it
     was cast under.
     """
 
@@ -714,8 +720,8 @@ class Guideline(Record):
 
 
 class NewFeedback(Record):
-    """What somebody sends from where a model is used: thumbs (value 0 or 1), rating (1 to 5), a
-    correction, or detailed text.
+    """Feedback sent from an application: thumbs (value 0 or 1), rating (1 to 5), a correction, or
+    detailed text.
     """
 
     kind: Literal["thumbs", "rating", "correction", "detailed"]
@@ -730,14 +736,12 @@ class NewFeedback(Record):
     text: Text | None = Field(default=None, max_length=20_000)
     correction: Text | None = Field(default=None, max_length=200_000)
     tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
-    given_at: AwareDatetime | None = Field(
-        default=None, description="when, by the clock of the sender"
-    )
+    given_at: AwareDatetime | None = Field(default=None, description="time by the sender's clock")
     author: Text | None = Field(
         default=None,
         min_length=1,
         max_length=128,
-        description="whose words a service passes on; kept as a pseudonym alone, as imports do",
+        description="end user on whose behalf a service sends it; stored only as a pseudonym",
     )
 
     @model_validator(mode="after")
@@ -759,12 +763,16 @@ class NewFeedback(Record):
         if self.kind != "correction" and self.correction is not None:
             raise ValueError(f"{self.kind} takes no correction; send kind correction")
         if self.completion is None and self.completion_id is None:
-            raise ValueError("say what the feedback is about: completion, completion_id or both")
+            raise ValueError(
+                "feedback must name its completion: set completion, completion_id or both"
+            )
         return self
 
 
 class Feedback(NewFeedback):
-    """Feedback as recorded; `comparison_id` and `vote_id` are those that a correction became."""
+    """Recorded feedback; `comparison_id` and `vote_id` are set for a correction, which becomes a
+    vote.
+    """
 
     feedback_id: int
     created_at: datetime
@@ -774,5 +782,5 @@ class Feedback(NewFeedback):
 
 
 def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:
-    """String tags without the missing ones, as MLflow and Dagster want them."""
+    """`values` as string tags for MLflow and Dagster, without missing values."""
     return {key: str(value) for key, value in values.items() if value is not None}

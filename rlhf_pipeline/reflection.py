@@ -1,8 +1,7 @@
-"""Every prediction, made before the vote, beside the human's later vote. Knows frames; knows no
-store and no schedule.
+"""Joins each prediction, made before the vote, with the annotators' later votes.
 
-Drift and calibration are judged on these rows alone, so that no model is ever judged on votes it
-was fitted to.
+Drift and calibration monitoring read only these rows, so no model is evaluated on votes it was
+fitted to.
 """
 
 import json
@@ -43,10 +42,9 @@ def predict(
     predicted_at: datetime,
     progress: Progress = ignore_progress,
 ) -> pd.DataFrame:
-    """One PREDICTIONS row per comparison; without a calibrator both probabilities are the reward
-    model's.
+    """One PREDICTIONS row per comparison. Without a calibrator, `p_calibrated` equals `p_raw`.
 
-    `features_hash` is of the prompt and both completions as scored. Raises InvalidScores where a
+    `features_hash` covers the prompt and both completions as scored. Raises InvalidScores if a
     score is NaN.
     """
     checked = check_frame(comparisons, COMPARISONS)
@@ -75,14 +73,14 @@ def predict(
 
 
 def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = True) -> pd.DataFrame:
-    """Each prediction with each vote on its comparison: REFLECTIONS rows, in order of seq, unvoted
-    ones last.
+    """Each prediction with each vote on its comparison, as REFLECTIONS rows by seq, unvoted rows
+    last.
 
-    No prediction is lost: one nobody voted on keeps a row without a vote. `is_error` says that the
-    vote prefers the side with the lower score; it is missing where the vote prefers none or has no
-    time, or the scores are equal. Votes on repeats are rows like any other; votes of machines are
-    none, because a model that answers itself is always right. Raises UnknownComparison for a vote
-    without a prediction, unless `strict` is off: then such votes are left out.
+    A prediction without votes keeps one row without a vote. `is_error` is true if the vote prefers
+    the side with the lower score; it is missing if the vote prefers neither side, has no time, or
+    the scores are equal. Votes on repeats count; votes of machines are dropped, because a model
+    that judges itself is always right. Raises UnknownComparison for a vote without a prediction, or
+    drops such votes if `strict` is False.
     """
     predicted, voted = (
         check_frame(predictions, PREDICTIONS),
@@ -105,12 +103,12 @@ def reflect(predictions: pd.DataFrame, votes: pd.DataFrame, *, strict: bool = Tr
 
 
 def judged_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
-    """What monitoring reads, in order of seq: `seq, day, p, outcome, group, error` of every vote
-    for a or b.
+    """Monitoring input in order of seq: `seq, day, p, outcome, group, error` of every vote for a or
+    b.
 
-    `p` is the calibrated P(a preferred), `outcome` 1 where a was, `group` the comparison, `error` 1
-    where the vote went against the higher score and 0 where it went with it. Equal scores predict
-    no side; their rows are left out.
+    `p` is the calibrated P(a preferred), `outcome` is 1 if a was preferred, `group` is the
+    comparison, `error` is 1 if the vote prefers the lower score and 0 otherwise. Rows with equal
+    scores predict no side and are dropped.
     """
     checked = check_frame(reflections, REFLECTIONS)
     sided = checked[checked["is_error"].notna()].sort_values("seq", ignore_index=True)
@@ -127,11 +125,9 @@ def judged_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
 
 
 def served_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
-    """`judged_predictions` with a column reward_model and one row per vote, whoever served that
-    day.
+    """`judged_predictions` with a column reward_model and one row per vote, across champions.
 
-    Of several models that predicted a comparison the first one counts: it predicted when the
-    comparison was published.
+    If several models predicted a comparison, the first one counts: it predicted at publication.
     """
     checked = check_frame(reflections, REFLECTIONS)
     first = (
@@ -148,8 +144,8 @@ def served_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
 
 
 def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of `meta_reflection_log.jsonl`, JSON-ready: times in ISO 8601 UTC, what is missing
-    as null.
+    """The rows of `meta_reflection_log.jsonl`, JSON-ready: times in ISO 8601 UTC, missing values as
+    null.
     """
     checked = check_frame(reflections, REFLECTIONS)
     rows: list[dict[str, Any]] = json.loads(
@@ -161,6 +157,6 @@ def reflection_rows(reflections: pd.DataFrame) -> list[dict[str, Any]]:
 def _mark_errors(rows: pd.DataFrame) -> pd.Series:
     gap = np.sign(rows["score_a"] - rows["score_b"])
     side = rows["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).astype("float64")
-    # Nobody knows where in the stream a vote without a time belongs.
+    # A vote without a time has no place in the stream.
     decided = side.notna() & (gap != 0) & rows["voted_at"].notna()
     return (side != gap).astype("boolean").where(decided, pd.NA)

@@ -1,4 +1,4 @@
-"""Escapes what a terminal, or rich's markup, would obey instead of show."""
+"""Escapes control characters and rich markup, so that the terminal shows stored text literally."""
 
 import re
 
@@ -19,7 +19,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_markup(text: str) -> str:
-    r"""Stored text between rich's own markup.
+    r"""Stored text, escaped for use inside rich markup.
 
     >>> print(escape_markup("[red]\x1b"))
     \[red]\u001b

@@ -344,7 +344,7 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
         "reflection_log",
         "No space left",
         "Free some space",
-        "what was there before is untouched",
+        "the previous file is untouched",
     ):
         assert part in message
     assert frames(project) == before

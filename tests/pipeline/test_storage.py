@@ -404,7 +404,7 @@ def prompts_file(folder: Path) -> Path:
 
 
 def test_a_password_that_would_be_cut_is_refused_without_showing_it(home: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--to .*Percent-encode") as refused:
+    with pytest.raises(ConfigurationError, match=r"--to .*percent-encode") as refused:
         rlhf(home, "storage", "migrate", "--to", "postgresql://ann:hush/hash@db:5432")
     assert not any(part in str(refused.value) for part in ("hush", "hash"))
 

@@ -85,7 +85,7 @@ def test_a_file_that_is_no_yaml_is_told_by_its_place_and_not_by_what_it_holds(
 ):
     (tmp_path / "rlhf.yaml").write_text(f"server_url: postgresql://ann:canary@db\n{line}\n")
     with pytest.raises(
-        ConfigurationError, match=rf"rlhf\.yaml is not readable YAML: .*{place}"
+        ConfigurationError, match=rf"rlhf\.yaml is not valid YAML: .*{place}"
     ) as refused:
         Settings.read({}, tmp_path)
     assert "canary" not in "".join(traceback.format_exception(refused.value))
@@ -143,7 +143,7 @@ def test_no_address_is_shown_with_its_password(tmp_path):
     ],
 )
 def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, name, password):
-    with pytest.raises(ConfigurationError, match=rf"{name}: .*Percent-encode") as refused:
+    with pytest.raises(ConfigurationError, match=rf"{name}: .*percent-encode") as refused:
         Settings.read(
             {f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"},
             tmp_path,
@@ -166,7 +166,7 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, na
 )
 def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, name, url):
     with pytest.raises(
-        ConfigurationError, match=rf"{name}: .*(Percent-encode|Write user:password@)"
+        ConfigurationError, match=rf"{name}: .*(percent-encode|Write user:password@)"
     ) as refused:
         Settings.read({f"RLHF_{name.upper()}": url}, tmp_path)
     assert "canary" not in str(refused.value) + str(refused.value.__cause__)
@@ -351,7 +351,7 @@ def test_broken_facts_are_named(tmp_path):
     (tmp_path / "var" / "project.json").write_text(
         '{"project": "demo", "server_url": "postgresql://me:secret@host"'
     )
-    with pytest.raises(ConfigurationError, match=r"project.json cannot be read") as refused:
+    with pytest.raises(ConfigurationError, match=r"project.json is invalid") as refused:
         Settings.read({}, tmp_path)
     assert "secret" not in str(refused.value)
 

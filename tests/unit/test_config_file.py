@@ -50,7 +50,7 @@ def test_recorded_file_wins_and_the_log_says_so(
     said = [entry.getMessage() for entry in caplog.records]
     assert said == [
         f"{tmp_path / 'home'} reads its settings from {checkout / 'rlhf.yaml'}, not from "
-        f"{other / 'rlhf.yaml'}. RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init changes that."
+        f"{other / 'rlhf.yaml'}. To change that, run RLHF_CONFIG={other / 'rlhf.yaml'} rlhf init."
     ]
 
 
@@ -59,7 +59,7 @@ def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path)
     assert read(tmp_path, checkout, RLHF_CONFIG=str(other / "rlhf.yaml")).votes_per_request == 9
     assert read(tmp_path, other, RLHF_CONFIG="rlhf.yaml").config == other / "rlhf.yaml"
     with pytest.raises(
-        ConfigurationError, match=r"RLHF_CONFIG names .*nothing.yaml, which is not a file"
+        ConfigurationError, match=r"RLHF_CONFIG is .*nothing.yaml, which is not a file"
     ):
         read(tmp_path, checkout, RLHF_CONFIG="nothing.yaml")
 
@@ -68,7 +68,7 @@ def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -
     (checkout / "rlhf.yaml").unlink()
     with pytest.raises(
         ConfigurationError,
-        match=r"rlhf.yaml, the settings of .*home, is gone.*RLHF_CONFIG=FILE rlhf init",
+        match=r"rlhf.yaml, the settings file of .*home, is missing.*RLHF_CONFIG=FILE rlhf init",
     ):
         read(tmp_path, tmp_path)
     other = other_folder(tmp_path, "votes_per_request: 9\n")
@@ -81,7 +81,7 @@ def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> Non
     prepare(Workspace(Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path)))
     other = other_folder(tmp_path, "votes_per_request: 9\n")
     with pytest.raises(
-        ConfigurationError, match=r"home does not know .*rlhf.yaml.*Run `rlhf init` in .*other"
+        ConfigurationError, match=r"home has not recorded .*rlhf.yaml.*Run `rlhf init` in .*other"
     ):
         read(tmp_path, other)
     prepare(
@@ -125,7 +125,7 @@ def test_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", ["q?1", "a%20b", "100%"])
 def test_path_that_databases_would_read_as_a_url_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Name a folder without"
+        ConfigurationError, match=r"RLHF_HOME .* contains '[%?]'.*Choose a folder without"
     ):
         Settings.read({"RLHF_HOME": name}, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -42,7 +42,11 @@ def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch, number
 
 @pytest.mark.parametrize(
     ("below", "cure"),
-    [(".", "Name a file, not a folder"), ("a/b", "below folders"), ("a/b/c", "below folders")],
+    [
+        (".", "Name a file, not a folder"),
+        ("a/b", "parents are folders"),
+        ("a/b/c", "parents are folders"),
+    ],
 )
 def test_a_place_that_can_hold_no_file_is_named_with_its_cure(tmp_path, below, cure):
     (tmp_path / "a").write_bytes(b"mine")

@@ -44,14 +44,14 @@ def refused(path: str) -> str:
         said.add(
             message.split(". ", 1)[1]
             .removesuffix(".")
-            .removesuffix("; what was there before is untouched")
+            .removesuffix("; the previous file is untouched")
         )
     assert len(said) == 1, said
     return said.pop()
 
 
 def test_a_bucket_that_is_not_there_is_named(s3: S3) -> None:
-    assert "Create the bucket nowhere, or mend RLHF_FRAMES_URL" in refused("s3://nowhere/frames")
+    assert "Create the bucket nowhere, or correct RLHF_FRAMES_URL" in refused("s3://nowhere/frames")
 
 
 def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
@@ -60,7 +60,7 @@ def test_wrong_credentials_are_said_to_be(s3: S3) -> None:
     put(open_path(s3.url("kept")) / "file", b"before")
     # now the server knows nobody
     said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
-    assert "The store refuses these credentials: set ones (AWS_ACCESS_KEY_ID" in said
+    assert "The store refuses the credentials. Set credentials (AWS_ACCESS_KEY_ID" in said
     assert get(open_path(s3.url("kept")) / "file") == b"before"
 
 
@@ -68,7 +68,7 @@ def test_missing_credentials_are_said_to_be(s3: S3, monkeypatch: pytest.MonkeyPa
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     forget_connections()
-    assert "refuses these credentials" in refused(s3.url("kept"))
+    assert "refuses the credentials" in refused(s3.url("kept"))
     monkeypatch.undo()
     forget_connections()
 
@@ -80,7 +80,7 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
     point_at(nobody, monkeypatch)
     with pytest.raises(
         ArtefactError,
-        match=rf"Cannot read .*{nobody}.*Is the server up, and AWS_ENDPOINT_URL its address",
+        match=rf"Cannot read .*{nobody}.*Check that the server is up and that AWS_ENDPOINT_URL is",
     ):
         get(open_path(s3.url("kept")) / "file")
     point_at("nonsense", monkeypatch)
@@ -94,7 +94,7 @@ def test_a_server_that_is_not_there_is_said_to_be(s3: S3, monkeypatch: pytest.Mo
     [
         ("s4://bucket/frames", "Unsupported filesystem"),
         ("s3:///rlhf/frames", "bucket"),
-        ("sftp://me:hush@host/frames", "holds a password"),
+        ("sftp://me:hush@host/frames", "contains a password"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:

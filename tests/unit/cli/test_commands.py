@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_written_is_named_with_its_cure(rlhf, filled, tmp_
     with pytest.raises(ArtefactError, match=r"directory.*Name a file"):
         rlhf(*command, "--out", str(tmp_path), home=filled)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ArtefactError, match="below folders"):
+    with pytest.raises(ArtefactError, match="parents are folders"):
         rlhf(*command, "--out", str(tmp_path / "file" / "log"), home=filled)
     assert (tmp_path / "file").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"file", "home"}

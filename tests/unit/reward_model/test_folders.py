@@ -66,7 +66,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
     with pytest.raises(ConfigurationError, match=r"holds thesis\.tex .* new or empty"):
         embedding.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(ArtefactError, match="not below a file"):
+    with pytest.raises(ArtefactError, match="parents are folders"):
         embedding.save(tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

@@ -167,11 +167,11 @@ def test_feedback_is_not_changed(store):
             {"kind": "detailed", "text": "x", "correction": "y", "completion": "x"},
             "takes no correction",
         ),
-        ({"kind": "detailed", "text": "x"}, "what the feedback is about"),
+        ({"kind": "detailed", "text": "x"}, "must name its completion"),
         ({"kind": "detailed", "text": "x\x00", "completion": "x"}, "NUL"),
         (
             {"kind": "detailed", "text": "x\ud800", "completion": "x"},
-            "no half of a character .* after 1 others",
+            "lone surrogate .* remove character 2",
         ),
         ({**CORRECTION, "correction": "5"}, "equals the completion"),
         ({**CORRECTION, "prompt": None}, "needs the prompt"),

@@ -90,7 +90,9 @@ def test_nul_in_other_texts_is_refused_by_its_column(store, make_comparisons):
         store.guidelines.add("a\0b", after=0, actor="ann")
     with pytest.raises(UnstorableText, match="name holds a NUL"):
         store.users.add(email="ann@example.org", name="A\0nn", roles=[Role.ADMIN], actor="test")
-    with pytest.raises(ValidationError, match=r"text\n  Value error, must hold no NUL character"):
+    with pytest.raises(
+        ValidationError, match=r"text\n  Value error, must not contain a NUL character"
+    ):
         NewFeedback(kind="detailed", completion="y", text="a\0b")
     assert store.comparisons.count() == 3
     assert store.audit.verify() == 1
