@@ -23,11 +23,11 @@ from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
+    AnnotatorModel,
     JointParams,
-    LearntAnnotators,
     TasteChanges,
+    fit_annotator_model,
     judged_comparison_ids,
-    learn_annotators,
     separate_old_completions,
 )
 from rlhf_pipeline.votes.annotators_over_time import (
@@ -87,7 +87,7 @@ def annotator_model(
         agreement_over_time(said, config),
     )
     try:
-        learnt = learn_annotators(
+        learnt = fit_annotator_model(
             said,
             separate_old_completions(
                 shown,
@@ -165,7 +165,7 @@ def _store_labels(
         )
 
 
-def _collect_metrics(learnt: LearntAnnotators) -> dict[str, float | int | None]:
+def _collect_metrics(learnt: AnnotatorModel) -> dict[str, float | int | None]:
     model, figures, labels = learnt.model, learnt.figures, learnt.labels
     return {
         "n_annotators": len(figures),

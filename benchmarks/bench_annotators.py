@@ -32,9 +32,9 @@ from rlhf_pipeline.votes import (  # noqa: E402
     DawidSkeneParams,
     consensus,
     dawid_skene,
+    fit_annotator_model,
     joint_model,
     krippendorff_alpha,
-    learn_annotators,
     preference_pairs,
 )
 from rlhf_pipeline.votes.annotators_over_time import (  # noqa: E402
@@ -357,7 +357,7 @@ def only_big(n_votes: int, fit: str) -> None:
         assert len(figures) >= votes["annotator_id"].nunique(), "every annotator has a window"
         assert len(together) >= 1
         del figures, together, said
-        model = learn_annotators(votes, shown).model
+        model = fit_annotator_model(votes, shown).model
     else:
         model = joint_model(votes, shown if fit == "shared" else None)
     fitted = time.process_time()

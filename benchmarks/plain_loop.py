@@ -60,8 +60,8 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
     agreement,
+    fit_annotator_model,
     judged_comparison_ids,
-    learn_annotators,
     noise_ceiling_or_repeats,
     open_test_split,
     preference_pairs,
@@ -262,7 +262,7 @@ class PlainScript:
             pairs = preference_pairs(votes, judged, PairParams())
             self.deliver(run, "preference_pairs", pairs, {"n_pairs": len(pairs)})
         with self.time_stage("annotator_model") as run:
-            learnt = learn_annotators(
+            learnt = fit_annotator_model(
                 votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))
             )
             run.log_figure(reliability_plot(learnt.figures), "annotators.png")

@@ -23,7 +23,7 @@ from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.counting import standing
-from rlhf_pipeline.votes.training_data import training_rows
+from rlhf_pipeline.votes.preference_pairs import training_rows
 
 app = typer.Typer(
     help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True

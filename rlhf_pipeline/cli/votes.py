@@ -23,8 +23,8 @@ from rlhf_pipeline.votes import (
     PairParams,
     TasteChanges,
     count_pairs,
+    fit_annotator_model,
     judged_comparison_ids,
-    learn_annotators,
     preference_pairs,
     prompts_in_several_splits,
     separate_old_completions,
@@ -37,7 +37,7 @@ from rlhf_pipeline.votes.annotators_over_time import (
 )
 from rlhf_pipeline.votes.counting import add_earlier_votes, counting
 from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
-from rlhf_pipeline.votes.training_data import training_rows
+from rlhf_pipeline.votes.preference_pairs import training_rows
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
@@ -292,7 +292,7 @@ def annotators(
         votes = add_earlier_votes(votes, log[log["pass_no"] == 1])
     try:
         with progress_bar("annotator model"):
-            learnt = learn_annotators(
+            learnt = fit_annotator_model(
                 votes,
                 separate_old_completions(
                     store.comparisons.with_ids(judged_comparison_ids(votes)),

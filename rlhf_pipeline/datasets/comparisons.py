@@ -77,7 +77,7 @@ class ComparisonImport:
     unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
     flags: dict[str, int] = field(default_factory=dict)
     first_day: str | None = None
-    divided: str | None = None  # what to know of prompts in several splits
+    divided_prompts: str | None = None  # note on prompts in several splits
 
     def run(
         self,

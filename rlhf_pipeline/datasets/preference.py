@@ -23,7 +23,7 @@ from rlhf_pipeline.frames import (
     time,
 )
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.splits import split_of
 
 FAMILY, VERSION = "preference", 1

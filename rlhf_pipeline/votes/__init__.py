@@ -1,11 +1,14 @@
-"""From votes to preference pairs. Knows frames of votes and comparisons; knows no model and no
-storage.
-"""
+"""Turns votes into preference pairs, agreement, consensus and annotator figures."""
 
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean, resampled_sums
 from rlhf_pipeline.votes.agreement import Agreement, AgreementParams, agreement, noise_ceiling
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.annotator_model import (
+    AnnotatorModel,
+    fit_annotator_model,
+    judged_comparison_ids,
+    training_labels,
+)
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.ceilings import (
     CEILINGS,
@@ -20,26 +23,20 @@ from rlhf_pipeline.votes.chance_corrected import (
     pairwise_kappa,
 )
 from rlhf_pipeline.votes.consensus import CONSENSUS, ConsensusParams, adjudication_queue, consensus
+from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.dawid_skene import CONFUSION_LABELS, DawidSkeneParams, dawid_skene
 from rlhf_pipeline.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams, joint_model
-from rlhf_pipeline.votes.learning import (
-    LearntAnnotators,
-    judged_comparison_ids,
-    learn_annotators,
-    training_labels,
-)
 from rlhf_pipeline.votes.preference_pairs import (
     PairCounts,
     PairParams,
     count_pairs,
     preference_pairs,
+    training_rows,
 )
 from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
-from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
-from rlhf_pipeline.votes.taste_separation import separate_old_completions
+from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges, separate_old_completions
 from rlhf_pipeline.votes.test_split import Opening, log_opening, n_test_pairs, open_test_split
-from rlhf_pipeline.votes.training_data import training_rows
 
 __all__ = [
     "ANNOTATORS",
@@ -53,13 +50,13 @@ __all__ = [
     "SPLITS",
     "Agreement",
     "AgreementParams",
+    "AnnotatorModel",
     "BootstrapParams",
     "ConsensusParams",
     "DawidSkeneParams",
     "FiguresParams",
     "JointModel",
     "JointParams",
-    "LearntAnnotators",
     "Opening",
     "PairCounts",
     "PairParams",
@@ -73,6 +70,7 @@ __all__ = [
     "count_pairs",
     "dawid_skene",
     "drop_machine_votes",
+    "fit_annotator_model",
     "fleiss_kappa",
     "gold_ceiling",
     "gold_pairs",
@@ -80,7 +78,6 @@ __all__ = [
     "joint_model",
     "judged_comparison_ids",
     "krippendorff_alpha",
-    "learn_annotators",
     "log_opening",
     "n_test_pairs",
     "noise_ceiling",

@@ -1,8 +1,7 @@
-"""How far annotators agree, with each other and with themselves. Knows a frame of votes; knows no
-model.
+"""Measures how far annotators agree with each other and with themselves.
 
-The noise ceiling is what a perfect model could reach against single votes: no accuracy means
-anything without it.
+The noise ceiling is the accuracy that a perfect model could reach against single votes. Every
+accuracy must be read beside it.
 """
 
 from collections.abc import Sequence
@@ -15,8 +14,7 @@ from pydantic import Field
 from rlhf_pipeline.frames import VOTES, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import Choice, Interval, Record
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting, repeat_passes
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes, repeat_passes
 
 SIDED = (Choice.A, Choice.B)
 JUDGING = (*SIDED, Choice.TIE, Choice.BOTH_BAD)
@@ -24,38 +22,37 @@ SWAPPED = {Choice.A: Choice.B, Choice.B: Choice.A}
 
 
 class AgreementParams(BootstrapParams):
-    """How the intervals of agreement are drawn."""
+    """Parameters of the bootstrap intervals of agreement."""
 
 
 class Agreement(Record):
-    """Agreement among the votes of one frame. An interval is None where nothing overlaps: missing,
-    not perfect.
-    """
+    """Agreement among the votes of one frame. An interval is None if no votes overlap."""
 
     n_votes: int
     n_comparisons: int
     n_annotators: int
-    n_overlapping: int = Field(description="comparisons that two or more annotators judged")
+    n_overlapping: int = Field(description="comparisons with votes of two or more annotators")
     share_of_ties: float | None = Field(
-        description="tie and both_bad among the votes that judged; None without any"
+        description="share of tie and both_bad among votes without skips; None without votes"
     )
     raw_agreement: Interval | None = Field(
-        description="two annotators, one comparison: same choice; ties count as a choice"
+        description="share of pairs of votes on one comparison with the same choice; ties are a "
+        "choice"
     )
     self_consistency: Interval | None = Field(
-        description="one annotator, the same two completions again (a swapped repeat, or a later "
-        "pass): same judgement"
+        description="share of repeated judgements by one annotator (a swapped repeat or a later "
+        "pass) that equal the first"
     )
     noise_ceiling: Interval | None = Field(
-        description="one vote against the majority of the others, ties left out"
+        description="share of votes that agree with the majority of the others, without ties"
     )
 
 
 def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agreement:
-    """All measures of agreement of a VOTES frame: of the votes that count, and `self_consistency`
-    also of earlier passes.
+    """Every agreement measure of a VOTES frame. Only counting votes are used; `self_consistency`
+    also uses earlier passes.
 
-    Skips judge nothing and machines are no people: both are left out.
+    Skips and machine votes are left out. Raises FrameError.
     """
     params = params or AgreementParams()
     judged = _judging_votes(votes)
@@ -74,12 +71,12 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
 
 
 def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) -> Interval | None:
-    """How often one vote agrees with the majority of the other votes on its comparison; None if
-    nothing overlaps.
+    """Share of votes that agree with the majority of the other votes on their comparison; None if
+    no votes overlap.
 
-    Only votes for a or b on first passes count; a vote whose others are split evenly is left out.
-    The bootstrap draws prompts. This is the number that stands beside an accuracy against single
-    votes; against a majority of m votes a perfect model can do better than it.
+    Uses votes for a or b, without repeats; drops a vote if the others are split evenly. The
+    bootstrap resamples prompts. Compare it with accuracies against single votes; against a majority
+    of m votes a perfect model can exceed it.
     """
     judged = _judging_votes(votes)
     sided = judged[judged["repeat_of"].isna() & judged["choice"].isin([Choice.A, Choice.B])]
@@ -98,13 +95,13 @@ def noise_ceiling(votes: pd.DataFrame, params: AgreementParams | None = None) ->
 
 
 def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
-    """People's votes that count and are no skips."""
+    """Counting votes without machine votes and skips."""
     counted = drop_machine_votes(counting(votes))
     return counted[counted["choice"] != Choice.SKIP]
 
 
 def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | None:
-    """Share of agreeing pairs of votes, counted per comparison without listing the pairs."""
+    """Share of agreeing pairs of votes, computed from counts per comparison."""
     per_choice = first.groupby(["prompt_id", "comparison_id", "choice"]).size()
     same = _n_pairs(per_choice).groupby(["prompt_id", "comparison_id"]).sum()
     all_pairs = _n_pairs(per_choice.groupby(["prompt_id", "comparison_id"]).sum())
@@ -123,15 +120,18 @@ def _n_pairs(counts: pd.Series) -> pd.Series:
 
 
 def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) -> pd.DataFrame:
-    """prompt_id, annotator_id and `same`, whether it is the same judgement: a row per repeat of an
-    original that its annotator judged too, and per later pass. Only where both are among `choices`.
-    Raises FrameError."""
+    """One row per repeated judgement: `prompt_id, annotator_id, same`.
+
+    A judgement is repeated on a repeat card whose original the annotator judged, or in a later
+    pass. `same` says whether both agree. Rows where either choice is not in `choices` are left out.
+    Raises FrameError.
+    """
     people = drop_machine_votes(check_frame(votes, VOTES))
     counted = counting(people)
     cards = _repeat_card_judgements(counted[counted["choice"].isin(choices)])
     passes = repeat_passes(people)
     both = passes[passes["choice"].isin(choices) & passes["choice_first"].isin(choices)]
-    # The sides of a later pass are those of the first.
+    # A later pass does not swap the sides.
     later = both[["prompt_id", "annotator_id"]].assign(
         same=(both["choice"] == both["choice_first"]).astype(bool)
     )
@@ -143,8 +143,8 @@ def self_consistency(
     params: AgreementParams | None = None,
     choices: Sequence[Choice] = JUDGING,
 ) -> Interval | None:
-    """How often an annotator judges the same two completions the same again; None where nobody did.
-    As in `repeat_judgements`.
+    """Share of repeated judgements that equal the first, see `repeat_judgements`; None without
+    any.
     """
     again = repeat_judgements(votes, choices)
     if again.empty:
@@ -154,13 +154,13 @@ def self_consistency(
 
 
 def _repeat_card_judgements(judged: pd.DataFrame) -> pd.DataFrame:
-    """Of every repeat whose annotator also judged the original."""
+    """`repeat_judgements` of repeat cards whose original the annotator judged."""
     repeats = judged[judged["repeat_of"].notna()]
     originals = judged[["comparison_id", "annotator_id", "choice"]].rename(
         columns={"comparison_id": "repeat_of"}
     )
     both = repeats.merge(originals, on=["repeat_of", "annotator_id"], suffixes=("", "_first"))
-    # A repeat shows the same completions with sides swapped: choosing a again is a contradiction.
+    # A repeat swaps the sides: choosing a again contradicts the first choice.
     unswapped = both["choice"].map(lambda choice: SWAPPED.get(choice, choice))
     return both[["prompt_id", "annotator_id"]].assign(
         same=(unswapped == both["choice_first"]).astype(bool)

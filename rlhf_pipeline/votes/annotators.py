@@ -1,24 +1,22 @@
-"""What is known of each annotator, every figure with an interval. Knows frames of votes; knows no
-store and no reward model.
+"""Computes quality figures of each annotator, each with an interval.
 
-    reliability, position_bias   the joint model's
-    self_consistency             the same two completions again, the same judgement
-    median_seconds               of the votes that say how long they took
-    too_fast                     share of them given faster than anybody reads both completions
-    same_as_before               share of votes that say what the one before said, as shown: left,
-                                 right or neither (straight-lining); of two that are known to have
-                                 been shown with which side left; ties alone would say it of
-                                 everybody
-    gold_accuracy                first judgements of comparisons whose right choice is known
-    mean_confidence, brier       stated confidence against the side that most of the others took,
-                                 ties left out
-    confidence_gap               mean_confidence less the share of those sides that were right;
-                                 above 0 is too sure
+    reliability, position_bias   from the joint model
+    self_consistency             share of repeated judgements that equal the first
+    median_seconds               median duration of the votes that record one
+    too_fast                     share of those faster than anyone can read both completions
+    same_as_before               share of votes that repeat the displayed side (left, right or
+                                 neither) of the previous vote (straight-lining), among votes with
+                                 both displayed sides known
+    gold_accuracy                share of first judgements of gold comparisons that are correct
+    mean_confidence, brier       stated confidence against the majority of the other votes,
+                                 without ties
+    confidence_gap               mean_confidence minus the share of votes on the majority's side;
+                                 above 0 is overconfident
 
-What nobody measured is missing. Ends of shares are Wilson's (1927), which stay wide where little
-was seen; that of a Brier score is the same, which is too wide: of values from 0 to 1 none vary more
-than a share. Ends of a median are order statistics, so of fewer votes than such ends need (6 at a
-level of 95 %) no median is given. The votes of one annotator count as independent.
+Figures without data are missing. Intervals of shares are Wilson's (1927), which stay wide for small
+samples. Brier scores use the same interval, which is conservative: no variable in [0, 1] has a
+larger variance than a share. Intervals of medians are order statistics, so a median needs at least
+6 votes at a level of 95 %. Votes of one annotator are treated as independent.
 """
 
 import numpy as np
@@ -36,8 +34,7 @@ from rlhf_pipeline.frames import (
 )
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import repeat_judgements
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 from rlhf_pipeline.votes.joint_model import JointModel
 from rlhf_pipeline.votes.statistics import (
     Figures,
@@ -56,69 +53,73 @@ ANNOTATOR_FIGURES = FrameSchema(
     "annotator_figures",
     {
         "annotator_id": text("pseudonym"),
-        "n_votes": integer("judgements, skips left out", low=1),
+        "n_votes": integer("votes without skips", low=1),
         **measure_columns(
             "reliability",
-            "chance to take the better side of a typical comparison, if taking one",
+            "probability of choosing the better side of a typical comparison, given a choice of a "
+            "side",
             **UNIT,
         ),
         **measure_columns(
             "position_bias",
-            "chance to take the left of two equally good completions, less one half",
+            "probability of choosing the left of two equally good completions, minus one half",
             low=-0.5,
             high=0.5,
         ),
-        "n_again": integer("judgements of two completions that were judged before", low=0),
+        "n_again": integer("repeated judgements of two completions", low=0),
         **measure_columns(
-            "self_consistency", "share of them that are the same as the first", **UNIT
+            "self_consistency", "share of repeated judgements that equal the first", **UNIT
         ),
-        "n_timed": integer("votes that say how long they took", low=0),
-        **measure_columns("median_seconds", "median of these times", low=0.0),
-        "n_read": integer("of them those whose completions are known", low=0),
-        **measure_columns(
-            "too_fast", "share of them faster than anybody reads both completions", **UNIT
-        ),
-        "n_followed": integer("votes with one before, sides of both known", low=0),
+        "n_timed": integer("votes with a duration", low=0),
+        **measure_columns("median_seconds", "median duration in seconds", low=0.0),
+        "n_read": integer("of these, votes whose completion lengths are known", low=0),
+        **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+        "n_followed": integer("votes with a previous vote, displayed sides of both known", low=0),
         **measure_columns(
             "same_as_before",
-            "share of them that say the same, as shown: left, right or neither",
+            "share that repeat the previous vote's displayed side: left, right or neither",
             **UNIT,
         ),
-        "n_gold": integer("first judgements of comparisons with a known right choice", low=0),
-        **measure_columns("gold_accuracy", "share of them that are right", **UNIT),
+        "n_gold": integer("first judgements of gold comparisons", low=0),
+        **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
         "n_sure": integer(
-            "votes for a side that say how sure they are, and on which the others lean to one",
+            "votes for a side with a stated confidence on comparisons where the other votes have "
+            "a majority",
             low=0,
         ),
-        "mean_confidence": number("mean of what these say", nullable=True, **UNIT),
+        "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
         **measure_columns(
             "confidence_gap",
-            "mean confidence less the share that took the others' side",
+            "mean confidence minus the share of votes on the majority's side",
             low=-1.0,
             high=1.0,
         ),
-        **measure_columns("brier", "mean squared distance of confidence from being right", **UNIT),
+        **measure_columns(
+            "brier",
+            "mean squared distance of stated confidence and agreement with the majority",
+            **UNIT,
+        ),
     },
     key=("annotator_id",),
 )
 
 
 class FiguresParams(BaseModel):
-    """What counts as too fast, and how sure intervals are."""
+    """Reading speed that counts as too fast, and the level of intervals."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     fastest_reading: float = Field(
         default=100.0,
         gt=0,
-        description="Characters of the two completions a second above which nobody read them; 100 "
-        "is 1,000 words a minute",
+        description="Characters of both completions per second above which a vote is too fast; "
+        "100 is about 1,000 words a minute",
     )
     level: float = Field(
         default=0.95,
         gt=0.5,
         lt=1,
-        description="Level of the intervals that are not the joint model's",
+        description="Level of the intervals, except those from the joint model",
     )
 
 
@@ -129,17 +130,17 @@ def annotator_figures(
     comparisons: pd.DataFrame | None = None,
     params: FiguresParams | None = None,
 ) -> pd.DataFrame:
-    """ANNOTATOR_FIGURES of a VOTES frame and the joint model of it, the least reliable first.
+    """ANNOTATOR_FIGURES of a VOTES frame and its joint model, least reliable annotator first.
 
-    `comparisons` bring gold and the length of what was read; without them the figures that need
-    them are missing. Raises FrameError.
+    `comparisons` supply gold choices and completion lengths; without them, figures that need them
+    are missing. Raises FrameError.
     """
     params = params or FiguresParams()
     judged = drop_machine_votes(counting(votes))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     known = model.annotators
     names = known["annotator_id"].to_numpy(dtype=str)
-    # who judged flagged ones alone is not known
+    # the joint model lacks annotators who judged only flagged comparisons
     judged = judged[(judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)]
     tell = GroupStatistics(len(names), params.level)
 
@@ -184,8 +185,8 @@ def annotator_figures(
 def is_too_fast(
     timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
 ) -> "pd.Series[bool]":
-    """Of the votes that say how long they took, those whose completions are known: whether nobody
-    reads both in that time.
+    """Whether each vote in `timed` is too fast to read both completions; votes with unknown
+    completions are left out.
     """
     shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
     length = (shown["completion_a"].str.len() + shown["completion_b"].str.len()).astype("float64")
@@ -199,7 +200,9 @@ def is_too_fast(
 
 
 def _repeats_side(judged: pd.DataFrame) -> "pd.Series[bool]":
-    """In the order of seq, of votes of which it is known which completion stood left."""
+    """Whether each vote repeats the annotator's previous displayed side, among votes with known
+    sides.
+    """
     ordered = judged.sort_values(["annotator_id", "seq"])
     shown = displayed_side(ordered)
     before = shown.groupby(ordered["annotator_id"]).shift()
@@ -208,8 +211,8 @@ def _repeats_side(judged: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def displayed_side(judged: pd.DataFrame) -> pd.Series:
-    """What was said, as it was shown: 1 left, -1 right, 0 neither; missing where nobody knows which
-    stood left, of ties too.
+    """The displayed side of each vote: 1 left, -1 right, 0 neither; missing if `is_swapped` is, for
+    ties too.
     """
     side = judged["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
     return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(
@@ -218,8 +221,8 @@ def displayed_side(judged: pd.DataFrame) -> pd.Series:
 
 
 def matches_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
-    """Of first judgements of comparisons whose right choice is known: whether it was taken; either
-    kind of tie is a tie.
+    """Whether each vote on a gold comparison is correct; both_bad counts as a tie. Repeats are left
+    out.
     """
     shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
     known = shown[shown["gold"].notna() & shown["repeat_of"].isna()]
@@ -233,8 +236,9 @@ def matches_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.
 
 
 def compare_with_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
-    """annotator_id, stated_confidence and is_right of votes for a side whose comparison's other
-    votes lean to one; the others are those of the same `by`."""
+    """annotator_id, stated_confidence and is_right of votes for a side where the other votes of the
+    same `by` have a majority.
+    """
     sided = told[told["repeat_of"].isna() & told["choice"].isin([Choice.A, Choice.B])]
     sign = (sided["choice"] == Choice.A).astype("int64") * 2 - 1
     others = sign.groupby(sided[by]).transform("sum") - sign

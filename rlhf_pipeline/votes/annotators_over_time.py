@@ -1,30 +1,26 @@
-"""How well each annotator votes, window by window. Knows every vote as it was cast; fits no model
-and knows no storage.
+"""Computes annotator figures and agreement per window of days.
 
-A window is `window_days` days in a row; windows follow each other without overlap, and where they
-begin depends on nothing but their length (of 7 days on Mondays). A vote belongs to the window of
-its day, in which it was cast, and a window knows the votes of its own days alone:
+A window is `window_days` consecutive days. Windows do not overlap, and their start depends only on
+their length (7-day windows start on Mondays). A vote belongs to the window of its day, and a window
+uses only the votes of its own days:
 
-- what an annotator said of a comparison is the last they said of it within the window. A vote that
-  was changed or judged again in a later window was said all the same, and stays in its own.
-- the others are those who judged the same comparison in the same window.
+- An annotator's vote on a comparison is the last one within the window. A vote that is revised or
+  repeated in a later window still counts in its own.
+- "The others" are annotators who judged the same comparison in the same window.
 
-So a vote that comes in late changes the window of its day and no other. Self-consistency alone
-looks back, at what the same person had said before (by seq, so that nothing that comes later
-changes it).
+So a late vote changes only the window of its day. Only self-consistency looks back, to the
+annotator's earlier votes (by seq, so later votes do not change it).
 
-    kappa              with the others, a and b and neither: 1 is always the same, 0 as often as
+    kappa              agreement with the others in a, b and neither: 1 is full agreement, 0 is
                        chance (Cohen 1960, each vote against all others)
-    gold_accuracy      comparisons whose right choice is known, in the window in which the annotator
-                       judged them first
+    gold_accuracy      gold comparisons, in the window of the annotator's first vote on them
     median_seconds, too_fast, mean_confidence, confidence_gap, brier
-                       as `annotators` has them of all votes
-    share_left         of votes for a side where it is known which stood left: one half is no
-                       leaning
-    self_consistency   a swapped repeat or a later pass against what was said before
+                       as in `annotators`, for the votes of the window
+    share_left         of votes for a side with known display: one half is unbiased
+    self_consistency   a swapped repeat or a later pass against the annotator's earlier vote
 
-Every figure has its count and its interval. Who did not vote in a window has no row there, and what
-nobody measured is missing.
+Every figure has a count and an interval. An annotator without votes in a window has no row there;
+figures without data are missing.
 """
 
 from datetime import date
@@ -38,7 +34,6 @@ from rlhf_pipeline.frames import COMPARISONS, VOTES, FrameSchema, check_frame, i
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import SWAPPED
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.annotators import (
     FiguresParams,
     compare_with_others,
@@ -47,6 +42,7 @@ from rlhf_pipeline.votes.annotators import (
     matches_gold,
 )
 from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
+from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.statistics import (
     UNIT,
     Figures,
@@ -59,7 +55,7 @@ from rlhf_pipeline.votes.statistics import (
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
 N_ANSWERS = 3
 
-# Of a million votes the rest would be copied for nothing.
+# Other columns are dropped: copying them for a million votes is costly.
 NEEDED = [
     "seq",
     "comparison_id",
@@ -75,45 +71,52 @@ NEEDED = [
 ]
 WINDOW = {
     "first_day": text("first UTC day of the window, YYYY-MM-DD"),
-    "last_day": text("its last"),
+    "last_day": text("last UTC day of the window"),
 }
 ANNOTATORS_OVER_TIME = FrameSchema(
     "annotators_over_time",
     {
         "annotator_id": text("pseudonym"),
         **WINDOW,
-        "n_votes": integer("judgements in the window, skips left out", low=1),
-        "n_compared": integer("of them those of comparisons that others judged in it too", low=0),
-        **measure_columns("kappa", "agreement with these others beyond chance", low=-1.0, high=1.0),
-        "n_gold": integer(
-            "comparisons with a known right choice that the annotator judged first in the window",
-            low=0,
+        "n_votes": integer("votes in the window, without skips", low=1),
+        "n_compared": integer(
+            "of these, votes on comparisons that others judged in the same window", low=0
         ),
-        **measure_columns("gold_accuracy", "share of them that are right", **UNIT),
-        "n_timed": integer("votes that say how long they took", low=0),
-        **measure_columns("median_seconds", "median of these times", low=0.0),
-        "n_read": integer("of them those whose completions are known", low=0),
         **measure_columns(
-            "too_fast", "share of them faster than anybody reads both completions", **UNIT
+            "kappa", "chance-corrected agreement with the others", low=-1.0, high=1.0
         ),
-        "n_sided": integer("votes for a side of which is known which stood left", low=0),
-        **measure_columns("share_left", "share of them for the left one", **UNIT),
-        "n_again": integer(
-            "judgements of two completions that the annotator had judged before", low=0
-        ),
-        **measure_columns("self_consistency", "share of them that are the same as before", **UNIT),
-        "n_sure": integer(
-            "votes for a side that say how sure they are, and on which the others lean to one",
+        "n_gold": integer(
+            "gold comparisons that the annotator first judged in this window",
             low=0,
         ),
-        "mean_confidence": number("mean of what these say", nullable=True, **UNIT),
+        **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
+        "n_timed": integer("votes with a duration", low=0),
+        **measure_columns("median_seconds", "median duration in seconds", low=0.0),
+        "n_read": integer("of these, votes whose completion lengths are known", low=0),
+        **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+        "n_sided": integer("votes for a side whose displayed side is known", low=0),
+        **measure_columns("share_left", "share for the left side", **UNIT),
+        "n_again": integer("repeated judgements of two completions", low=0),
+        **measure_columns(
+            "self_consistency", "share that equal the annotator's earlier judgement", **UNIT
+        ),
+        "n_sure": integer(
+            "votes for a side with a stated confidence on comparisons where the other votes have "
+            "a majority",
+            low=0,
+        ),
+        "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
         **measure_columns(
             "confidence_gap",
-            "mean confidence less the share that took the others' side",
+            "mean confidence minus the share of votes on the majority's side",
             low=-1.0,
             high=1.0,
         ),
-        **measure_columns("brier", "mean squared distance of confidence from being right", **UNIT),
+        **measure_columns(
+            "brier",
+            "mean squared distance of stated confidence and agreement with the majority",
+            **UNIT,
+        ),
     },
     key=("annotator_id", "first_day"),
 )
@@ -121,12 +124,12 @@ AGREEMENT_OVER_TIME = FrameSchema(
     "agreement_over_time",
     {
         **WINDOW,
-        "n_votes": integer("judgements in the window, skips left out", low=1),
-        "n_annotators": integer("people who judged", low=1),
-        "n_overlapping": integer("comparisons that two or more judged in it", low=0),
+        "n_votes": integer("votes in the window, without skips", low=1),
+        "n_annotators": integer("annotators with a vote", low=1),
+        "n_overlapping": integer("comparisons with votes of two or more annotators", low=0),
         **measure_columns(
             "alpha",
-            "Krippendorff's, nominal: 1 where all agree, 0 as often as chance",
+            "Krippendorff's nominal alpha: 1 is full agreement, 0 is chance",
             low=-1.0,
             high=1.0,
         ),
@@ -136,7 +139,7 @@ AGREEMENT_OVER_TIME = FrameSchema(
 
 
 class AnnotatorWindowParams(BaseModel):
-    """How long a window is."""
+    """Length of a window."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -144,8 +147,7 @@ class AnnotatorWindowParams(BaseModel):
         default=7,
         ge=1,
         le=366,
-        description="Days of a window of annotators' figures over time; of 7 windows begin on "
-        "Mondays",
+        description="Days per window of annotator figures; 7-day windows start on Mondays",
     )
 
 
@@ -155,11 +157,11 @@ def annotators_over_time(
     params: AnnotatorWindowParams | None = None,
     figures: FiguresParams | None = None,
 ) -> pd.DataFrame:
-    """ANNOTATORS_OVER_TIME of VOTES, a row per annotator and window in which they judged, by
-    annotator and time.
+    """ANNOTATORS_OVER_TIME of VOTES: one row per annotator and window with votes, by annotator and
+    time.
 
-    COMPARISONS bring gold and the length of what was read; without them the figures that need them
-    are missing. Rows may come in any order. Raises FrameError.
+    `comparisons` supply gold choices and completion lengths; without them, figures that need them
+    are missing. The order of rows is irrelevant. Raises FrameError.
     """
     figures = figures or FiguresParams()
     everything = _assign_windows(cast, params)[NEEDED]
@@ -209,8 +211,8 @@ def annotators_over_time(
 def agreement_over_time(
     cast: pd.DataFrame, params: AnnotatorWindowParams | None = None
 ) -> pd.DataFrame:
-    """AGREEMENT_OVER_TIME of VOTES: what all who judged in a window had in common, a row per window
-    with a judgement, by time.
+    """AGREEMENT_OVER_TIME of VOTES: agreement of all annotators, one row per window with votes, by
+    time.
     """
     said = _latest_in_window(_assign_windows(cast, params))
     rows = []
@@ -237,10 +239,10 @@ def agreement_over_time(
 
 
 def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) -> pd.DataFrame:
-    """People's VOTES by seq, with first_day and last_day of the window."""
+    """VOTES without machine votes, by seq, with first_day and last_day of their window."""
     length = (params or AnnotatorWindowParams()).window_days
     checked = drop_machine_votes(check_frame(cast, VOTES)).sort_values("seq")
-    # Day 1 of the calendar is a Monday.
+    # date.fromordinal(1) is a Monday.
     first = {
         day: (date.fromisoformat(day).toordinal() - 1) // length * length + 1
         for day in checked["day"].unique()
@@ -260,8 +262,8 @@ def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) ->
 
 
 def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
-    """Of each annotator and comparison the last word in each window, skips left out; `in_window`
-    names a comparison in a window.
+    """Each annotator's last vote per comparison and window, without skips; `in_window` numbers
+    pairs of comparison and window.
     """
     last = cast.drop_duplicates(["annotator_id", "comparison_id", "first_day"], keep="last")
     said = last[last["choice"] != Choice.SKIP]
@@ -272,8 +274,8 @@ def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
 
 
 def _first_seen_in_window(cast: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
-    """Of what was said that in the window in which its annotator judged the comparison first, by
-    seq: who knows it already does better.
+    """The rows of `said` in the window of the annotator's first vote on the comparison: later votes
+    on a known comparison are better.
     """
     # by seq
     judged = cast[cast["choice"] != Choice.SKIP].drop_duplicates(["annotator_id", "comparison_id"])
@@ -288,9 +290,12 @@ def _codes(cells: pd.Series) -> Ints:
 
 
 def _kappa(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
-    """Each first judgement against all others of its comparison in its window. Wilson's ends of the
-    agreement, corrected by the same chance: that is taken as known, as in Cohen's standard
-    error."""
+    """Cohen's kappa of each vote against all others on its comparison in its window, without
+    repeats.
+
+    The interval is Wilson's of the agreement, corrected by the same chance agreement, which is
+    treated as known, as in Cohen's standard error.
+    """
     first = said[said["repeat_of"].isna()]
     answer = (
         first["choice"]
@@ -330,11 +335,10 @@ def _kappa(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
 
 
 def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]":
-    """Of the judgements in `said` of what their annotator had judged before: whether they say the
-    same, by seq.
+    """Whether each repeated judgement in `said` equals the annotator's earlier one, indexed by seq.
 
-    A repeat shows the sides swapped and is held against the last word on its original, a later pass
-    against that of an earlier one.
+    A repeat, which swaps the sides, is compared with the last earlier vote on its original; a later
+    pass with the last vote of the pass before.
     """
     spoken = cast[cast["choice"] != Choice.SKIP]
     is_repeat = said["repeat_of"].notna()

@@ -1,9 +1,9 @@
-"""How good a perfect model could be against votes, per group of comparisons. Knows frames of votes;
-knows no model.
+"""Estimates noise ceilings: the accuracy of a perfect model against votes, per group of
+comparisons.
 
-Where a share p of all annotators prefers a, nobody's prediction agrees with more than max(p, 1 - p)
-of their votes. The mean of that over comparisons is the noise ceiling. It lies between two figures
-that votes give:
+If a share p of all annotators prefers a, no prediction agrees with more than max(p, 1 - p) of their
+votes. The noise ceiling is the mean of this over comparisons. It lies between two figures that can
+be estimated from votes:
 
 - `at_least`: one vote against the majority of the others on its comparison, half right where these
   are split. Few others are a worse judge than all.
@@ -11,30 +11,37 @@ that votes give:
   E[max(p, 1 - p)] is at most (1 + sqrt(2 agreement - 1)) / 2, with equality where all comparisons
   are equally hard.
 
-`estimate` lies between them, from the distribution of p over comparisons, see `mixture`. Few votes
-on each tell little of where, so its interval spans those of both (Manski 2003: what the data do not
-identify is told as such).
+`estimate` lies between them; it uses the distribution of p over comparisons (`mean_decidedness`).
+With few votes per comparison its position is hardly identified, so its interval spans both
+intervals (Manski 2003).
 
-`from_repeats` puts how often annotators repeat themselves into the formula of `at_most`: what is
-lost to carelessness alone, not to differing tastes. Its difference to the others is what annotators
-really disagree on. Ties take no side and are left out throughout.
+`from_repeats` applies the formula of `at_most` to self-consistency: the loss by inconsistent
+annotators alone. Its difference to the others is real disagreement between annotators. Ties are
+left out throughout.
 
-`noise_ceiling_or_repeats` is the one figure that stands beside an accuracy, wherever one is shown.
+`noise_ceiling_or_repeats` is the figure shown beside every accuracy.
 """
 
 import math
 from collections.abc import Hashable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import Choice, Interval
 from rlhf_pipeline.votes.agreement import SIDED, AgreementParams, self_consistency
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.mixture import mean_decidedness
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# The EM of `mean_decidedness`.
+GRID = np.linspace(0.5, 1 - 1e-9, 26)  # values of max(p, 1 - p)
+PRIOR = 1.0  # weight of the uniform prior, in comparisons
+STEPS, LEAST_CHANGE = 400, 1e-7
 
 ALL = "all"
 MEASURES = ("estimate", "at_least", "at_most", "from_repeats")
@@ -43,15 +50,15 @@ UNIT = {"low": 0.0, "high": 1.0}
 CEILINGS = FrameSchema(
     "ceilings",
     {
-        "group": text("of the comparisons; 'all' is every one"),
-        "n_votes": integer("votes for a or b by people", low=0),
+        "group": text("group of comparisons; 'all' contains every comparison"),
+        "n_votes": integer("votes for a or b, without machine votes", low=0),
         **{
-            f"{measure}{end}": number(f"{what}; missing where nothing {why}", nullable=True, **UNIT)
+            f"{measure}{end}": number(f"{what}; missing without {why}", nullable=True, **UNIT)
             for measure, what, why in (
-                ("estimate", "between at_least and at_most", "overlaps"),
-                ("at_least", "one vote against the majority of the others", "overlaps"),
-                ("at_most", "from the agreement of two annotators", "overlaps"),
-                ("from_repeats", "from annotators' agreement with themselves", "was repeated"),
+                ("estimate", "between at_least and at_most", "overlapping votes"),
+                ("at_least", "one vote against the majority of the others", "overlapping votes"),
+                ("at_most", "from the agreement of pairs of annotators", "overlapping votes"),
+                ("from_repeats", "from annotators' self-consistency", "repeats"),
             )
             for end in ("", "_low", "_high")
         },
@@ -61,8 +68,8 @@ CEILINGS = FrameSchema(
 
 
 def ceiling_of_agreement(agreement: float) -> float:
-    """(1 + sqrt(2 agreement - 1)) / 2: how often a vote is the better side's, where two votes agree
-    that often; 1/2 below chance.
+    """(1 + sqrt(2 agreement - 1)) / 2: share of votes for the better side if two votes agree with
+    probability `agreement`; 1/2 below chance.
     """
     return (1 + math.sqrt(max(0.0, 2 * agreement - 1))) / 2
 
@@ -70,12 +77,11 @@ def ceiling_of_agreement(agreement: float) -> float:
 def noise_ceiling_or_repeats(
     votes: pd.DataFrame, params: AgreementParams | None = None
 ) -> Interval | None:
-    """The noise ceiling beside an accuracy against these VOTES: from overlaps (`estimate`), else
-    from repeats, and then it says so.
+    """The noise ceiling to show beside an accuracy against these VOTES: `estimate`, or without
+    overlapping votes `from_repeats`, marked by `basis`.
 
-    From repeats alone it is a ceiling for who learns one annotator's taste: that tastes differ is
-    not in it. None where nothing overlaps and nobody judged anything again. Intervals are
-    bootstraps over prompts. Raises FrameError.
+    A ceiling from repeats ignores disagreement between annotators. None without overlapping votes
+    and repeats. Intervals are bootstraps over prompts. Raises FrameError.
     """
     params = params or AgreementParams()
     overlapping = _estimate_ceiling(_votes_for_a_side(votes), params)
@@ -90,8 +96,8 @@ def ceilings(
     groups: Mapping[str, Hashable] | None = None,
     params: AgreementParams | None = None,
 ) -> pd.DataFrame:
-    """CEILINGS of a VOTES frame: of all, then of each group, by name. `groups` maps comparison ids,
-    those without stay in 'all' alone.
+    """CEILINGS of a VOTES frame: of all votes, then of each group by name. `groups` maps comparison
+    ids to groups; other comparisons count only in 'all'.
 
     Intervals are bootstraps over prompts. Raises FrameError.
     """
@@ -106,8 +112,8 @@ def ceilings(
 
 
 def group_names(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
-    """The group of the comparison each vote is about: of a repeat, of the one it repeats; missing
-    where that has none.
+    """The group of each vote's comparison (for a repeat, of its original); missing if it has
+    none.
     """
     return judged["repeat_of"].fillna(judged["comparison_id"]).map(dict(names))
 
@@ -158,8 +164,8 @@ def _estimate_ceiling(sided: pd.DataFrame, params: AgreementParams) -> Interval 
 
 
 def _mean_majority_share(counted: pd.DataFrame) -> float:
-    """The mean of max(p, 1 - p) over votes. Apart for each number of votes: what is asked more
-    often may be what is harder to say.
+    """The mean of max(p, 1 - p) over votes. Estimated separately per number of votes, because
+    comparisons with more votes may be harder.
     """
     n, k = counted["n"].to_numpy(), counted["n_a"].to_numpy()
     (of, fewer), times = np.unique(np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True)
@@ -173,8 +179,8 @@ def _mean_majority_share(counted: pd.DataFrame) -> float:
 
 
 def _agreement_with_others(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """Each vote weighs the same. Leaving out votes whose others are split, as `noise_ceiling` does,
-    would leave out what is hard to say.
+    """`at_least`, each vote weighted equally. Unlike `noise_ceiling` it keeps votes whose others
+    are split: dropping them would drop hard comparisons.
     """
     if counted.empty:
         return None
@@ -187,8 +193,8 @@ def _agreement_with_others(counted: pd.DataFrame, params: AgreementParams) -> In
 
 
 def _count_sides(sided: pd.DataFrame) -> pd.DataFrame:
-    """prompt_id, votes and those for a of each comparison that several annotators took sides on,
-    first passes.
+    """prompt_id, votes `n` and votes for a `n_a` of each comparison with several votes for a side,
+    without repeats.
     """
     first = sided[sided["repeat_of"].isna()]
     of = first.assign(is_a=(first["choice"] == Choice.A).astype("int64")).groupby("comparison_id")
@@ -197,9 +203,7 @@ def _count_sides(sided: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairwise_agreement(counted: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    """How often a vote and another on its comparison take the same side, each vote weighing the
-    same.
-    """
+    """Share of pairs of votes on one comparison for the same side, each vote weighted equally."""
     if counted.empty:
         return None
     n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
@@ -217,3 +221,35 @@ def _ceiling_interval(interval: Interval | None) -> Interval | None:
         name: ceiling_of_agreement(getattr(interval, name)) for name in ("value", "low", "high")
     }
     return interval.model_copy(update=ends)
+
+
+def mean_decidedness(n: Ints, k: Ints, times: Ints) -> float:
+    """The mean of max(p, 1 - p) over comparisons: `times` (P,) comparisons have `n` (P,) votes, `k`
+    (P,) of them for one side.
+
+    One comparison's votes k : n - k determine its p poorly, but a thousand comparisons determine
+    the distribution of p: the nonparametric maximum-likelihood mixture of binomials (Laird 1978;
+    Lindsay 1983), fitted by EM on a grid. The labels a and b are arbitrary, so the mixture is
+    symmetric. With n votes per comparison only n/2 moments are identified, with two votes just one;
+    a weak uniform prior fills in the rest.
+    """
+    chances = _chances(n, np.minimum(k, n - k))
+    weights = np.full(len(GRID), 1 / len(GRID))
+    for _ in range(STEPS):
+        new = weights * ((times / (chances @ weights)) @ chances) + PRIOR / len(GRID)
+        new /= new.sum()
+        is_over = np.abs(new - weights).max() < LEAST_CHANGE
+        weights = new
+        if is_over:
+            break
+    return float(weights @ GRID)
+
+
+def _chances(n: Ints, k: Ints) -> Floats:
+    """Likelihood of each vote pattern at each grid point (P, G), up to a factor per pattern."""
+    sides = [
+        k[:, None] * np.log(one) + (n - k)[:, None] * np.log(other)
+        for one, other in ((GRID, 1 - GRID), (1 - GRID, GRID))
+    ]
+    both = np.logaddexp(*sides)
+    return np.asarray(np.exp(both - both.max(axis=1, keepdims=True)))

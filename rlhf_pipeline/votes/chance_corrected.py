@@ -1,14 +1,12 @@
-"""Agreement beyond what chance gives: Krippendorff's alpha, Fleiss' and Cohen's kappa. Knows a
-frame of votes; knows no model.
+"""Computes chance-corrected agreement: Krippendorff's alpha, Fleiss' and Cohen's kappa.
 
-What counts as one answer: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats,
-which show the sides swapped, are left out. Kappas and alpha are 1 where all agree, 0 where they
-agree as often as chance, None where nothing can be said: no comparison has two votes, or everybody
-always gave the same answer, which chance alone explains.
+Votes have three categories: a, b, or neither (`tie`, `both_bad`). Skips, machine votes and repeats,
+which swap the sides, are left out. Kappas and alpha are 1 for full agreement and 0 for chance
+agreement. They are None if no comparison has two votes, or if all votes are in one category.
 
-Where every comparison has the same agreement (all agree, or all are split alike), so has every
-resample, and a bootstrap would claim certainty of six as of six thousand. There the ends are
-Wilson's of the agreement for the number of prompts, corrected by the same chance.
+If every comparison has the same agreement, every bootstrap resample has it too and the interval
+would be empty whatever the sample size. Then the interval is Wilson's of the agreement for the
+number of prompts, corrected by the same chance agreement.
 """
 
 from collections.abc import Callable
@@ -27,10 +25,10 @@ from rlhf_pipeline.intervals import (
     wilson_bounds,
 )
 from rlhf_pipeline.records import Choice, Interval
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
+from rlhf_pipeline.votes.counting import drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
-# of each row of sums: how often two votes on a comparison agree, and how often they would by chance
+# per row of sums: observed agreement of two votes on a comparison, and agreement expected by chance
 Agreements = tuple[Floats, Floats]
 
 ANSWERS = {Choice.A: 0, Choice.B: 1, Choice.TIE: 2, Choice.BOTH_BAD: 2}
@@ -42,13 +40,13 @@ PAIRWISE_KAPPA = FrameSchema(
     {
         "annotator_1": text("pseudonym, the smaller of the two"),
         "annotator_2": text("pseudonym of the other"),
-        "n": integer("comparisons both judged", low=1),
-        "agreement": number("share of them with the same answer", low=0.0, high=1.0),
+        "n": integer("comparisons judged by both", low=1),
+        "agreement": number("share of these with the same category", low=0.0, high=1.0),
         "kappa": number(
-            "Cohen's kappa; missing where chance explains all", nullable=True, low=-1.0, high=1.0
+            "Cohen's kappa; missing if chance agreement is 1", nullable=True, low=-1.0, high=1.0
         ),
-        "kappa_low": number("lower end of its interval", nullable=True, low=-1.0),
-        "kappa_high": number("upper end of its interval", nullable=True, high=1.0),
+        "kappa_low": number("lower end of the interval of kappa", nullable=True, low=-1.0),
+        "kappa_high": number("upper end of the interval of kappa", nullable=True, high=1.0),
     },
     key=("annotator_1", "annotator_2"),
 )
@@ -57,15 +55,15 @@ PAIRWISE_KAPPA = FrameSchema(
 def krippendorff_alpha(
     votes: pd.DataFrame, params: BootstrapParams | None = None
 ) -> Interval | None:
-    """Nominal alpha of VOTES that count, any number of them per comparison; the bootstrap draws
-    prompts (Krippendorff 2011).
+    """Nominal alpha of counting VOTES, with any number per comparison (Krippendorff 2011); the
+    bootstrap resamples prompts.
     """
     return _measure_agreement(votes, _alpha_parts, _alpha_agreements, params)
 
 
 def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> Interval | None:
-    """Kappa of VOTES that count over comparisons with at least two votes, each weighing the same
-    (Fleiss 1971); the bootstrap draws prompts.
+    """Kappa of counting VOTES over comparisons with at least two votes, weighted equally (Fleiss
+    1971); the bootstrap resamples prompts.
     """
     return _measure_agreement(votes, _fleiss_parts, _fleiss_agreements, params)
 
@@ -73,12 +71,12 @@ def fleiss_kappa(votes: pd.DataFrame, params: BootstrapParams | None = None) -> 
 def pairwise_kappa(
     votes: pd.DataFrame, *, min_overlap: int = 10, most_annotators: int = MOST_ANNOTATORS
 ) -> pd.DataFrame:
-    """PAIRWISE_KAPPA of all two annotators who judged `min_overlap` comparisons in common (Cohen
+    """PAIRWISE_KAPPA of each two annotators with at least `min_overlap` common comparisons (Cohen
     1960), by annotators.
 
-    Of more than `most_annotators` those who judged most: thousands make millions of pairs.
-    Intervals are Wilson's of the agreement at 95 %, corrected by the same chance: it is taken as
-    known, as in Cohen's standard error.
+    Limited to the `most_annotators` annotators with the most votes, because thousands make millions
+    of pairs. Intervals are Wilson's of the agreement at 95 %, corrected by the same chance
+    agreement, which is treated as known, as in Cohen's standard error.
     """
     from scipy.sparse import csr_array
 
@@ -95,22 +93,22 @@ def pairwise_kappa(
     judged = judged[judged["annotator_id"].isin(busy.index)]
     names, who = np.unique(judged["annotator_id"].to_numpy(dtype=str), return_inverse=True)
     comparison, n_names = pd.factorize(judged["comparison_id"])[0], len(names)
-    # A row per answer and annotator, a column per comparison: the products of rows count how often
-    # two said these two things of the same.
+    # One row per category and annotator, one column per comparison: products of rows count how
+    # often two annotators gave these two categories on the same comparison.
     said = csr_array(
         (np.ones(len(judged)), (_encode_answers(judged) * n_names + who, comparison)),
         shape=(N_ANSWERS * n_names, int(comparison.max(initial=-1)) + 1),
     )
     together = (said @ said.T).toarray().reshape(N_ANSWERS, n_names, N_ANSWERS, n_names)
     one, other = np.triu_indices(n_names, 1)
-    tables = together[:, one, :, other]  # (pairs, answers of the one, answers of the other)
+    tables = together[:, one, :, other]  # (pairs, categories of one, categories of the other)
     n = tables.sum(axis=(1, 2))
     is_known = n >= min_overlap
     tables, n, one, other = tables[is_known], n[is_known], one[is_known], other[is_known]
     agreement = np.trace(tables, axis1=1, axis2=2) / n
     by_chance = (tables.sum(axis=1) * tables.sum(axis=2)).sum(axis=1) / n**2
     low, high = wilson_bounds(agreement, n)
-    high = np.maximum(high, agreement)  # of full agreement the last bit may be missing
+    high = np.maximum(high, agreement)  # rounding can put it below full agreement
     frame = pd.DataFrame(
         {
             "annotator_1": names[one],
@@ -182,8 +180,8 @@ def _encode_answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
 
 
 def _alpha_parts(counts: Floats) -> Floats:
-    """Coincidences of equal answers, and how often each answer was given; sums of rows are what
-    alpha is made of.
+    """Per comparison: coincidences of equal categories, and counts per category. Alpha is computed
+    from their sums.
     """
     equal = (counts * (counts - 1)).sum(axis=1) / (counts.sum(axis=1) - 1)
     return np.column_stack([equal, counts])
@@ -192,7 +190,7 @@ def _alpha_parts(counts: Floats) -> Floats:
 def _alpha_agreements(sums: Floats) -> Agreements:
     equal, given = sums[:, 0], sums[:, 1:]
     n = given.sum(axis=1)
-    # Two of all answers drawn without putting the first back.
+    # two votes drawn without replacement
     return equal / n, 1 - (n**2 - (given**2).sum(axis=1)) / (n * (n - 1))
 
 

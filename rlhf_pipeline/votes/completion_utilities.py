@@ -1,10 +1,8 @@
-"""Utilities of completions that were compared with each other, as one Gaussian: what votes say of
-one comparison tells of its neighbours. Knows arrays alone.
+"""Joint Gaussian over the utilities of completions, so that votes on one comparison inform others.
 
-A completion has a utility u with prior N(0, 1/2), so that a difference d = u_a - u_b has prior N(0,
-1). What votes say of a comparison's d is a Gaussian factor, given by its precision and its
-precision times its mean; all factors together make one Gaussian over the completions that
-comparisons connect.
+A completion has a utility u with prior N(0, 1/2), so a difference d = u_a - u_b has prior N(0, 1).
+The votes on a comparison give a Gaussian factor on its d, stored as precision and precision times
+mean. All factors together give one Gaussian over each set of completions connected by comparisons.
 """
 
 import numpy as np
@@ -13,16 +11,16 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-PRIOR_PRECISION = 2.0  # of one utility
-CELLS_AT_ONCE = 4_000_000  # of matrices, 32 MB
+PRIOR_PRECISION = 2.0  # of a single utility
+CELLS_AT_ONCE = 4_000_000  # matrix cells per batch, 32 MB
 
 
 class Utilities:
-    """The completions of n comparisons: `a` and `b` (n,) number them from 0, and no comparison has
-    one number twice.
+    """The completions of n comparisons: `a` and `b` (n,) are their indices from 0, different within
+    a comparison.
 
-    A block of m connected completions is solved as an m by m matrix: those of one prompt, dozens,
-    not thousands.
+    A block of m connected completions is solved as an m by m matrix; m is the number of completions
+    of a prompt, dozens rather than thousands.
     """
 
     def __init__(self, a: Ints, b: Ints):
@@ -34,7 +32,7 @@ class Utilities:
         graph = coo_array((np.ones(len(a)), (a, b)), shape=(n_nodes, n_nodes))
         block_of = np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
         sizes = np.bincount(block_of)
-        place = np.empty(n_nodes, dtype=np.int64)  # of a completion within its block
+        place = np.empty(n_nodes, dtype=np.int64)  # index of a completion within its block
         place[np.argsort(block_of, kind="stable")] = np.arange(n_nodes) - np.repeat(
             np.cumsum(sizes) - sizes, sizes
         )
@@ -47,10 +45,10 @@ class Utilities:
         ]
 
     def differences(self, precision: Floats, weighted: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance (n,) of each comparison's d, given the factors: precision, and
-        precision times mean.
+        """Posterior mean and variance (n,) of each comparison's d, given each factor's precision
+        and precision times mean, both (n,).
         """
-        variance = 1.0 / (1.0 + precision)  # of a comparison that shares no completion with another
+        variance = 1.0 / (1.0 + precision)  # for comparisons that share no completion
         mean = variance * weighted
         for size, n_blocks, edges, block, at, bt in self._blocks:
             at_once = max(1, CELLS_AT_ONCE // size**2)

@@ -1,25 +1,23 @@
-"""What several people together say of a comparison, and where they do not agree. Knows a frame of
-votes; knows no model and no storage.
+"""Computes the consensus of several annotators on each comparison, and which are disputed.
 
-An annotator says `a`, `b`, or that neither is better (`tie`, `both_bad`); skips say nothing. Each
-vote has a weight:
+A vote is for `a`, `b` or neither (`tie`, `both_bad`); skips are left out. Each vote has a weight:
 
 - `majority`: 1.
-- `strength_weighted`: its strength, 1 to 4; a vote that states none, ties among them, weighs
+- `strength_weighted`: its strength, 1 to 4; votes without strength, such as ties, weigh
   `strength_when_missing`.
 
-`joint_model`, which weighs a vote by who cast it, is `model_consensus`: it needs a fitted model.
+The method `joint_model` weights votes by annotator and needs a fitted model; see `model_consensus`.
 
-The side with the greatest weight is the consensus; where `neither` has it, the heavier of `tie` and
-`both_bad` (`tie` where they are equal). Equal weights of two sides give none. `share` is the
-winner's part of the whole weight, `low` to `high` its interval after Wilson (1927) at the effective
-number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
+The side with the greatest total weight is the consensus. If neither wins, it is the heavier of
+`tie` and `both_bad` (`tie` if equal). If two sides have equal weight there is no consensus. `share`
+is the winner's share of the total weight, `low` to `high` its Wilson interval (1927) at the
+effective number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
 
-    open       fewer than `min_votes` judgements: one vote agrees with nobody
+    open       fewer than `min_votes` votes
     disputed   no winner, or its share is below `min_share`
-    agreed     the rest
+    agreed     otherwise
 
-Votes of machines, on repeats (they show the sides swapped), and superseded ones are not counted.
+Machine votes, votes on repeats (which swap the sides) and superseded votes are left out.
 """
 
 from typing import Literal, get_args
@@ -33,8 +31,7 @@ from rlhf_pipeline.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.votes.agreement import JUDGING
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 Weighing = Literal["majority", "strength_weighted"]
@@ -44,50 +41,50 @@ WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
 METHODS: tuple[Method, ...] = get_args(Method)
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
 PLURALS = {Choice.TIE: "ties"}
-# shares that are nearer to each other than one part of so many are equal to whoever adjudicates
+# shares are compared as multiples of 1 / SHARES_APART, so that rounding errors do not affect the
+# order
 SHARES_APART = 10**9
 PROBABILITY = {"low": 0.0, "high": 1.0}
 NULLABLE_OPTIONAL = {"nullable": True, "optional": True}
 
-# What the annotator model says beside; missing where it was not asked.
+# Columns of the annotator model; missing with other methods.
 MODEL_COLUMNS = {
     "p_a": number(
-        "chance that a typical annotator without position bias, who has to choose, takes a",
+        "probability that a typical annotator without position bias prefers a in a forced choice",
         **NULLABLE_OPTIONAL,
         **PROBABILITY,
     ),
-    "p_low": number("lower end of its interval", **NULLABLE_OPTIONAL, **PROBABILITY),
-    "p_high": number("upper end of its interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "p_low": number("lower end of the interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "p_high": number("upper end of the interval", **NULLABLE_OPTIONAL, **PROBABILITY),
     "up_to_seq": integer(
-        "newest vote that the annotator model was fitted to", **NULLABLE_OPTIONAL, low=1
+        "highest vote seq used to fit the annotator model", **NULLABLE_OPTIONAL, low=1
     ),
-    "n_since": integer("of these votes, those that came after it", **NULLABLE_OPTIONAL, low=0),
+    "n_since": integer("votes on the comparison after that seq", **NULLABLE_OPTIONAL, low=0),
 }
 
 CONSENSUS = FrameSchema(
     "consensus",
     {
-        "comparison_id": text("what was judged"),
+        "comparison_id": text("the judged comparison"),
         "prompt_id": text("its prompt"),
         "state": text("open, disputed or agreed", values=STATES),
         "choice": text(
-            "what most of the weight says; missing where two sides have the same",
+            "choice with the greatest weight; missing if two sides have equal weight",
             nullable=True,
             values=tuple(JUDGING),
         ),
         "share": number(
-            "the greatest weight's part of all weight; by the annotator model the chance of the "
-            "choice",
+            "share of the greatest weight; with the annotator model the probability of the choice",
             **PROBABILITY,
         ),
-        "low": number("lower end of its interval", **PROBABILITY),
-        "high": number("upper end of its interval", **PROBABILITY),
-        "n_votes": integer("people who judged", low=1),
-        "n_a": integer("of them for a", low=0),
-        "n_b": integer("of them for b", low=0),
-        "n_ties": integer("of them for tie", low=0),
-        "n_both_bad": integer("of them for both_bad", low=0),
-        "last_seq": integer("newest of these votes", low=1),
+        "low": number("lower end of the interval", **PROBABILITY),
+        "high": number("upper end of the interval", **PROBABILITY),
+        "n_votes": integer("annotators who judged it", low=1),
+        "n_a": integer("votes for a", low=0),
+        "n_b": integer("votes for b", low=0),
+        "n_ties": integer("votes for tie", low=0),
+        "n_both_bad": integer("votes for both_bad", low=0),
+        "last_seq": integer("highest seq of these votes", low=1),
         **MODEL_COLUMNS,
     },
     key=("comparison_id",),
@@ -95,23 +92,26 @@ CONSENSUS = FrameSchema(
 
 
 class ConsensusParams(BaseModel):
-    """When people agree."""
+    """Thresholds for agreement."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     min_votes: int = Field(
         default=2,
         ge=1,
-        description="Judgements below which a comparison is open; usually the project's overlap",
+        description="Votes below which a comparison is open; usually the project's overlap",
     )
     min_share: float = Field(
-        default=2 / 3, gt=0.5, le=1, description="Share of the weight below which it is disputed"
+        default=2 / 3,
+        gt=0.5,
+        le=1,
+        description="Share of the weight below which a comparison is disputed",
     )
     strength_when_missing: int = Field(
         default=2,
         ge=1,
         le=4,
-        description="Weight of a vote that states no strength, where strength counts",
+        description="Weight of a vote without strength in method strength_weighted",
     )
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the shares' intervals")
 
@@ -119,10 +119,10 @@ class ConsensusParams(BaseModel):
 def consensus(
     votes: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
 ) -> pd.DataFrame:
-    """CONSENSUS of a VOTES frame: a row per comparison that somebody judged, by id; the order of
-    votes is irrelevant.
+    """CONSENSUS of a VOTES frame: one row per judged comparison, by id; the order of votes is
+    irrelevant.
 
-    Raises FrameError for a frame that breaks its schema.
+    Raises FrameError if the frame breaks its schema.
     """
     params = params or ConsensusParams()
     judged = judgements(votes)
@@ -135,8 +135,7 @@ def consensus(
         choice: np.bincount(codes, weights=weights * is_said, minlength=n)
         for choice, is_said in said.items()
     }
-    # Weights are small whole numbers: sums are exact, and equal is equal whatever the order they
-    # were added in.
+    # Weights are small integers, so sums are exact and do not depend on the order of votes.
     sides = np.column_stack([of[Choice.A], of[Choice.B], of[Choice.TIE] + of[Choice.BOTH_BAD]])
     heaviest, total = sides.max(axis=1), sides.sum(axis=1)
     is_won = (sides == heaviest[:, None]).sum(axis=1) == 1
@@ -179,19 +178,20 @@ def consensus(
 
 
 def judgements(votes: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a VOTES frame that consensus counts: of people, counting, on no repeat,
-    that say something.
+    """The rows of a VOTES frame that consensus uses: counting votes without machine votes, repeats
+    and skips.
     """
     checked = drop_machine_votes(counting(votes))
     return checked[checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)]
 
 
 def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
-    """The disputed rows of a CONSENSUS frame, for somebody to decide: the most evenly split first,
-    then those with most votes.
+    """The disputed rows of a CONSENSUS frame for adjudication: most evenly split first, then most
+    votes.
     """
     disputed = check_frame(agreed, CONSENSUS).query("state == 'disputed'")
-    # Whole billionths: p and 1 - p of mirrored votes are one share, and differ in the last bit.
+    # Rounded to billionths: p and 1 - p of mirrored votes are the same share but differ in the last
+    # bit.
     order = disputed.assign(
         no_winner=disputed["choice"].notna(), billionths=(disputed["share"] * SHARES_APART).round()
     ).sort_values(

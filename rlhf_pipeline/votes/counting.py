@@ -1,14 +1,14 @@
-"""Which votes of a log stand and which count. Knows VOTES as cast; `store.counting` says the same
-as SQL.
+"""Selects the standing and the counting votes of a log; `store.counting` has the same rules in SQL.
 
-Standing: the last revision of each pass, what drift reads. Counting: the standing vote of an
-annotator's last pass over a comparison, what pairs are made of.
+Standing: the last revision of each pass; drift reads these. Counting: the standing vote of an
+annotator's last pass over a comparison; preference pairs use these.
 """
 
 import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, check_frame
+from rlhf_pipeline.records import AnnotatorKind
 
 JUDGE = ["comparison_id", "annotator_id"]
 
@@ -23,8 +23,8 @@ def standing(votes: pd.DataFrame) -> pd.DataFrame:
 def counting(votes: pd.DataFrame) -> pd.DataFrame:
     """The row of each annotator's last pass over a comparison in its last revision, in seq order.
 
-    Where one of an annotator's votes on a comparison does not say its pass, all are taken in seq
-    order. Raises FrameError.
+    If any of an annotator's votes on a comparison lacks `pass_no`, all of them are ordered by seq.
+    Raises FrameError.
     """
     checked = check_frame(votes, VOTES)
     unsaid = checked["pass_no"].isna()
@@ -34,17 +34,17 @@ def counting(votes: pd.DataFrame) -> pd.DataFrame:
         checked[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
         for name in ("pass_no", "revision_no")
     )
-    # np.lexsort sorts by its last key first.
+    # np.lexsort: the last key is the primary one.
     ordered = checked.iloc[np.lexsort((checked["seq"].to_numpy(), revision_no, pass_no))]
     last = ordered.drop_duplicates(JUDGE, keep="last")
     return last.sort_values("seq", ignore_index=True)
 
 
 def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
-    """What annotators said of a comparison again, sides unchanged, beside what they said first.
+    """Later passes of annotators over a comparison, sides unchanged, beside their first pass.
 
-    Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first and choice: a row per
-    standing vote of a later pass whose first pass is among `votes` too, in seq order. Raises
+    Columns prompt_id, comparison_id, annotator_id, pass_no, choice_first and choice. One row per
+    standing vote of a later pass whose first pass is also in `votes`, in seq order. Raises
     FrameError.
     """
     kept = standing(votes)
@@ -56,15 +56,30 @@ def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_changed(votes: pd.DataFrame) -> pd.DataFrame:
-    """The rows of VOTES that came after another of the same annotator on the same comparison."""
+    """The rows of VOTES that follow an earlier vote of the same annotator on the same
+    comparison.
+    """
     return votes[(votes["pass_no"].fillna(1) > 1) | (votes["revision_no"].fillna(0) > 0)]
 
 
 def add_earlier_votes(votes: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """VOTES of some days and, from the VOTES `known`, what the annotators of `select_changed` rows
-    had said of the same comparisons up to the last of them, in seq order."""
+    """`votes` and the earlier votes in `known` that they follow (see `select_changed`), in seq
+    order.
+
+    Earlier votes are those of the same annotator on the same comparison, up to the highest seq in
+    `votes`.
+    """
     judges = pd.MultiIndex.from_frame(select_changed(votes)[JUDGE])
     theirs = known[pd.MultiIndex.from_frame(known[JUDGE]).isin(judges)]
     earlier = theirs[theirs["seq"] <= votes["seq"].max()]
     together = pd.concat([earlier, votes]).drop_duplicates("vote_id")
     return together.sort_values("seq", ignore_index=True)
+
+
+def drop_machine_votes(votes: pd.DataFrame) -> pd.DataFrame:
+    """The votes of human and simulated annotators.
+
+    A machine vote is a model's own judgement. It does not measure agreement between annotators or
+    the accuracy of a model, and is used for training only on request.
+    """
+    return votes[votes["annotator_kind"] != AnnotatorKind.MACHINE]

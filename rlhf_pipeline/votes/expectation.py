@@ -1,6 +1,4 @@
-"""One pass of the joint model over all votes: what they say of each comparison, given their
-annotators, and which way these would move to make them likelier. Knows arrays alone.
-"""
+"""The E-step of the joint model: posteriors per comparison, and gradients per annotator."""
 
 from dataclasses import dataclass
 
@@ -10,14 +8,14 @@ import numpy.typing as npt
 from rlhf_pipeline.votes.graded_response import Ends, Floats, Slopes, chances, slopes
 from rlhf_pipeline.votes.judgements import JudgementArrays
 
-# of an annotator; tie width and strength scale as logarithms
+# parameters of an annotator; tie width and strength scale are logarithms
 DISCRIMINATION, BIAS, WIDTH, SCALE = range(4)
 
 
 @dataclass
 class Sums:
-    """Posteriors of the comparisons, and expected slopes by the annotators and by the steps of
-    strength.
+    """Posterior moments of the comparisons, and expected first and second derivatives of the
+    log-likelihood by annotator parameters and strength steps.
     """
 
     mean: Floats  # (comparisons,)
@@ -30,8 +28,8 @@ class Sums:
 
 
 class ExpectationStep:
-    """Passes over the same judgements, by Gauss-Hermite quadrature over each comparison's
-    difference of utility.
+    """E-steps over the same votes, by Gauss-Hermite quadrature over each comparison's utility
+    difference.
     """
 
     def __init__(self, votes: JudgementArrays, n_nodes: int):
@@ -47,8 +45,8 @@ class ExpectationStep:
         return np.array([True, self.votes.has_sides, self.votes.has_ties, self.votes.has_strengths])
 
     def compute_sums(self, theta: Floats, steps: Floats, cavity: tuple[Floats, Floats]) -> Sums:
-        """Given `theta` (annotators, 4), the `steps` (3,) of strength, and mean and variance of
-        what all else says of each difference.
+        """The sums for parameters `theta` (annotators, 4), strength `steps` (3,) and `cavity`, the
+        mean and variance (comparisons,) of each difference without this comparison's votes.
         """
         n, n_annotators = len(self.votes.ids), len(self.votes.names)
         slope, curve = np.zeros((4, n_annotators)), np.zeros((4, 4, n_annotators))
@@ -63,7 +61,7 @@ class ExpectationStep:
         columns = np.ascontiguousarray(theta.T)
         for part in self.votes.parts():
             self._add(part, columns, steps, cavity, sums)
-        # of which the upper half was added up
+        # only the upper triangle was summed
         sums.curve += np.triu(sums.curve, 1).transpose(0, 2, 1)
         return sums
 
@@ -79,11 +77,11 @@ class ExpectationStep:
         )
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
         c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
-        mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # of the differences d before these votes
+        mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # cavity distribution of d
         of = columns[:, j]
         width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(j))
         ends = Ends(side, strength, width, np.exp(of[SCALE]), steps)
-        # A vote for b is one for a of the mirrored feeling.
+        # A vote for b equals a vote for a with the sign of the feeling reversed.
         toward = np.where(side < 0, -1.0, 1.0)
         by_d = toward * of[DISCRIMINATION]
         felt = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
@@ -94,7 +92,7 @@ class ExpectationStep:
         posterior = np.exp(joint - most[:, None])
         evidence, first, second = (posterior @ self._powers).T
         posterior /= evidence[:, None]
-        # moments of the nodes; those of d follow
+        # moments of the nodes, then of d
         first, second = first / evidence, second / evidence
         sums.log_likelihood += float((most + np.log(evidence)).sum())
         sums.mean[c], sums.variance[c] = (
@@ -113,8 +111,8 @@ class ExpectationStep:
     def _add_slopes(
         self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes
     ) -> None:
-        """Expected slopes over the posterior of each comparison; the curve without the terms that
-        could make it negative (Gauss-Newton).
+        """Add derivatives, averaged over the posterior of each comparison. The second ones omit
+        terms that could make them indefinite (Gauss-Newton).
         """
         j, strength = self.votes.annotator[part], self.votes.strength[part]
         leaning, tight = toward * self.votes.shown[part], odds * (1.0 + odds)
@@ -125,8 +123,8 @@ class ExpectationStep:
             by_high * ends.high_by[0] + by_low * ends.low_by[0],
             by_high * ends.high_by[1] + by_low * ends.low_by[1],
         )
-        # By each parameter, how fast the ends, seen from the feeling, move: by the discrimination,
-        # times d.
+        # Derivatives of the interval ends, relative to the feeling, by each parameter; that by the
+        # discrimination is also multiplied by d.
         of_high = (-toward, -leaning, *ends.high_by)
         of_low = (-toward, -leaning, *ends.low_by)
         for p in self._free:
@@ -137,12 +135,12 @@ class ExpectationStep:
                     by.curve_above[k] * of_high[p] * of_high[q]
                     + by.curve_below[k] * of_low[p] * of_low[q]
                 )
-                if p >= WIDTH:  # what moves the feeling alone leaves the interval as wide as it is
+                if p >= WIDTH:  # the other parameters do not change the width of the interval
                     both += tight * (of_high[p] - of_low[p]) * (of_high[q] - of_low[q])
                 np.add.at(sums.curve[:, p, q], j, both)
         for step in range(
             len(sums.step_slope) if self.votes.has_strengths else 0
-        ):  # the end of strength step + 1, the beginning of the next
+        ):  # upper end of strength step + 1 and lower end of the next
             ended, begun = strength == step + 1, strength == step + 2
             sums.step_slope[step] += (by_high * ends.scale)[ended].sum() + (by_low * ends.scale)[
                 begun
@@ -152,6 +150,8 @@ class ExpectationStep:
 
 
 def _powers_of_difference(of_nodes: Floats, mean: Floats, sd: Floats) -> Floats:
-    """Sums (n, 3) times 1, x and x squared as sums (3, n) times those of d = mean + sd x."""
+    """Convert sums (n, 3) weighted by 1, x, x² to sums (3, n) weighted by 1, d, d², with d = mean +
+    sd x.
+    """
     one, x, xx = of_nodes.T
     return np.stack([one, mean * one + sd * x, mean**2 * one + 2 * mean * sd * x + sd**2 * xx])

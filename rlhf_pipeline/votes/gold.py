@@ -1,6 +1,4 @@
-"""Comparisons whose right choice is known: pairs labelled by it, and how often one vote finds it.
-Knows frames; knows no model.
-"""
+"""Makes pairs of gold comparisons, and measures how often single votes match their gold choice."""
 
 import numpy as np
 import pandas as pd
@@ -9,21 +7,19 @@ from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.records import AnnotatorKind, Choice, Interval
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 from rlhf_pipeline.votes.splits import splits_of
 
-MARGIN = 0.5  # of a label without votes: that of votes without strength
+MARGIN = 0.5  # margin of a gold label; equals that of votes without strength
 
 
 def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> pd.DataFrame:
-    """PREFERENCE_PAIRS of the comparisons with a known right choice of a or b, chosen by that;
-    flagged ones and repeats are left out.
+    """PREFERENCE_PAIRS of comparisons with gold choice a or b, without flagged ones and repeats.
 
-    Where `voted`, the pairs that votes made, has the comparison on the same side, its agreement,
-    votes and margin are kept: a close call stays one. Elsewhere the label counts as one certain
-    vote at seq 1. Without `voted` all are such labels, which is what a model is to be judged on.
-    Raises FrameError for frames that break their schema.
+    If `voted`, the pairs made from votes, has the same choice for a comparison, its agreement, vote
+    count and margin are kept, so that a close call remains one. Otherwise the gold label counts as
+    one certain vote at seq 1. Without `voted` all pairs are such labels; use these to evaluate a
+    model. Raises FrameError if a frame breaks its schema.
     """
     comparisons = check_frame(comparisons, COMPARISONS)
     known = comparisons[
@@ -58,13 +54,12 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
 def gold_ceiling(
     votes: pd.DataFrame, comparisons: pd.DataFrame, params: BootstrapParams | None = None
 ) -> Interval | None:
-    """How often one person's vote for a or b is the known right choice; None where no such vote
-    meets one.
+    """Share of votes for a or b that match the gold choice; None without such votes.
 
-    This stands beside an accuracy against gold labels, as `noise_ceiling` beside one against votes:
-    a label rests on several votes, so single votes agree with it more often than with each other,
-    and a model can do better than either. The bootstrap draws prompts. Raises UnknownComparison for
-    a vote whose comparison is not given.
+    Compare it with accuracies against gold labels, as `noise_ceiling` with accuracies against
+    votes. A gold label rests on several votes, so single votes agree with it more often than with
+    each other, and a model can exceed both. The bootstrap resamples prompts. Raises
+    UnknownComparison for a vote whose comparison is missing from `comparisons`.
     """
     votes, comparisons = (
         drop_machine_votes(counting(votes)),
@@ -73,8 +68,8 @@ def gold_ceiling(
     lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
     if len(lost):
         raise UnknownComparison(
-            f"{len(lost)} votes judge comparisons that are not given, first {lost.iloc[0]}. Hand "
-            "in those as well."
+            f"{len(lost)} votes have no comparison in `comparisons`, first {lost.iloc[0]}. Pass "
+            "these comparisons as well."
         )
     known = comparisons[
         comparisons["gold"].isin(["a", "b"])

@@ -1,16 +1,15 @@
-"""What a felt difference makes an annotator say: chances of choice and strength, and their slopes.
-Knows arrays alone.
+"""Graded response model: log-probability of a choice with strength, and its derivatives.
 
-Somebody feels `felt` plus logistic noise and says a, neither or b by where that falls (Rao and
-Kupper 1967), and how strongly by steps beyond (the graded responses of Samejima 1969). Every
-judgement is an interval of feelings, `low` to `high`, and its chance is
+An annotator feels `felt` plus logistic noise and chooses a, neither or b by thresholds (Rao and
+Kupper 1967); further thresholds give the strength (graded responses, Samejima 1969). A vote is an
+interval of feelings from `low` to `high`, with probability
 
     F(high - felt) - F(low - felt) = F(high - felt) F(felt - low) (1 - exp(low - high)),
-    F the logistic distribution:
+    where F is the logistic distribution function.
 
-its logarithm is concave in `felt`, and neither it nor a slope needs the difference of two nearly
-equal numbers. What an exponential of every feeling is needed for, `before` and `beyond`, is made
-once; the rest depends on the ends alone.
+Its logarithm is concave in `felt`, and neither it nor its derivatives subtract nearly equal
+numbers. `before` and `beyond` need an exponential per feeling and are computed once; the rest
+depends only on the ends.
 """
 
 from typing import NamedTuple
@@ -25,25 +24,25 @@ MOST_STRENGTH = 4
 
 
 class Chances(NamedTuple):
-    """Of n judgements at k feelings each; `beyond` is of those alone whose interval has an upper
-    end, `bounded` says which.
+    """Probabilities of n votes at k feelings each; `beyond` has a row only for votes in `bounded`,
+    whose interval has an upper end.
     """
 
-    log: Floats  # (n, k), of the chance
-    before: Floats  # (n, k), F(low - felt): of falling below the interval
-    beyond: Floats  # (bounded, k), F(felt - high): of falling above it
+    log: Floats  # (n, k), log-probability of the vote
+    before: Floats  # (n, k), F(low - felt): probability below the interval
+    beyond: Floats  # (bounded, k), F(felt - high): probability above it
     bounded: Ints
-    odds: Floats  # (n,), 1 / (exp(high - low) - 1): 0 without an upper end
+    odds: Floats  # (n,), 1 / (exp(high - low) - 1); 0 without an upper end
 
 
 class Slopes(NamedTuple):
-    """Of the logarithm of the chances, summed over feelings with weights and with weights times
-    powers of what each feeling stands for.
+    """Derivatives of the log-probabilities, summed over feelings with weights times powers of the
+    nodes.
 
-    That by the upper end is `above + odds`, by the lower one `-(below + odds)`, by the feeling
-    `below - above`. The second derivatives, signs changed, are `curve_above + odds (1 + odds)` by
-    the upper end, `curve_below + odds (1 + odds)` by the lower one, `-odds (1 + odds)` by both:
-    those by the feeling are `curve_below + curve_above`.
+    The first derivative by the upper end is `above + odds`, by the lower end `-(below + odds)`, by
+    the feeling `below - above`. The negative second derivatives are `curve_above + odds (1 + odds)`
+    by the upper end, `curve_below + odds (1 + odds)` by the lower end, `-odds (1 + odds)` by both
+    ends, and `curve_below + curve_above` by the feeling.
     """
 
     below: Floats  # (n, powers)
@@ -53,12 +52,12 @@ class Slopes(NamedTuple):
 
 
 def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
-    """Of feelings (n, k) from `low` (n,) to `high` (n,), which may be infinite."""
+    """Probabilities of feelings (n, k) within `low` (n,) to `high` (n,), which may be infinite."""
     bounded = np.flatnonzero(np.isfinite(high))
     below = low[:, None] - felt
     unsure = softplus(below)
     log = -unsure
-    # F(x) = exp(x - softplus(x)), to the last digits on both sides
+    # F(x) = exp(x - softplus(x)), accurate in both tails
     before = np.exp(np.subtract(below, unsure, out=below), out=below)
     above = felt[bounded] - high[bounded, None]
     unsure = softplus(above)
@@ -66,14 +65,14 @@ def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
     log[bounded] += np.log(-np.expm1(-gap))[:, None] - unsure
     beyond = np.exp(np.subtract(above, unsure, out=above), out=above)
     odds = np.zeros(len(low))
-    with np.errstate(over="ignore"):  # of an interval that is so wide that it has no end
+    with np.errstate(over="ignore"):  # intervals so wide that exp overflows
         odds[bounded] = 1.0 / np.expm1(gap)
     return Chances(log, before, beyond, bounded, odds)
 
 
 def slopes(said: Chances, weights: Floats, powers: Floats) -> Slopes:
-    """Of `chances` under `weights` (n, k), which are not kept, by `powers` (k, p) of what each
-    feeling stands for.
+    """Derivatives of `chances` under `weights` (n, k), which are overwritten, with `powers` (k, p)
+    of the nodes.
     """
     above, curve_above = np.zeros((2, len(weights), powers.shape[1]))
     beyond = weights[said.bounded] * said.beyond
@@ -84,8 +83,8 @@ def slopes(said: Chances, weights: Floats, powers: Floats) -> Slopes:
 
 
 def softplus(x: Floats) -> Floats:
-    """log(1 + exp(x)) = -log F(-x), without overflow. NumPy's own steps: SciPy's `log_expit` takes
-    ten times as long.
+    """log(1 + exp(x)) = -log F(-x), without overflow. Written in NumPy, because SciPy's `log_expit`
+    takes ten times as long.
     """
     out = np.abs(x)
     np.log1p(np.exp(np.negative(out, out=out), out=out), out=out)
@@ -94,11 +93,11 @@ def softplus(x: Floats) -> Floats:
 
 
 class Ends:
-    """Between which feelings each judgement lies, seen from the side that was taken, and how the
-    ends move with the logarithms of the annotator's tie width and strength scale.
+    """Interval ends of each vote, oriented toward the chosen side, and their derivatives by the log
+    tie width and log strength scale of the annotator.
 
-    Of judgements (n,): `side` 1, 0 or -1, `strength` 0 for none; `width` and `scale` of their
-    annotators; `steps` (3,) of strength.
+    Arrays per vote (n,): `side` is 1, 0 or -1; `strength` is 0 if none; `width` and `scale` are of
+    its annotator. `steps` (3,) are the strength steps.
     """
 
     def __init__(self, side: Ints, strength: Ints, width: Floats, scale: Floats, steps: Floats):

@@ -1,20 +1,19 @@
-"""Annotators and taste in one model: what each comparison's votes say, given who cast them. Knows
-frames of votes; knows no reward model.
+"""Fits utilities of completions and parameters of annotators jointly from votes.
 
 Annotator j on comparison c feels
 
     x = discrimination_j * d_c + position_bias_j,      d_c = u(completion a) - u(completion b),
 
-and says what `graded_response` makes of it, with a tie width and a strength scale of their own. The
-bias is toward the left: its sign is minus where b stood there, and it is left out where nobody
-knows which did, a repeat too, of which only is known that a and b changed places. A discrimination
-near 0 is a spammer's, one below 0 that of somebody who reads the scale backwards. Completions that
-occur in several comparisons share their utility, see `completion_utilities`.
+and votes according to `graded_response`, with an individual tie width and strength scale. The bias
+is toward the left side: its sign is negative if b was displayed left, and the term is omitted if
+the display is unknown, on repeats too, where only the swap of a and b is known. A discrimination
+near 0 indicates a spammer, one below 0 an annotator who inverts the scale. A completion in several
+comparisons has one utility, see `completion_utilities`.
 
-Fitted by EM: over each d_c by Gauss-Hermite quadrature (Bock and Aitkin 1981), between comparisons
-by expectation propagation (Minka 2001), over annotators by one damped Newton step an iteration.
-Annotators are draws from a normal population that is learnt with them, so those with few votes are
-shrunk to the pool. Nothing is drawn: the same votes in any order give the same model.
+Fitted by EM: Gauss-Hermite quadrature over each d_c (Bock and Aitkin 1981), expectation propagation
+between comparisons (Minka 2001), and one damped Newton step over annotators per iteration.
+Annotators are drawn from a normal population that is fitted too, so those with few votes are shrunk
+to the mean. The fit is deterministic: the same votes in any order give the same model.
 """
 
 from dataclasses import dataclass, field
@@ -37,8 +36,8 @@ from rlhf_pipeline.frames import (
     number,
     text,
 )
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
 from rlhf_pipeline.votes.completion_utilities import Utilities
+from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.expectation import (
     BIAS,
     DISCRIMINATION,
@@ -53,14 +52,13 @@ from rlhf_pipeline.votes.judgements import SIDES, JudgementArrays, judged_compar
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Where the population starts, and with how many imagined annotators' weight its spread is held
-# there: one annotator has no population.
+# Initial mean and variance of the population. START_WEIGHT imaginary annotators keep its variance
+# near the start, which a single annotator could not determine.
 START = np.array([1.5, 0.0, np.log(0.3), 0.0])
 START_VARIANCE = np.array([0.5, 0.05, 0.1, 0.1])
 START_WEIGHT = 2.0
 LONGEST_STEP = 0.7
-# precision: a factor that a neighbour's change made too strong leaves at least this much of the
-# prior
+# minimum precision of a cavity distribution, if a factor is too strong after a neighbour's update
 LEAST_CAVITY = 0.3
 UNIT = {"low": 0.0, "high": 1.0}
 
@@ -68,74 +66,80 @@ ANNOTATORS = FrameSchema(
     "annotators",
     {
         "annotator_id": text("pseudonym"),
-        "n_votes": integer("judgements, skips left out", low=1),
+        "n_votes": integer("votes without skips", low=1),
         "reliability": number(
-            "chance to take the better side of a typical comparison, if taking one", **UNIT
+            "probability of choosing the better side of a typical comparison, given a choice of a "
+            "side",
+            **UNIT,
         ),
-        "reliability_low": number("lower end of its interval", **UNIT),
-        "reliability_high": number("upper end of its interval", **UNIT),
+        "reliability_low": number("lower end of the interval", **UNIT),
+        "reliability_high": number("upper end of the interval", **UNIT),
         "discrimination": number(
-            "what one unit of utility is felt as; 0 votes at random, below 0 against the others"
+            "feeling per unit of utility; 0 votes at random, below 0 against the others"
         ),
         "position_bias": number(
-            "chance to take the left of two completions that are equally good, if taking one, less "
-            "one half; missing where of no vote is known which stood left",
+            "probability of choosing the left of two equally good completions, given a choice of "
+            "a side, minus one half; missing if no vote has a known display",
             nullable=True,
             low=-0.5,
             high=0.5,
         ),
-        "position_bias_low": number("lower end of its interval", nullable=True, low=-0.5, high=0.5),
+        "position_bias_low": number("lower end of the interval", nullable=True, low=-0.5, high=0.5),
         "position_bias_high": number(
-            "upper end of its interval", nullable=True, low=-0.5, high=0.5
+            "upper end of the interval", nullable=True, low=-0.5, high=0.5
         ),
-        "tie_width": number("feelings up to it are ties; 0 where nobody said tie", low=0.0),
-        "strength_scale": number("steps of strength are this much wider than the pool's", low=0.0),
+        "tie_width": number("feelings of smaller size are ties; 0 if there are no ties", low=0.0),
+        "strength_scale": number(
+            "factor of the annotator's strength steps to the population's", low=0.0
+        ),
     },
     key=("annotator_id",),
 )
 
 
 class JointParams(BaseModel):
-    """How the joint model is fitted."""
+    """Parameters of the joint model's fit."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     shares_completions: bool = Field(
         default=True,
-        description="A completion has one utility in all its comparisons (needs comparisons)",
+        description="Give a completion one utility in all its comparisons (needs comparisons)",
     )
     n_nodes: int = Field(
         default=11,
         ge=5,
         le=61,
-        description="Points of the quadrature over a comparison's difference of utility",
+        description="Quadrature points over a comparison's utility difference",
     )
     max_iterations: int = Field(
         default=200,
         ge=1,
         le=10_000,
-        description="After these the model is given back as not converged",
+        description="Maximum number of iterations; the model is then returned as not converged",
     )
     tolerance: float = Field(
         default=1e-3,
         gt=0,
-        description="Change of every difference and parameter below which it has converged",
+        description="The fit has converged when no difference or parameter changes by more",
     )
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the intervals")
 
 
 @dataclass(frozen=True)
 class JointModel:
-    """SOFT_LABELS of the comparisons, ANNOTATORS, and how the fit went."""
+    """A fitted joint model: SOFT_LABELS per comparison, ANNOTATORS per annotator, and
+    convergence.
+    """
 
     labels: pd.DataFrame
     annotators: pd.DataFrame
     discrimination: float  # of the typical annotator
     n_iterations: int
     is_converged: bool
-    # after each iteration; of single comparisons, as expectation propagation has it
+    # after each iteration; sums over comparisons, as approximated by expectation propagation
     log_likelihoods: tuple[float, ...]
-    # where it ended, for a fit to more votes to begin at
+    # final state, used to start a fit with more votes
     fit: "_Fit" = field(repr=False, compare=False)
 
 
@@ -146,16 +150,15 @@ def joint_model(
     *,
     start: JointModel | None = None,
 ) -> JointModel:
-    """The joint model of VOTES that count; with COMPARISONS, completions that occur in several of
-    them share their utility.
+    """The joint model of counting VOTES. With COMPARISONS, a completion in several of them has one
+    utility.
 
-    `start`, a model of some of the votes, is where the fit begins: it is sooner at the same end,
-    within the tolerance.
+    `start`, a model of some of the votes, makes the fit faster; the result is the same within the
+    tolerance.
 
-    Skips and machine votes are left out, and with COMPARISONS votes on flagged ones, as of pairs; a
-    repeat, which shows the sides swapped, is one more judgement of the original. Raises
-    NotEnoughVotes where nobody judged anything, UnknownComparison where COMPARISONS lacks one that
-    was judged, FrameError.
+    Skips and machine votes are left out; with COMPARISONS also votes on flagged ones, as for pairs.
+    A repeat, which swaps the sides, is another vote on the original. Raises NotEnoughVotes if no
+    vote remains, UnknownComparison if COMPARISONS lacks a judged one, FrameError.
     """
     params = params or JointParams()
     said = drop_machine_votes(check_frame(votes, VOTES))
@@ -168,8 +171,8 @@ def joint_model(
         ]
     if judged.empty:
         raise NotEnoughVotes(
-            "No vote judges a comparison: all are skips, a machine's or on flagged comparisons. "
-            "Collect some first."
+            "No usable votes: all are skips, machine votes or on flagged comparisons. Collect "
+            "some first."
         )
     utilities = (
         _build_utilities(judged, comparisons)
@@ -188,18 +191,18 @@ def _build_utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utiliti
     lost = ids[~np.isin(ids, known.index.to_numpy(dtype=str))]
     if len(lost):
         raise UnknownComparison(
-            f"{len(lost)} comparisons were judged that are not given, first {lost[0]}. Hand in "
-            "those as well."
+            f"{len(lost)} judged comparisons are missing from `comparisons`, first {lost[0]}. "
+            "Pass these as well."
         )
     known = known.loc[ids]
-    # The same text under two prompts is two things: what is good depends on what was asked.
+    # The same text under two prompts is two completions: its quality depends on the prompt.
     names = [
         known["prompt_id"].astype(str) + "\0" + known[f"completion_{side}_id"].astype(str)
         for side in "ab"
     ]
     codes = pd.factorize(pd.concat(names, ignore_index=True), sort=True)[0].astype(np.int64)
     a, b = codes[: len(ids)], codes[len(ids) :].copy()
-    is_same = a == b  # a completion beside itself: nothing is learnt of its utility
+    is_same = a == b  # a completion compared with itself carries no information
     b[is_same] = codes.max(initial=-1) + 1 + np.arange(is_same.sum())
     return Utilities(a, b)
 
@@ -220,8 +223,8 @@ class _Fit:
         self.is_converged = False
 
     def start_from(self, other: "_Fit") -> None:
-        """Annotators, population and comparisons as `other` has them; whom and what it does not
-        know begins as nobody's.
+        """Copy annotators, population and comparisons from `other`. New annotators start at the
+        population mean, new comparisons at the prior.
         """
         self.mean, self.spread, self.steps = (
             other.mean.copy(),
@@ -253,9 +256,7 @@ class _Fit:
         return self
 
     def _share_utilities(self, sums: Sums) -> None:
-        """What the comparisons tell of each other: the new factors, and for each what all others
-        say of it.
-        """
+        """Propagate between comparisons: update factors, posteriors and cavity distributions."""
         if self.utilities is None:
             self.d = (sums.mean, sums.variance)
             return
@@ -269,8 +270,8 @@ class _Fit:
         self.cavity = ((self.d[0] / self.d[1] - self.factor[0]) / precision, 1 / precision)
 
     def _step_annotators(self, sums: Sums) -> float:
-        """One step of every annotator toward their votes and the population, then of the
-        population; the longest one taken.
+        """Take one Newton step of every annotator, then update the population. Returns the largest
+        change of a parameter.
         """
         prior = np.where(self.is_free, 1 / self.spread, 1e6)
         curve = sums.curve + np.diag(prior)
@@ -287,7 +288,7 @@ class _Fit:
             (self.theta.sum(axis=0) + START_WEIGHT * self.mean) / (n + START_WEIGHT),
             self.mean,
         )
-        self.mean[SCALE] = 0.0  # the steps themselves are the pool's
+        self.mean[SCALE] = 0.0  # the strength steps already hold the population's scale
         own = ((self.theta - self.mean) ** 2 + np.diagonal(self.covariance, axis1=1, axis2=2)).sum(
             axis=0
         )
@@ -336,13 +337,13 @@ class _Fit:
 
         sd = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         slope, bias = self.theta[:, DISCRIMINATION], self.theta[:, BIAS]
-        # If all see the same completion left, a leaning of all to the left and better completions
-        # there are told apart by the prior alone.
+        # If all annotators see the same completion left, only the prior separates a common left
+        # bias from better completions on the left.
         shown = self.votes.shown[self.votes.shown != 0]
         if len(shown):
             confounded = float(self.mean[DISCRIMINATION] * shown.mean()) ** 2 / self.votes.n_prompts
             sd[:, BIAS] = np.sqrt(sd[:, BIAS] ** 2 + confounded)
-        else:  # nothing was seen of it: no figure, not a leaning of none
+        else:  # no display is known, so the bias is missing rather than 0
             bias = np.full(len(bias), np.nan)
         frame = pd.DataFrame(
             {
@@ -370,7 +371,7 @@ class _Fit:
         )
 
     def _reliability(self, discrimination: Floats) -> Floats:
-        """Chance of the better side over differences of the prior."""
+        """Probability of choosing the better side, averaged over prior differences."""
         from scipy.special import expit
 
         nodes, weights = np.polynomial.hermite_e.hermegauss(61)
@@ -380,5 +381,5 @@ class _Fit:
 
 
 def _shared_positions(names: npt.NDArray[Any], others: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """Where those of sorted `names` that are among the sorted `others` stand, here and there."""
+    """Positions of the common elements of sorted `names` and sorted `others`, in each."""
     return np.flatnonzero(np.isin(names, others)), np.flatnonzero(np.isin(others, names))

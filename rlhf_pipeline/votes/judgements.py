@@ -1,6 +1,4 @@
-"""Votes as arrays for the joint model: whose, of what, which side of it, how strongly. Knows frames
-of votes; knows no model.
-"""
+"""Votes as arrays for the joint model: annotator, comparison, side, strength."""
 
 from collections.abc import Iterator
 
@@ -13,20 +11,20 @@ from rlhf_pipeline.records import Choice
 Ints = npt.NDArray[np.int64]
 
 SIDES = {Choice.A: 1, Choice.B: -1, Choice.TIE: 0, Choice.BOTH_BAD: 0}
-VOTES_AT_ONCE = 4_000  # with what is computed of them they stay in a core's own cache
+VOTES_AT_ONCE = 4_000  # votes per batch, so that intermediate arrays fit into a core's cache
 
 
 def judged_comparison(judged: pd.DataFrame) -> pd.Series:
-    """The comparison each vote is about: of a repeat, the one it repeats."""
+    """The comparison of each vote; for a repeat, its original."""
     return judged["repeat_of"].fillna(judged["comparison_id"])
 
 
 class JudgementArrays:
-    """Votes for a side or for neither, sorted by comparison."""
+    """Votes without skips as arrays (n,), sorted by comparison."""
 
     def __init__(self, judged: pd.DataFrame):
         is_repeat = judged["repeat_of"].notna().to_numpy()
-        # 1 where a stood left, -1 where b did, 0 where nobody knows.
+        # 1 if a was displayed left, -1 if b was, 0 if unknown
         swapped = judged["is_swapped"]
         left = np.where(
             swapped.isna(), 0, np.where(swapped.fillna(False).to_numpy(dtype=bool), -1, 1)
@@ -40,15 +38,15 @@ class JudgementArrays:
             .to_numpy(dtype=np.int64)
         )
         strength = judged["strength"].fillna(0).to_numpy(dtype=np.int64)
-        # Sums depend on the order in the last bits: the same votes are to give the same model
-        # however they come.
+        # Rounding of sums depends on the order; sorting makes the model independent of the order of
+        # votes.
         order = np.lexsort((strength, side, left, is_repeat, annotator, comparison))
         self.comparison, self.annotator = comparison[order], annotator[order]
         self.side, self.strength = side[order], strength[order]
-        # On a repeat a and b have changed places: what favours a there, favours b of the original.
+        # A repeat swaps a and b: a vote for its a is a vote for b of the original.
         turned = np.where(is_repeat[order], -1, 1)
         self.side = self.side * turned
-        # The same of a of the original: a card may have swapped the sides of either once more.
+        # Side on which a of the original was displayed; a card may swap the sides once more.
         self.shown = turned * left[order]
         self.n_prompts = judged["prompt_id"].nunique()
         self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
@@ -62,7 +60,7 @@ class JudgementArrays:
         return len(self.comparison)
 
     def parts(self) -> Iterator[slice]:
-        """Whole comparisons, some VOTES_AT_ONCE votes at a time."""
+        """Slices of whole comparisons with about VOTES_AT_ONCE votes each."""
         begin = 0
         while begin < len(self):
             following = np.searchsorted(self.starts, begin + VOTES_AT_ONCE)
@@ -72,7 +70,7 @@ class JudgementArrays:
 
 
 def _number_ids(ids: pd.Series) -> tuple[npt.NDArray[np.str_], Ints, Ints]:
-    """The distinct ones in their order, where each stands first, and the number of every row's."""
+    """Sorted distinct ids, the first row of each, and the index of each row's id."""
     codes, distinct = pd.factorize(ids, sort=True)
     return (
         distinct.to_numpy(dtype=str),

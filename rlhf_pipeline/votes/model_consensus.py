@@ -1,16 +1,16 @@
-"""What the annotator model says of each comparison, where consensus is asked of it. Knows frames of
-votes and labels; fits no model.
+"""Computes consensus from the annotator model's soft labels, and stores these labels.
 
-A vote weighs what its annotator is worth, and a completion's other comparisons speak too: `p_a` is
-the chance that a typical annotator without position bias, who has to choose, takes a. The side with
-the greater chance is the choice and that chance the share, with the model's interval.
+Votes are weighted by the annotator's reliability, and a completion's other comparisons contribute:
+`p_a` is the probability that a typical annotator without position bias prefers a in a forced
+choice. The more probable side is the choice, and its probability is the share, with the model's
+interval.
 
     open       fewer than `min_votes` people judged it by now, as with every method
     disputed   the interval holds one half, or the share is below `min_share`
     agreed     the rest
 
-The model knows two sides. Where people agree by majority that neither is better, that is kept, with
-the share of their votes.
+The model has no category for neither. A majority consensus on tie or both_bad is kept, with its
+share of votes.
 """
 
 from typing import Protocol
@@ -29,13 +29,13 @@ from rlhf_pipeline.votes.consensus import (
     judgements,
 )
 
-# Where the labels of every judged comparison lie, those of the test split among them: to be looked
-# at, not to be learnt from.
+# Stage and file of the labels of all judged comparisons, including the test split: for display
+# only, never for training.
 LABELS_FRAME = ("annotator_model", "all_votes")
 
 
 class FrameStorage(Protocol):
-    """As much of `Artefacts` as keeps labels."""
+    """The part of `Artefacts` that stores labels."""
 
     def read_frame(self, stage: str, day: str | None = None) -> pd.DataFrame: ...
 
@@ -45,12 +45,12 @@ class FrameStorage(Protocol):
 def consensus_by_model(
     votes: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
 ) -> pd.DataFrame:
-    """CONSENSUS of a VOTES frame by SOFT_LABELS of all votes up to a seq, by comparison id. What
-    the labels do not know is left out: it was judged after the fit, or is flagged. `n_since` counts
-    the votes that came after the fit.
+    """CONSENSUS of a VOTES frame by SOFT_LABELS fitted to all votes up to a seq, by comparison id.
 
-    Raises FrameError for a frame that breaks its schema, and for labels that do not say up to which
-    vote they know.
+    Comparisons without a label are left out: they are flagged or were first judged after the fit.
+    `n_since` counts votes after the fit.
+
+    Raises FrameError if a frame breaks its schema or labels lack `max_seq`.
     """
     params = params or ConsensusParams()
     said = consensus(votes, "majority", params).drop(columns=list(MODEL_COLUMNS))
@@ -87,24 +87,24 @@ def consensus_by_model(
 
 
 def newest_known_seq(labels: pd.DataFrame) -> int:
-    """The newest vote that these SOFT_LABELS rest on; 0 where there are none. Raises FrameError
-    where some do not say.
+    """The highest vote seq used by these SOFT_LABELS; 0 if there are none. Raises FrameError if a
+    label lacks `max_seq`.
     """
     if labels["max_seq"].isna().any():
         raise FrameError(
-            "These labels do not say up to which vote they know: they are of before that was kept. "
-            "Materialise annotator_model."
+            "The labels lack max_seq: an earlier version wrote them. Materialise annotator_model "
+            "again."
         )
     return 0 if labels.empty else int(labels["max_seq"].max())
 
 
 def store_labels(files: FrameStorage, labels: pd.DataFrame, *, newest_seq: int) -> int | None:
-    """Leave SOFT_LABELS of all votes for who looks at them; unless those that lie there know of a
-    later vote: then its seq, and they stay.
+    """Store SOFT_LABELS of all votes for display. If the stored ones use later votes, keep them and
+    return their seq.
 
-    A replay and a repeated run are fitted to older votes than the last fit was. What cannot be read
-    stays for nobody, and neither does what knows of votes above `newest_seq`, which the store has
-    not: they were another store's. Raises as `Artefacts.write_frame`.
+    A replay or a repeated run may fit fewer votes than the stored labels did. Stored labels are
+    replaced if they cannot be read, or if they use votes above `newest_seq`, the store's highest:
+    they belong to another store. Raises as `Artefacts.write_frame`.
     """
     stage, part = LABELS_FRAME
     try:

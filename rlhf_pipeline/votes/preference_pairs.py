@@ -1,6 +1,7 @@
-"""Votes to preference pairs by majority. Knows frames of votes and comparisons; knows no model and
-no storage.
-"""
+"""Makes preference pairs from votes by majority, and their training rows."""
+
+import json
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,87 +9,82 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.records import Choice, Record
-from rlhf_pipeline.votes.annotator_kinds import drop_machine_votes
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.records import Choice, Record, content_hash
+from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 from rlhf_pipeline.votes.splits import splits_of
 
 MAX_STRENGTH = 4
 
 
 class PairParams(BaseModel):
-    """What makes a majority."""
+    """Rules for the majority of a pair."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    min_votes: int = Field(
-        default=1, ge=1, description="Votes for a or b a comparison needs to become a pair"
-    )
+    min_votes: int = Field(default=1, ge=1, description="Minimum number of votes for a or b")
     min_agreement: float = Field(
         default=0.5,
         ge=0.5,
         le=1,
-        description="Smallest share of those votes on the majority's side",
+        description="Minimum share of these votes on the majority's side",
     )
     keep_even_splits: bool = Field(
         default=False,
-        description="Keep comparisons with as many votes for a as for b, at agreement 0.5 and "
-        "margin 0; needed for unbiased probabilities where comparisons get an even number of votes",
+        description="Keep comparisons with equally many votes for a and b, at agreement 0.5 and "
+        "margin 0; needed for unbiased probabilities if comparisons get an even number of votes",
     )
     keep_only_ties: bool = Field(
         default=False,
-        description="Keep comparisons nobody preferred a side of, at 0 votes, agreement 0.5 and "
-        "margin 0: for a reward model that learns ties (loss davidson, or the "
-        "annotator model's labels)",
+        description="Keep comparisons with only ties, at 0 votes, agreement 0.5 and margin 0: for "
+        "a reward model that learns ties (loss davidson, or the annotator model's labels)",
     )
     strength_when_missing: int = Field(
-        default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote that states none"
+        default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote without one"
     )
     with_machine_votes: bool = Field(
         default=False,
-        description="Count votes of machines too: a model is then taught by what an earlier one "
-        "said",
+        description="Count machine votes too: a model is then trained on the judgements of an "
+        "earlier model",
     )
 
 
 class PairCounts(Record):
-    """What became of the votes: nothing is dropped without being counted."""
+    """Number of votes and comparisons by outcome; nothing is dropped without being counted."""
 
     n_votes: int
     n_ties: int
     n_skips: int
     n_machine: int = Field(
-        default=0, description="votes of machines, which teach nothing unless asked for"
+        default=0, description="machine votes, left out unless `with_machine_votes`"
     )
     n_repeats: int = Field(
-        description="votes on repeats; they measure self-consistency and make no pair"
+        description="votes on repeats; they measure self-consistency and give no pair"
     )
     n_flagged: int = Field(
         default=0, description="votes on imported comparisons of identical or repeated completions"
     )
-    n_comparisons: int = Field(description="comparisons with a vote, repeats left out")
-    n_only_ties: int = Field(description="comparisons nobody preferred a side of")
+    n_comparisons: int = Field(description="comparisons with a vote, without repeats")
+    n_only_ties: int = Field(description="comparisons without a vote for a or b")
     n_without_majority: int = Field(
-        description="comparisons split evenly, too thinly voted or agreed on"
+        description="comparisons with an even split, too few votes or too little agreement"
     )
     n_pairs: int
-    n_mixed: int = Field(description="pairs that humans and others judged together")
+    n_mixed: int = Field(description="pairs with votes of several kinds of annotators")
 
 
 def preference_pairs(
     votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None
 ) -> pd.DataFrame:
-    """One row per comparison with a majority, sorted by comparison id; the order of votes is
-    irrelevant.
+    """PREFERENCE_PAIRS: one row per comparison with a majority, by comparison id; the order of
+    votes is irrelevant.
 
-    Ties, `both_bad` and skips prefer no side and make no pair; `n_ties` counts the first two. Votes
-    on repeats and flagged comparisons are left out, and votes of machines unless `params` ask for
-    them. `margin` is the mean strength in the majority's direction over 4 (0 where the minority
-    felt more strongly), `day` the last day a counted vote was cast on, `max_seq` the seq of the
-    last vote of any kind: nothing later is in the pair. An imported split wins over the hash. No
-    votes or only ties give the empty frame. Raises UnknownComparison for a vote whose comparison is
-    not in `comparisons`, FrameError for frames that break their schema (a duplicate vote id, for
-    one).
+    Ties, `both_bad` and skips give no pair; `n_ties` counts the first two. Votes on repeats and
+    flagged comparisons are left out, and machine votes unless `params.with_machine_votes`. `margin`
+    is the mean signed strength toward the majority divided by 4 (0 if the minority's strength is
+    greater), `day` the latest day of a vote for a or b, `max_seq` the seq of the last vote of any
+    kind. An imported split takes precedence over the hash. Without votes, or with only ties, the
+    frame is empty. Raises UnknownComparison for a vote whose comparison is not in `comparisons`,
+    FrameError if a frame breaks its schema (for example by a duplicate vote id).
     """
     params = params or PairParams()
     votes, comparisons = (
@@ -106,7 +102,7 @@ def preference_pairs(
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
     frame["split"] = splits_of(frame)
-    # which the annotator model gives later
+    # the annotator model adds soft_label and label_seq later
     made = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]
     return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS)
 
@@ -114,8 +110,8 @@ def preference_pairs(
 def count_pairs(
     votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None
 ) -> PairCounts:
-    """How many votes and comparisons were dropped on the way to pairs, and why. Raises as
-    `preference_pairs`.
+    """Count the votes and comparisons dropped by `preference_pairs`, by cause. Raises as it
+    does.
     """
     params = params or PairParams()
     cast, comparisons = counting(votes), check_frame(comparisons, COMPARISONS)
@@ -148,14 +144,14 @@ def _training_votes(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
 
 
 def _unrepeated_votes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The votes on comparisons that repeat no other and are not flagged."""
+    """The votes on comparisons that are neither repeats nor flagged."""
     unknown = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"])]
     if not unknown.empty:
         row = unknown.iloc[0]
         raise UnknownComparison(
-            f"Vote {row['vote_id']} judges comparison {row['comparison_id']}, which is not among "
-            f"the {len(comparisons)} comparisons ({len(unknown)} such votes). Hand in the "
-            "comparisons of every day these votes judge."
+            f"Vote {row['vote_id']} is on comparison {row['comparison_id']}, which is not among "
+            f"the {len(comparisons)} comparisons ({len(unknown)} such votes). Pass the "
+            "comparisons of every day with these votes."
         )
     left_out = comparisons.loc[
         comparisons["repeat_of"].notna() | comparisons["flag"].notna(), "comparison_id"
@@ -164,8 +160,9 @@ def _unrepeated_votes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.Data
 
 
 def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
-    """Per comparison id with a vote for a side, or only ties where those are kept: n_votes, n_ties,
-    chosen_side, agreement, margin, annotator_kind, day, max_seq."""
+    """One row per comparison with a vote for a side, or with only ties if these are kept: n_votes,
+    n_ties, chosen_side, agreement, margin, annotator_kind, day, max_seq.
+    """
     is_sided, is_tie = (
         first["choice"].isin(some) for some in ((Choice.A, Choice.B), (Choice.TIE, Choice.BOTH_BAD))
     )
@@ -180,7 +177,7 @@ def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
         counted["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
     )
     signed = strength * (is_a.astype("float64") - is_b.astype("float64"))
-    # Texts as numbers in the texts' order: the least and greatest text of a group is slow to find.
+    # Texts as ordered codes, because the minimum and maximum of texts per group are slow.
     kind, kinds = pd.factorize(counted["annotator_kind"], sort=True)
     day, days = pd.factorize(counted["day"], sort=True)
     numbers = pd.DataFrame(
@@ -202,12 +199,10 @@ def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
     )
     share_a = (tally["n_a"] / tally["n_votes"]).fillna(0.5)
     chose_a = share_a >= 0.5
-    # Quarters of small integers are summed exactly, so the order of votes cannot show even in the
-    # last digit.
+    # Sums of quarters are exact, so the order of votes does not change even the last digit.
     mean = tally["signed"] / tally["n_votes"].clip(lower=1)
     return tally.assign(
-        # Of all that was said, ties and skips too: each is counted, or stands where another vote
-        # stood before.
+        # Includes ties and skips: each counts, or replaces an earlier vote.
         max_seq=first.groupby("comparison_id")["seq"].max().reindex(tally.index),
         n_ties=n_ties.reindex(tally.index).fillna(0).astype("int64"),
         chosen_side=pd.Series(np.where(chose_a, "a", "b"), index=tally.index, dtype="str"),
@@ -224,6 +219,32 @@ def _is_pair(tallies: pd.DataFrame, params: PairParams) -> pd.Series:
     agreed = (tallies["agreement"] > 0.5) & (tallies["agreement"] >= params.min_agreement)
     if params.keep_even_splits:
         agreed |= (tallies["agreement"] == 0.5) & (tallies["n_votes"] > 0)
-    # there only where they are kept
+    # such rows exist only if they are kept
     only_ties = (tallies["n_votes"] == 0) & (tallies["n_ties"] >= params.min_votes)
     return agreed & (tallies["n_votes"] >= params.min_votes) | only_ties
+
+
+def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One JSON-ready mapping per pair, with TRL's preference columns `prompt, chosen, rejected,
+    margin` first.
+
+    Sorted by comparison id, so that the same pairs in any order give the same bytes.
+    """
+    checked = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id")
+    first = ["prompt", "chosen", "rejected", "margin"]
+    # Empty optional columns are omitted: they would change existing hashes.
+    rest = [
+        c
+        for c in checked.columns
+        if c not in first and not (PREFERENCE_PAIRS.columns[c].optional and checked[c].isna().all())
+    ]
+    ordered = checked[first + rest]
+    rows: list[dict[str, Any]] = json.loads(
+        ordered.to_json(orient="records", force_ascii=False, double_precision=15)
+    )
+    return rows
+
+
+def training_data_hash(pairs: pd.DataFrame) -> str:
+    """Hash of a training file, 64 hex characters; independent of the order of pairs."""
+    return content_hash(training_rows(pairs))

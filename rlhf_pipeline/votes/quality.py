@@ -1,8 +1,7 @@
-"""How carefully an annotator votes, vote by vote: too fast to have read, always the same, the same
-pair again. Knows arrays of one annotator's votes; knows no storage and nobody else's votes.
+"""Marks suspect votes of one annotator: too fast, repeating the displayed side, or duplicate pairs.
 
-The rules are those of `votes.annotators`, which tells the same of a whole frame; these can be told
-anew after each vote.
+The rules are those of `votes.annotators`, but on arrays of one annotator's votes, fast enough to
+recompute after each vote.
 """
 
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ from rlhf_pipeline.records import Interval
 Mark = Literal["too_fast", "same_as_before", "duplicate"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
 
-LEFT, RIGHT, NEITHER, UNKNOWN, SKIP = 1, -1, 0, 9, 2  # what was said, as it was shown
-NO_TIME = -1  # of `is_fast`: nobody knows how long it took
+LEFT, RIGHT, NEITHER, UNKNOWN, SKIP = 1, -1, 0, 9, 2  # displayed side of a vote
+NO_TIME = -1  # value of `is_fast` for a vote without a duration
 
-# One row per vote as cast. comparison, about and pair are hashes: of the comparison, of the one it
-# repeats (its own if none), of the two completions under their prompt, whichever stood left. turn
-# orders an annotator's votes on one comparison.
+# One row per vote as cast. Hashes: `comparison`; `about` is the original of a repeat, else the
+# comparison itself; `pair` is of the prompt and the unordered completions. `turn` orders an
+# annotator's votes on one comparison.
 VOTES = np.dtype(
     [
         ("seq", "i8"),
@@ -40,15 +39,17 @@ VOTES = np.dtype(
 
 @dataclass(frozen=True)
 class MarkedVotes:
-    """Which votes bear a mark (seqs, ascending), and of how many votes that could be said."""
+    """Ascending seqs of the votes with a mark, and the number `n` of votes to which the mark
+    applies.
+    """
 
     seqs: npt.NDArray[np.int64]
     n: int
 
     @cached_property
     def share(self) -> Interval | None:
-        """With Wilson's interval; None where it can be said of no vote. Told once: a page sorts
-        thousands of annotators by it.
+        """Share of marked votes with Wilson's interval; None if `n` is 0. Cached, because a page
+        sorts thousands of annotators by it.
         """
         if self.n == 0:
             return None
@@ -61,19 +62,19 @@ class MarkedVotes:
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one annotator's judgements that count, skips left out."""
+    """Marks of one annotator's counting votes, without skips."""
 
     n_votes: int
     marked: dict[Mark, MarkedVotes]
 
 
 def quality(cast: npt.NDArray[Any]) -> Quality:
-    """Of one annotator's VOTES in any order. Of several on a comparison the last turn counts.
+    """The marks of one annotator's VOTES, in any order. Per comparison only the last turn counts.
 
-    `too_fast`: faster than anybody reads both completions, of votes that say how long they took.
-    `same_as_before`: the same as the vote before, as shown, of those of which both are known.
-    `duplicate`: of two completions that the annotator had judged before under another comparison,
-    of votes on comparisons that are no repeats: those are asked on purpose.
+    `too_fast`: faster than anyone can read both completions, among votes with a duration.
+    `same_as_before`: same displayed side as the previous vote, among votes with both known.
+    `duplicate`: the annotator judged the same two completions before in another comparison, among
+    votes that are not on repeats, which are duplicates on purpose.
     """
     last = cast[np.lexsort((cast["turn"], cast["comparison"]))]
     is_last = (
@@ -87,7 +88,9 @@ def quality(cast: npt.NDArray[Any]) -> Quality:
     followed = (shown[1:] != UNKNOWN) & (shown[:-1] != UNKNOWN)
     same = followed & (shown[1:] == shown[:-1])
     asked = judged[judged["about"] == judged["comparison"]]
-    _, first = np.unique(asked["pair"], return_index=True)  # the first of each pair, as seqs ascend
+    _, first = np.unique(
+        asked["pair"], return_index=True
+    )  # first vote of each pair, because seqs ascend
     again = np.ones(len(asked), dtype=bool)
     again[first] = False
     marked: dict[Mark, MarkedVotes] = {
@@ -99,8 +102,8 @@ def quality(cast: npt.NDArray[Any]) -> Quality:
 
 
 def concern_score(found: Quality, of: Sequence[Mark] = MARKS) -> float:
-    """What is surely odd, from 0 to 1: the highest lower end. Saying the same as before is odd
-    above a half, which a coin says.
+    """Severity of the marks from 0 to 1: the highest lower bound of a share. `same_as_before`
+    counts only above one half, its share under random voting.
     """
     lows = {mark: 0.0 if (share := found.marked[mark].share) is None else share.low for mark in of}
     return max(

@@ -1,8 +1,8 @@
-"""Shares and medians of many groups at once, each with its interval; missing where a group has
-nothing. Knows arrays; knows no votes.
+"""Computes shares and medians of many groups at once, each with its interval.
 
-Ends of shares are Wilson's (1927), which stay wide where little was seen. Ends of a median are
-order statistics, so of fewer values than such ends need (6 at a level of 95 %) no median is given.
+Intervals of shares are Wilson's (1927), which stay wide for small samples. Intervals of medians are
+order statistics, so a median needs at least 6 values at a level of 95 %. Figures of groups without
+data are missing.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from rlhf_pipeline.intervals import wilson_bounds
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 UNIT = {"low": 0.0, "high": 1.0}
-Figures = dict[str, Any]  # by column, each (groups,)
+Figures = dict[str, Any]  # column name -> values (groups,)
 
 
 def interval_columns(measure: str) -> tuple[str, str, str]:
@@ -24,8 +24,8 @@ def interval_columns(measure: str) -> tuple[str, str, str]:
 
 
 def measure_columns(name: str, what: str, **bounds: float) -> dict[str, Column]:
-    """A figure and its ends as columns of a frame."""
-    meanings = (what, "lower end of its interval", "upper end of its interval")
+    """Columns of a figure and the ends of its interval."""
+    meanings = (what, "lower end of the interval", "upper end of the interval")
     return {
         end: number(meaning, nullable=True, **bounds)
         for end, meaning in zip(interval_columns(name), meanings, strict=True)
@@ -33,7 +33,7 @@ def measure_columns(name: str, what: str, **bounds: float) -> dict[str, Column]:
 
 
 class GroupStatistics:
-    """Figures of groups 0 to n - 1 at a level; `code` says of each value whose it is."""
+    """Figures of groups 0 to n - 1, intervals at `level`; `code` holds the group of each value."""
 
     def __init__(self, n: int, level: float):
         self.n, self.level = n, level
@@ -43,8 +43,8 @@ class GroupStatistics:
         return {counted: n, **self.wilson(measure, k, n)}
 
     def median(self, measure: str, counted: str, code: Ints, values: Any) -> Figures:
-        """Order statistics: the ranks that a fair coin, tossed n times, leaves outside with the
-        level's rest.
+        """Median with order statistics as interval ends: ranks are quantiles of Binomial(n,
+        1/2).
         """
         from scipy.stats import binom
 
@@ -68,8 +68,8 @@ class GroupStatistics:
         return {counted: n, **dict(zip(interval_columns(measure), told, strict=True))}
 
     def confidence(self, code: Ints, stated: Any, is_right: Any) -> Figures:
-        """n_sure, mean_confidence, confidence_gap and brier of stated confidences and what became
-        of them.
+        """n_sure, mean_confidence, confidence_gap and brier of stated confidences against
+        `is_right`.
         """
         stated, right = np.asarray(stated, dtype=np.float64), np.asarray(is_right, dtype=np.float64)
         n, n_right = self.count(code), self.sums(code, right)
@@ -94,11 +94,11 @@ class GroupStatistics:
         )
 
     def wilson(self, measure: str, k: Any, n: Any) -> dict[str, Floats]:
-        """Of k of n, (groups,): the share and its ends, missing where n is 0."""
+        """The share k / n (groups,) and its ends; missing if n is 0."""
         is_known = n > 0
         share = np.where(is_known, k / np.maximum(n, 1), np.nan)
         low, high = wilson_bounds(share, np.maximum(n, 1), self.level)
-        # Sums of squares can end a last bit beyond what they are sums of.
+        # rounding can put a sum of squares slightly outside its bounds
         told = (share, np.minimum(low, share), np.maximum(high, share))
         return {
             name: np.where(is_known, np.clip(end, 0.0, 1.0), np.nan)

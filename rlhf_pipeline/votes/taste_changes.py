@@ -1,4 +1,4 @@
-"""Which votes speak of taste as it is today: the changes of taste that a fit takes into account."""
+"""The changes of taste that a fit takes into account, and which votes are older than them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.records import TasteChange
 
 
 @dataclass(frozen=True)
 class TasteChanges:
-    """First vote seq of today's taste: `since_seq` in every category, `by_category` in single ones.
-    The later of both counts.
+    """First vote seq of the current taste: `since_seq` in every category, `by_category` in single
+    ones. The later of both applies.
 
     >>> changes = TasteChanges(100, {"poetry": 300})
     >>> changes.first_seq(pd.Series(["poetry", "facts"])).tolist()
@@ -32,10 +33,10 @@ class TasteChanges:
         up_to_seq: int | None = None,
         change_seq: int | None = None,
     ) -> "TasteChanges":
-        """Of the recorded changes those that are not retracted, the latest of each scope.
+        """The latest recorded change per scope that is not retracted.
 
-        With `up_to_seq`, the highest vote that is learnt from, later changes are left out.
-        `change_seq` is one more change, of every category, that was given for this fit alone.
+        `up_to_seq` is the highest vote seq of the training data; later changes are ignored.
+        `change_seq` is an additional change of every category, given for this fit only.
         """
         latest: dict[str | None, int] = {} if change_seq is None else {None: change_seq}
         for change in recorded:
@@ -52,14 +53,14 @@ class TasteChanges:
 
     @property
     def latest_seq(self) -> int | None:
-        """From this vote on, every vote is of today's taste; None without a change."""
+        """Seq from which every vote is of the current taste; None without a change."""
         return max(
             (seq for seq in (self.since_seq, *self.by_category.values()) if seq is not None),
             default=None,
         )
 
     def first_seq(self, categories: "pd.Series[str]") -> npt.NDArray[np.int64]:
-        """First vote seq of today's taste in each category, (n,); 0 where taste never changed."""
+        """First vote seq of the current taste per category, (n,); 0 if taste never changed."""
         everywhere = self.since_seq or 0
         if not self.by_category:
             return np.full(len(categories), everywhere, dtype=np.int64)
@@ -69,8 +70,8 @@ class TasteChanges:
         )
 
     def is_current(self, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-        """Whether each pair has a vote of today's taste, (n,), by its columns `category` and
-        `max_seq`; True where taste never changed.
+        """Whether each pair has a vote of the current taste, (n,), from its columns `category` and
+        `max_seq`.
         """
         if not self:
             return np.ones(len(rows), dtype=bool)
@@ -79,9 +80,35 @@ class TasteChanges:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For the record of a fit; empty without a change."""
+        """JSON object for the record of a fit; empty without a change."""
         everywhere = {} if self.since_seq is None else {"since_seq": self.since_seq}
         return everywhere | ({"by_category": dict(self.by_category)} if self.by_category else {})
 
 
 NO_CHANGES = TasteChanges()
+
+
+BEFORE = "before the change: "
+
+
+def separate_old_completions(
+    comparisons: pd.DataFrame, votes: pd.DataFrame, changes: TasteChanges
+) -> pd.DataFrame:
+    """COMPARISONS in which comparisons without votes since the last change of their category have
+    separate completion ids.
+
+    The joint model gives a completion one utility in all its comparisons. After a change of taste,
+    old comparisons would pull new ones toward the old taste. Annotators keep one reliability across
+    the change. A comparison with votes on both sides of the change counts as new, with all its
+    votes, as for pairs. Raises FrameError.
+    """
+    checked = check_frame(comparisons, COMPARISONS)
+    if not changes:
+        return checked
+    last = check_frame(votes, VOTES).groupby("comparison_id")["seq"].max()
+    is_old = checked["comparison_id"].map(last).fillna(0) < changes.first_seq(checked["category"])
+    ids = {
+        name: checked[name].mask(is_old, BEFORE + checked[name])
+        for name in ("completion_a_id", "completion_b_id")
+    }
+    return check_frame(checked.assign(**ids), COMPARISONS)

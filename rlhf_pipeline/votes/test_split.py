@@ -1,10 +1,9 @@
-"""The one door to the test split: nobody sees its pairs without a record of when, for which model
-and why. Knows frames; knows no registry.
+"""Opens the test split; every opening is recorded with time, model and purpose.
 
-An accuracy on test pairs means what it says only as long as nothing was chosen by it. Who looks
-often and keeps the best has chosen. So every look is written down before the pairs are handed out
-(Dwork et al. 2015 on what re-used holdouts are worth), and a test of this project's source finds
-whoever takes them past this door. What is chosen is chosen on the train and calib splits.
+An accuracy on test pairs is unbiased only if no choice depends on it; repeated looks that keep the
+best model are such a choice (Dwork et al. 2015 on re-used holdouts). So each look is recorded
+before the pairs are returned, and a test of the source finds code that reads them elsewhere. Choose
+on the train and calib splits.
 """
 
 import logging
@@ -25,29 +24,27 @@ TEST = "test"
 
 
 class Opening(Record):
-    """One look at test pairs."""
+    """Record of one look at test pairs."""
 
     opened_at: datetime = Field(description="UTC")
     model: str = Field(
         min_length=1,
-        description="whom they judge: name@version, or the hash of weights that have no version "
-        "yet",
+        description="the evaluated model: name@version, or the hash of weights without a version",
     )
-    purpose: str = Field(min_length=1, description="what is computed from them")
+    purpose: str = Field(min_length=1, description="what is computed from the pairs")
     commit: str | None = Field(
-        description="of the code that looked, with -dirty where it was changed; None outside a "
-        "checkout"
+        description="git commit of the code, with -dirty if it has changes; None outside a checkout"
     )
     n_pairs: int = Field(ge=0)
-    data_hash: str = Field(description="frame_hash of the pairs seen")
+    data_hash: str = Field(description="frame_hash of the pairs")
 
 
 Recorder = Callable[[Opening], None]
 
 
 def log_opening(opening: Opening) -> None:
-    """A line of Python's log: for scripts and tests, which have no registry. Assets and the command
-    line record in MLflow.
+    """Write the opening to Python's log: for scripts and tests without a registry. Assets and
+    commands record in MLflow.
     """
     log.info(
         "test split opened: %s for %s, %d pairs %s, commit %s",
@@ -62,16 +59,14 @@ def log_opening(opening: Opening) -> None:
 def open_test_split(
     pairs: pd.DataFrame, *, model: str, purpose: str, record: Recorder = log_opening
 ) -> pd.DataFrame:
-    """The rows of `pairs` whose split is test, in their order, numbered from 0; `record` is told
-    before they are handed out.
+    """The rows of `pairs` with split test, in order, re-indexed from 0. Calls `record` first.
 
-    Where `record` fails nothing is handed out. Without test pairs nothing is opened, and nothing
-    recorded. Raises FrameError without a column `split`, ConfigurationError where nobody says for
-    which model and why.
+    If `record` raises, nothing is returned. Without test pairs nothing is recorded. Raises
+    FrameError without a column `split`, ConfigurationError if model or purpose is blank.
     """
     if not model.strip() or not purpose.strip():
         raise ConfigurationError(
-            "The test split is opened for a model and a purpose: name both, they are recorded."
+            "model and purpose must not be blank: both are recorded when the test split is opened."
         )
     test = pairs[_is_test(pairs)].reset_index(drop=True)
     if len(test):
@@ -89,14 +84,13 @@ def open_test_split(
 
 
 def n_test_pairs(pairs: pd.DataFrame) -> int:
-    """How many there are: no look. Raises FrameError without a column `split`."""
+    """Number of test pairs; does not count as a look. Raises FrameError without a column
+    `split`.
+    """
     return int(_is_test(pairs).sum())
 
 
 def _is_test(pairs: pd.DataFrame) -> "pd.Series[bool]":
     if "split" not in pairs.columns:
-        raise FrameError(
-            "These pairs have no column split, so nobody can say which are for testing. Make them "
-            "with preference_pairs."
-        )
+        raise FrameError("The pairs have no column split. Make them with preference_pairs.")
     return pairs["split"] == TEST

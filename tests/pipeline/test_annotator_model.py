@@ -206,7 +206,7 @@ def test_without_a_vote_the_frame_is_empty_and_says_why(
     project = branch(grown)
     project.materialise(["annotator_model"], config=limited(up_to_seq=0))
     assert project.files.read_frame("annotator_model").empty
-    assert "No vote judges a comparison" in told(project)["headline"]
+    assert "No usable votes" in told(project)["headline"]
 
 
 def test_a_fit_that_did_not_end_fails_its_check_and_stops_nothing(

@@ -142,7 +142,7 @@ def test_votes_that_make_no_pair_are_said_to(tmp_path: Path) -> None:
         empty.rlhf("votes", "prepare", "--up-to-seq", "0")
     assert not files(empty).training_data.exists()
     assert empty.rlhf("votes", "annotators", "--up-to-seq", "0").output.startswith(
-        "No vote judges a comparison"
+        "No usable votes"
     )
     assert json.loads(empty.rlhf("votes", "annotators", "--up-to-seq", "0", "--json").output) == []
 

@@ -29,7 +29,7 @@ from rlhf_pipeline.store.audit import (
 from rlhf_pipeline.store.audit import LATER_COLUMNS as LATER_VOTE_COLUMNS
 from rlhf_pipeline.store.casting import BODY_FIELDS, hash_vote
 from rlhf_pipeline.store.schema import comparisons, predictions, taste_changes
-from rlhf_pipeline.votes.training_data import training_data_hash
+from rlhf_pipeline.votes.preference_pairs import training_data_hash
 
 FRAMES = json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
 NEWER = (

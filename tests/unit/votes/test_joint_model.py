@@ -216,7 +216,7 @@ def test_machine_votes_and_skips_are_left_out():
     machine = votes_of([0], [5], ["b"]).assign(annotator_kind="machine", vote_id="m", seq=9)
     labels = joint_model(pd.concat([votes, machine], ignore_index=True)).labels
     assert labels["n_votes"].tolist() == [1, 1]
-    with pytest.raises(NotEnoughVotes, match="No vote judges"):
+    with pytest.raises(NotEnoughVotes, match="No usable votes"):
         joint_model(machine)
 
 

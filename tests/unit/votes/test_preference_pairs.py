@@ -3,9 +3,14 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
-from rlhf_pipeline.votes.preference_pairs import PairParams, count_pairs, preference_pairs
+from rlhf_pipeline.votes.preference_pairs import (
+    PairParams,
+    count_pairs,
+    preference_pairs,
+    training_data_hash,
+    training_rows,
+)
 from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
-from rlhf_pipeline.votes.training_data import training_data_hash, training_rows
 
 
 def comparisons(*ids: str, repeat_of: dict[str, str] | None = None) -> pd.DataFrame:
@@ -149,7 +154,7 @@ def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
 
 
 def test_a_vote_on_an_unknown_comparison_is_named():
-    with pytest.raises(UnknownComparison, match="v0 judges comparison c9"):
+    with pytest.raises(UnknownComparison, match="v0 is on comparison c9"):
         preference_pairs(votes(("c9", "x", "a", 1)), comparisons("c1"))
 
 

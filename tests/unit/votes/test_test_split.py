@@ -68,7 +68,7 @@ def test_counting_is_no_look() -> None:
 
 @pytest.mark.parametrize("said", [{"model": " "}, {"purpose": ""}])
 def test_a_look_without_a_name_or_a_reason_is_refused(said: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match="for a model and a purpose"):
+    with pytest.raises(ConfigurationError, match="model and purpose must not be blank"):
         opened(**said)
 
 
@@ -104,7 +104,7 @@ HARMLESS = {
     "rlhf_pipeline/drift/reference.py": ['wrong = pairs.loc[pairs["split"] != "calib"'],
     "rlhf_pipeline/retraining/rows.py": ['leaked = checked[checked["split"] != "train"]'],
     "rlhf_pipeline/retraining/selection.py": ['leaked = frame[frame["split"] != "train"]'],
-    "rlhf_pipeline/votes/learning.py": ['in_test = shown.loc[splits_of(shown) == "test"'],
+    "rlhf_pipeline/votes/annotator_model.py": ['in_test = shown.loc[splits_of(shown) == "test"'],
 }
 IN_A_QUERY = re.compile(
     r"""split\s*(==\s*\\?["']test|!=\s*\\?["'](train|calib)|(not )?in\s*[\[(].*["']test)"""

@@ -1,8 +1,7 @@
-"""The joint model of a project's votes with everything said of its annotators. Knows frames of
-votes; knows no store and no reward model.
+"""Fits the joint model of a project's votes and computes all annotator figures.
 
-Annotators are judged by all their votes. Labels are learnt from, so they rest on no vote of the
-test split: reliabilities and utilities of a model that is fitted without those.
+Annotator figures use all votes. Soft labels are used for training, so they come from a second model
+fitted without votes of the test split.
 """
 
 from dataclasses import dataclass
@@ -23,28 +22,33 @@ from rlhf_pipeline.votes.splits import splits_of
 
 
 class AnnotatorReport(Record):
-    """How the fit went and how far people agree; an interval is None where nothing overlaps."""
+    """Convergence of the fit and agreement of annotators; an interval is None if no votes
+    overlap.
+    """
 
     n_annotators: int
     n_comparisons: int
     discrimination: float = Field(
-        description="of the typical annotator: what one unit of utility is felt as"
+        description="discrimination of the typical annotator: feeling per unit of utility"
     )
     is_converged: bool
     n_iterations: int
     log_likelihoods: tuple[float, ...] = Field(description="after each iteration")
     alpha: Interval | None = Field(
-        description="Krippendorff's, nominal: 1 where all agree, 0 as often as chance"
+        description="Krippendorff's nominal alpha: 1 is full agreement, 0 is chance"
     )
-    kappa: Interval | None = Field(description="Fleiss'")
+    kappa: Interval | None = Field(description="Fleiss' kappa")
     agreement: Agreement
 
 
 @dataclass(frozen=True)
-class LearntAnnotators:
-    """The joint model of all votes and that of those outside the test split (None where there are
-    none), ANNOTATOR_FIGURES with the least reliable first, PAIRWISE_KAPPA, and agreement beyond
-    chance."""
+class AnnotatorModel:
+    """The fitted models: `model` uses all votes; `teacher` only votes outside the test split (None
+    without any).
+
+    `figures` is ANNOTATOR_FIGURES, least reliable first; `kappas` is PAIRWISE_KAPPA; `alpha` and
+    `kappa` are chance-corrected agreement.
+    """
 
     model: JointModel
     teacher: JointModel | None
@@ -56,7 +60,7 @@ class LearntAnnotators:
 
     @property
     def labels(self) -> pd.DataFrame:
-        """SOFT_LABELS to learn from."""
+        """SOFT_LABELS for training, from the teacher."""
         return SOFT_LABELS.empty_frame() if self.teacher is None else self.teacher.labels
 
     def report(self) -> AnnotatorReport:
@@ -74,17 +78,17 @@ class LearntAnnotators:
         )
 
 
-def learn_annotators(
+def fit_annotator_model(
     votes: pd.DataFrame,
     comparisons: pd.DataFrame,
     *,
     params: JointParams | None = None,
     figures: FiguresParams | None = None,
-) -> LearntAnnotators:
-    """Everything from VOTES and the COMPARISONS they judge: from the votes that count, and
-    self-consistency from earlier passes too.
+) -> AnnotatorModel:
+    """Fit and measure from VOTES and their COMPARISONS. Uses counting votes; self-consistency also
+    uses earlier passes.
 
-    Raises NotEnoughVotes where no vote by people judges anything, UnknownComparison, FrameError.
+    Raises NotEnoughVotes without usable votes, UnknownComparison, FrameError.
     """
     counted = counting(votes)
     teacher = _fit_teacher(counted, comparisons, params)
@@ -94,7 +98,7 @@ def learn_annotators(
         if teacher is not None and is_all
         else joint_model(counted, comparisons, params, start=teacher)
     )
-    return LearntAnnotators(
+    return AnnotatorModel(
         model=model,
         teacher=teacher,
         figures=annotator_figures(votes, model, comparisons=comparisons, params=figures),
@@ -108,11 +112,11 @@ def learn_annotators(
 def training_labels(
     votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None = None
 ) -> pd.DataFrame:
-    """SOFT_LABELS to learn from, of VOTES on COMPARISONS outside the test split; none where nobody
-    judged one. Raises as `joint_model`.
+    """SOFT_LABELS for training, from VOTES on COMPARISONS outside the test split; empty without
+    such votes. Raises as `joint_model`.
 
-    Completions share their utility between comparisons, and annotators their reliability between
-    prompts: a label of the train split from all votes would hold what was said of the test split.
+    Utilities are shared between comparisons and reliabilities between prompts, so labels of the
+    train split fitted to all votes would leak votes of the test split.
     """
     teacher = _fit_teacher(counting(votes), comparisons, params)
     return SOFT_LABELS.empty_frame() if teacher is None else teacher.labels
@@ -128,14 +132,12 @@ def _fit_teacher(
 
 
 def _is_outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
-    """By the split of the comparison each of VOTES is about, as of pairs: of a repeat, that of the
-    one it repeats.
-    """
+    """Whether each vote's comparison, and for a repeat its original, is outside the test split."""
     shown = check_frame(comparisons, COMPARISONS)
     in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
     return ~(judged_comparison(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
 
 
 def judged_comparison_ids(votes: pd.DataFrame) -> list[str]:
-    """Comparisons that VOTES are on, and those that these repeat."""
+    """Ids of the comparisons of VOTES and of the originals of repeats, sorted."""
     return sorted({*votes["comparison_id"], *votes["repeat_of"].dropna()})

@@ -4,20 +4,20 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.joint_model import joint_model
-from rlhf_pipeline.votes.learning import (
+from rlhf_pipeline.votes.annotator_model import (
+    fit_annotator_model,
     judged_comparison_ids,
-    learn_annotators,
     training_labels,
 )
+from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.joint_model import joint_model
 from rlhf_pipeline.votes.splits import splits_of
 from tests.unit.votes.simulated import simulate, votes_of
 
 
 def test_everything_is_learnt_from_the_same_votes():
     truth = simulate(80, n_annotators=8)
-    learnt = learn_annotators(truth.votes, truth.comparisons)
+    learnt = fit_annotator_model(truth.votes, truth.comparisons)
     report = learnt.report()
     assert report.n_annotators == len(learnt.figures) == len(learnt.model.annotators) == 8
     assert report.n_comparisons == len(learnt.model.labels) == 80
@@ -30,7 +30,7 @@ def test_everything_is_learnt_from_the_same_votes():
 
 def test_one_annotator_agrees_with_nobody():
     votes = votes_of([0, 1, 2], 0, ["a", "b", "a"])
-    learnt = learn_annotators(votes, simulate(3).comparisons)
+    learnt = fit_annotator_model(votes, simulate(3).comparisons)
     assert (learnt.alpha, learnt.kappa) == (None, None)
     assert learnt.kappas.empty
     one = learnt.figures.iloc[0]
@@ -40,14 +40,14 @@ def test_one_annotator_agrees_with_nobody():
 
 def test_where_all_are_ties_chance_explains_all():
     votes = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["tie"] * 4)
-    learnt = learn_annotators(votes, simulate(2).comparisons)
+    learnt = fit_annotator_model(votes, simulate(2).comparisons)
     assert (learnt.alpha, learnt.kappa) == (None, None)
     assert learnt.model.labels["p_a"].to_numpy() == pytest.approx(0.5, abs=1e-6)
 
 
 def test_without_votes_nothing_is_learnt():
-    with pytest.raises(NotEnoughVotes, match="No vote judges"):
-        learn_annotators(votes_of([], 0, []), simulate(2).comparisons)
+    with pytest.raises(NotEnoughVotes, match="No usable votes"):
+        fit_annotator_model(votes_of([], 0, []), simulate(2).comparisons)
 
 
 def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
@@ -60,7 +60,7 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
         pass_no=2,
     )
     log = pd.concat([again, judged], ignore_index=True)
-    learnt, last = (learn_annotators(v, truth.comparisons) for v in (log, counting(log)))
+    learnt, last = (fit_annotator_model(v, truth.comparisons) for v in (log, counting(log)))
     pd.testing.assert_frame_equal(learnt.labels, last.labels, check_exact=True)
     pd.testing.assert_frame_equal(learnt.kappas, last.kappas, check_exact=True)
     assert (learnt.alpha, learnt.kappa) == (last.alpha, last.kappa)
@@ -91,7 +91,7 @@ def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
         .where(in_test, truth.votes["choice"])
     )
     learnt, other = (
-        learn_annotators(v, truth.comparisons)
+        fit_annotator_model(v, truth.comparisons)
         for v in (truth.votes, truth.votes.assign(choice=turned))
     )
     assert not set(learnt.labels["comparison_id"]) & set(
@@ -127,7 +127,7 @@ def test_a_repeat_is_of_the_split_of_what_it_repeats():
 
 def test_where_all_was_said_of_the_test_split_there_is_nothing_to_learn_from():
     truth = simulate(4)
-    learnt = learn_annotators(truth.votes, truth.comparisons.assign(split="test"))
+    learnt = fit_annotator_model(truth.votes, truth.comparisons.assign(split="test"))
     assert learnt.labels.empty
     assert len(learnt.figures) > 0
 
@@ -135,7 +135,7 @@ def test_where_all_was_said_of_the_test_split_there_is_nothing_to_learn_from():
 def test_a_fit_that_begins_where_one_to_fewer_votes_ended_ends_where_it_would_have_sooner():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
     learnt, anew = (
-        learn_annotators(truth.votes, truth.comparisons),
+        fit_annotator_model(truth.votes, truth.comparisons),
         joint_model(truth.votes, truth.comparisons),
     )
     assert learnt.model.is_converged
