@@ -46,7 +46,6 @@ from rlhf_pipeline.completions import (  # noqa: E402
     Generation,
     LocalBackend,
     OpenAICompatibleBackend,
-    complete_prompts,
 )
 from rlhf_pipeline.completions import generate as ask_all  # noqa: E402
 from rlhf_pipeline.completions.workers import run_in_event_loop  # noqa: E402
@@ -408,11 +407,13 @@ def local(table: LimitTable) -> None:
             if name == "plain":
                 texts[name], n_tokens = one_by_one(policy, prompts_, params.max_new_tokens)
             else:
-                made = complete_prompts(
-                    frame,
-                    backend,
-                    params.model_copy(update={"batch_size": 1 if name == "one" else 64}),
-                )
+                with open_fresh_store() as store:
+                    made = ask_all(
+                        frame,
+                        [backend],
+                        params.model_copy(update={"batch_size": 1 if name == "one" else 64}),
+                        ledger=store.generation,
+                    ).frame
                 texts[name], n_tokens = made["text"].tolist(), int(made["n_tokens"].sum())
             speed[name] = n_tokens / (cpu_s() - began)
     where = (

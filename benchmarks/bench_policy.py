@@ -20,9 +20,11 @@ import pandas as pd  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from benchmarks.completion_calls import open_fresh_store  # noqa: E402
 from benchmarks.measurement import Limits  # noqa: E402
 from rlhf_pipeline.comparisons import PairingParams, pair_completions  # noqa: E402
-from rlhf_pipeline.completions import CompletionParams, LocalBackend, complete_prompts  # noqa: E402
+from rlhf_pipeline.completions import CompletionParams, LocalBackend  # noqa: E402
+from rlhf_pipeline.completions import generate as complete_prompts  # noqa: E402
 from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
 from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts  # noqa: E402
 from rlhf_pipeline.evaluation.checkable_answers import grade_answers  # noqa: E402
@@ -46,11 +48,13 @@ def pairs_by_truth(policy_folder: Path, seed: int) -> pd.DataFrame:
     prompts = generate(
         PromptParams(n=N_PAIRS, seed=seed), day=DAY, exclude=frozen_prompt_ids(frozen_prompts())
     )
-    made = complete_prompts(
-        prompts,
-        LocalBackend(policy_folder, model_version="bench"),
-        CompletionParams(k=2, seed=seed),
-    )
+    with open_fresh_store() as store:
+        made = complete_prompts(
+            prompts,
+            [LocalBackend(policy_folder, model_version="bench")],
+            CompletionParams(k=2, seed=seed),
+            ledger=store.generation,
+        ).frame
     frame = pair_completions(
         prompts, made, PairingParams(pairs_per_prompt=1, repeat_share=0.0, seed=seed), day=DAY
     )

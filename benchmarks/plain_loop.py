@@ -29,7 +29,8 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.champions import Champions, Judge, assess
 from rlhf_pipeline.comparisons import PairingParams, pair_completions
-from rlhf_pipeline.completions import CompletionParams, complete_prompts
+from rlhf_pipeline.completions import CompletionParams
+from rlhf_pipeline.completions import generate as complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
 from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
@@ -132,8 +133,8 @@ class PlainScript:
         with self.time_stage("completions") as run:
             backend = self.champions.backend(self.settings)
             completions = complete_prompts(
-                prompts, backend, CompletionParams(), cache=self.store.completions_cache
-            )
+                prompts, [backend], CompletionParams(), ledger=self.store.generation
+            ).frame
             self.deliver(run, "completions", completions, {"n_completions": len(completions)}, day)
         with self.time_stage("comparisons") as run:
             before = [(date.fromisoformat(day) - timedelta(days=n)).isoformat() for n in (1, 2, 3)]
@@ -398,6 +399,7 @@ class PlainScript:
             frozen_prompts(),
             judge.reward_model,
             EvaluationParams(),
+            ledger=self.store.generation,
             candidate_label=candidate.label,
             champion_label=other.label,
             reward_model_label=judge.label,

@@ -8,10 +8,11 @@ from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
     CompletionResult,
+    DirectBackend,
     HostedBackend,
     Reply,
 )
-from rlhf_pipeline.completions.engine import Generation, complete_prompts, generate
+from rlhf_pipeline.completions.engine import Generation, generate
 from rlhf_pipeline.completions.keys import provider_key
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.local import LocalBackend
@@ -68,13 +69,13 @@ __all__ = [
     "CompletionParams",
     "CompletionRequest",
     "CompletionResult",
+    "DirectBackend",
     "Generation",
     "HostedBackend",
     "LocalBackend",
     "OpenAICompatibleBackend",
     "Reply",
     "TemplateBackend",
-    "complete_prompts",
     "default_call_params",
     "generate",
     "hosted_backend",

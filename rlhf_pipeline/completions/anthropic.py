@@ -4,13 +4,13 @@ cache.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
+from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
@@ -19,7 +19,6 @@ from rlhf_pipeline.completions.faults import (
     status_of,
 )
 from rlhf_pipeline.completions.keys import clean_key
-from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
 from rlhf_pipeline.completions.responses import (
     TextCollector,
@@ -39,7 +38,6 @@ from rlhf_pipeline.completions.responses import (
     transport_errors,
     transport_fault,
 )
-from rlhf_pipeline.completions.results import iterate_results
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -73,17 +71,13 @@ class AnthropicBackend:
         api_key: SecretStr | None = None,
         *,
         model_version: str | None = None,
-        max_retries: int = 5,
         timeout_s: float = 60.0,
-        concurrency: int = 16,
     ) -> None:
         self.model = model
         self.base_url = check_address(base_url)
         self.api_key = clean_key(api_key)
         self.model_version = model_version or model
-        self.max_retries = max_retries
         self.timeout_s = timeout_s
-        self.concurrency = concurrency
         self.has_answered = False
         self._open: tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None = None
 
@@ -97,13 +91,6 @@ class AnthropicBackend:
     @property
     def _public_address(self) -> str:
         return address_of(self.base_url)
-
-    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        return iterate_results(
-            self,
-            requests,
-            CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency),
-        )
 
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
         errors: tuple[type[Exception], ...] = (ValueError, *transport_errors())

@@ -81,9 +81,8 @@ class Reply:
 OnText = Callable[[str], None]  # told each piece of a streamed text
 
 
-class CompletionBackend(Protocol):
-    """Something that completes prompts. To add one: a file in this folder, one class, one line in
-    `BACKENDS`.
+class DirectBackend(Protocol):
+    """A backend on this machine; the engine hands it requests in batches.
 
     Attributes:
         name: the backend's name in `BACKENDS` and in the frame's `backend` column.
@@ -91,8 +90,8 @@ class CompletionBackend(Protocol):
             of the model. It is part of the completion's id and of the cache key, so two different
             models must never share it.
 
-    A constructor stores its arguments and is cheap; models and clients are loaded at the first
-    `complete`.
+    A constructor stores its arguments and is cheap; models and clients are loaded when they are
+    first needed. To add a backend: a file in this folder, one class, one line in `BACKENDS`.
 
     >>> class Echo:
     ...     name, model_version = "echo", "echo-1"
@@ -110,43 +109,41 @@ class CompletionBackend(Protocol):
     model_version: str
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        """Exactly one result per request, in the order of the requests, each as soon as it and
-        those before it are ready.
+        """Yield one result per request, in the order of the requests, each as soon as it is ready.
 
-        Same request, same text, whatever else is in `requests` (as far as a provider keeps its
-        seeds). One request that cannot be completed is `CompletionResult.failed` with the reason;
-        it does not stop the others. No secret ever stands in an error or in `repr`.
+        The same request gives the same text, whatever else is in `requests`. A request that cannot
+        be completed is `CompletionResult.failed` with the reason; it does not stop the others.
 
         Raises:
-            BackendUnavailable: nothing can be completed at all: no such model, no such address,
-                credentials refused. The message names the setting to mend.
+            BackendUnavailable: nothing can be completed at all, for example because the model is
+                missing. The message names the setting to change.
         """
         ...
 
 
 @runtime_checkable
 class StreamingBackend(Protocol):
-    """A backend on this machine that tells of texts while it makes them."""
+    """A direct backend that reports texts while it makes them."""
 
     def stream(
         self, requests: Sequence[CompletionRequest], on_text: Callable[[int, str], None] | None
     ) -> Iterator[CompletionResult]:
-        """`complete`; `on_text` is told the number of a request and the next piece of its text,
-        which joined are the completion's.
+        """`complete`; `on_text` receives the number of a request and the next piece of its text.
+        The pieces joined are the completion's text.
         """
         ...
 
 
 @runtime_checkable
 class HostedBackend(Protocol):
-    """A backend whose model is elsewhere, behind limits and a bill. The engine asks it one call at
-    a time.
+    """A backend whose model is behind a network, limits and a bill. The engine makes one call at a
+    time; retries, limits and budgets are the engine's.
 
     Attributes:
-        provider: whose limits and bill these are: host and port of the address.
+        name, model_version: as of a `DirectBackend`.
+        provider: host and port of the address; its models share limits and a bill.
         model: the provider's name of the model; with `provider` it names what shares a limit.
-        has_answered: whether anything that is a completion ever came; before that, the address may
-            be wrong.
+        has_answered: whether any completion ever came; before that, the address may be wrong.
     """
 
     name: str
@@ -157,14 +154,15 @@ class HostedBackend(Protocol):
     @property
     def provider(self) -> str: ...
 
-    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]: ...
-
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
-        """One call, no retry: whatever the provider does is a Reply, never an error. With `on_text`
-        the answer is streamed to it.
+        """Make one call without a retry: whatever the provider does is a Reply, never an error. No
+        secret appears in it. With `on_text` the answer is streamed to it.
         """
         ...
 
     async def close(self) -> None:
-        """End the connections of this event loop."""
+        """Close the connections of this event loop."""
         ...
+
+
+CompletionBackend = DirectBackend | HostedBackend

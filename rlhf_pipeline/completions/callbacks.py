@@ -5,9 +5,9 @@ provider.
 from collections.abc import Callable, Iterator, Sequence
 
 from rlhf_pipeline.completions.base import (
-    CompletionBackend,
     CompletionRequest,
     CompletionResult,
+    DirectBackend,
     StreamingBackend,
 )
 
@@ -38,7 +38,7 @@ def ignore_text(item_no: int, piece: str | None) -> None:
 
 
 def complete_with_callback(
-    backend: CompletionBackend,
+    backend: DirectBackend,
     requests: Sequence[CompletionRequest],
     item_nos: Sequence[int],
     on_text: OnItem,

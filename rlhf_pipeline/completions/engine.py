@@ -18,7 +18,6 @@ from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult, 
 from rlhf_pipeline.completions.batch_work import BatchWork
 from rlhf_pipeline.completions.callbacks import GuardedCallback, OnItem
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.request_plan import CompletionParams, RequestPlan, lane_of
 from rlhf_pipeline.completions.results import complete_in_rounds, failure_of, unsettled_items
@@ -36,7 +35,6 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.protocols import (
-    CompletionCache,
     Lane,
     LedgerSettlement,
     Progress,
@@ -81,23 +79,6 @@ class Generation:
     def cost_unknown(self) -> float:
         """What these may have cost at worst."""
         return sum(s.cost_unknown for s in self.spent.values()) / 1e9
-
-
-def complete_prompts(
-    prompts: pd.DataFrame,
-    backend: CompletionBackend,
-    params: CompletionParams,
-    *,
-    cache: CompletionCache | None = None,
-    progress: Progress = ignore_progress,
-) -> pd.DataFrame:
-    """`params.k` completions of each row of `prompts` (PROMPTS), as COMPLETIONS in the order of the
-    prompts, with no ledger but this call's.
-
-    What `cache` holds is not generated again, and what is made goes there at once. See `generate`,
-    also for what is raised.
-    """
-    return generate(prompts, [backend], params, ledger=MemoryLedger(cache), progress=progress).frame
 
 
 def generate(

@@ -4,13 +4,13 @@ knows no frame and no cache.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, OnText, Reply
+from rlhf_pipeline.completions.base import CompletionRequest, OnText, Reply
 from rlhf_pipeline.completions.capabilities import address_of, capabilities_of, provider_of
 from rlhf_pipeline.completions.faults import (
     fault,
@@ -19,7 +19,6 @@ from rlhf_pipeline.completions.faults import (
     status_of,
 )
 from rlhf_pipeline.completions.keys import clean_key
-from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.openai_batches import OpenAIBatches
 from rlhf_pipeline.completions.redaction import check_address, redact, secrets_of
 from rlhf_pipeline.completions.responses import (
@@ -40,7 +39,6 @@ from rlhf_pipeline.completions.responses import (
     transport_errors,
     transport_fault,
 )
-from rlhf_pipeline.completions.results import iterate_results
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
@@ -53,11 +51,7 @@ class OpenAICompatibleBackend:
     """Completes by `POST {base_url}/chat/completions`: OpenAI, DeepSeek, Together, vLLM, Ollama,
     llama.cpp.
 
-    One call is one request: the client below repeats nothing. `complete` repeats what may pass up
-    to `max_retries` times, waiting as long as the server says, else at random up to 0.5 s,
-    doubling. What fails after that, is refused or comes without text is the error of its own row.
-    Credentials refused, an unknown model or address, and a server that never answered make the
-    backend unavailable. The key stands in no error and no `repr`.
+    One call is one request: the client does not retry. The key appears in no error and no `repr`.
     """
 
     name = "openai_compatible"
@@ -69,17 +63,13 @@ class OpenAICompatibleBackend:
         api_key: SecretStr | None = None,
         *,
         model_version: str | None = None,
-        max_retries: int = 5,
         timeout_s: float = 60.0,
-        concurrency: int = 16,
     ) -> None:
         self.model = model
         self.base_url = check_address(base_url)
         self.api_key = clean_key(api_key)
         self.model_version = model_version or model
-        self.max_retries = max_retries
         self.timeout_s = timeout_s
-        self.concurrency = concurrency
         self.has_answered = False
         self._open: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
 
@@ -93,13 +83,6 @@ class OpenAICompatibleBackend:
     @property
     def _public_address(self) -> str:
         return address_of(self.base_url)
-
-    def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        return iterate_results(
-            self,
-            requests,
-            CallParams(max_attempts=self.max_retries + 1, concurrency=self.concurrency),
-        )
 
     async def call(self, request: CompletionRequest, on_text: OnText | None = None) -> Reply:
         partial: list[str] = []

@@ -14,7 +14,6 @@ from rlhf_pipeline.completions.base import (
     HostedBackend,
 )
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.request_plan import build_item, cache_key, lane_of
 from rlhf_pipeline.completions.workers import CompletionWork, complete_in_batches, run_hosted
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError
@@ -77,8 +76,8 @@ def complete_requests(
     backend: CompletionBackend,
     requests: Sequence[CompletionRequest],
     *,
+    ledger: WorkLedger,
     calls: CallParams | None = None,
-    ledger: WorkLedger | None = None,
     asset: str = "",
     progress: Progress = ignore_progress,
     note: str = "",
@@ -86,10 +85,9 @@ def complete_requests(
     """Where each request stands in the end and, of those that succeeded, the result; in the order
     of the requests.
 
-    Without a ledger nothing is kept but what is returned. Raises BackendUnavailable,
-    CompletionError and StoreError as `generate` does.
+    Raises BackendUnavailable, CompletionError and StoreError as `generate` does.
     """
-    calls, ledger = calls or CallParams(), ledger or MemoryLedger()
+    calls = calls or CallParams()
     lane, n = lane_of(backend), len(requests)
     keys = [cache_key(backend, request) for request in requests]
     by_length = getattr(backend, "likes_equal_lengths", False)
@@ -155,7 +153,7 @@ def iterate_results(
     backend: CompletionBackend,
     requests: Sequence[CompletionRequest],
     calls: CallParams,
-    ledger: WorkLedger | None = None,
+    ledger: WorkLedger,
     asset: str = "",
 ) -> Iterator[CompletionResult]:
     """`complete` of a backend, in the order of the requests; what failed is a result with its

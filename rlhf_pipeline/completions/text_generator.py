@@ -22,11 +22,11 @@ class BackendTextGenerator:
     def __init__(
         self,
         backend: CompletionBackend,
+        ledger: WorkLedger,
         *,
         temperature: float = 1.0,
         top_p: float = 0.95,
         max_tokens: int = 400,
-        ledger: WorkLedger | None = None,
         calls: CallParams | None = None,
         asset: str = "prompts",
     ) -> None:

@@ -22,8 +22,8 @@ from rlhf_pipeline.completions.attempts import (
     is_last_attempt,
 )
 from rlhf_pipeline.completions.base import (
-    CompletionBackend,
     CompletionRequest,
+    DirectBackend,
     HostedBackend,
     Reply,
 )
@@ -632,7 +632,7 @@ def persist_with_retry(work: CompletionWork, do: Callable[..., T], *args: Any, *
 
 def complete_in_batches(
     work: CompletionWork,
-    backend: CompletionBackend,
+    backend: DirectBackend,
     lane: Lane,
     batch_size: int,
     on_text: OnItem | None = None,
@@ -683,7 +683,7 @@ def complete_in_batches(
 
 def _complete_batch(
     work: CompletionWork,
-    backend: CompletionBackend,
+    backend: DirectBackend,
     lane: Lane,
     claims: Sequence[Claim],
     attempts: list[Attempt],

@@ -62,11 +62,11 @@ def evaluate(
     reward_model: RewardModel,
     params: EvaluationParams,
     *,
+    ledger: WorkLedger,
     candidate_label: str,
     champion_label: str,
     reward_model_label: str,
     calibrator: Calibrator | None = None,
-    ledger: WorkLedger | None = None,
     progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """The candidate against the champion on `prompts` (PROMPTS), and the completions judged, one
@@ -74,9 +74,9 @@ def evaluate(
 
     Both policies sample with the same seeds, so equal policies write equal texts and their win rate
     is 0.5 exactly. Each completion is an item of `ledger` under the label of its policy: what was
-    written by then is not written again. Without a ledger all is. Rewards are in logits of the
-    reward model, lengths in characters, KL in nats per token. With a calibrator the expected share
-    of persons that prefer the candidate is given too. Row order of `prompts` does not matter.
+    written before is not written again. Rewards are in logits of the reward model, lengths in
+    characters, KL in nats per token. With a calibrator the expected share of persons that prefer
+    the candidate is given too. Row order of `prompts` does not matter.
 
     Raises NotEnoughData below min_prompts, CompletionError when a policy writes nothing for any
     prompt or cannot complete one, InvalidScores for a reward that is not finite.
@@ -128,7 +128,7 @@ def _complete(
     backend: LocalBackend,
     asked: pd.DataFrame,
     params: EvaluationParams,
-    ledger: WorkLedger | None,
+    ledger: WorkLedger,
     report: tuple[str, Progress],
 ) -> list[str]:
     note, progress = report

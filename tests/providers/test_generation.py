@@ -34,7 +34,6 @@ from rlhf_pipeline.completions import (
     hosted_backend,
 )
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.owners import is_dead, make_owner
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import (
@@ -48,6 +47,7 @@ from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, Wo
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
+from tests.ledgers import complete, temporary_ledger
 from tests.providers import killed_run
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import Fault, StubFaultKind, StubProvider
@@ -333,7 +333,7 @@ def test_equal_requests_of_one_run_are_one_call() -> None:
         for p in "abc"
     ]
     with StubProvider() as stub:
-        results = list(openai(stub).complete(requests))
+        results = complete(openai(stub), requests)
         assert stub.n_calls == 1
     assert len(results) == 3
     assert len({result.text for result in results}) == 1
@@ -571,7 +571,7 @@ class Refusing429:
 
 def test_a_call_that_was_let_go_but_not_made_waits_for_a_refusal_that_came_between() -> None:
     backend = Refusing429()
-    made = ask(MemoryLedger(), backend, n=4, concurrency=8)
+    made = ask(temporary_ledger(), backend, n=4, concurrency=8)
     assert made.frame["error"].isna().all()
     assert backend.asked[1] - backend.asked[0] >= 1.0, (
         "all eight were let go before the first was refused"
@@ -624,7 +624,7 @@ def test_a_backend_without_a_ledger_of_its_own_says_how_long_it_was_asked_to_wai
         StubProvider(faults=[status(429, 7_200_000, "seconds")]) as stub,
         pytest.raises(BackendUnavailable, match=r"7,200 s"),
     ):
-        list(openai(stub).complete([asked]))
+        complete(openai(stub), [asked])
 
 
 # --- money
@@ -702,8 +702,8 @@ def test_whole_answers_and_streams_are_the_same_text(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     with StubProvider() as stub:
-        whole = ask(MemoryLedger(), make(stub), n=3)
-        streamed = ask(MemoryLedger(), make(stub), n=3, stream=True)
+        whole = ask(temporary_ledger(), make(stub), n=3)
+        streamed = ask(temporary_ledger(), make(stub), n=3, stream=True)
     assert whole.frame["text"].tolist() == streamed.frame["text"].tolist()
     assert whole.frame["finish_reason"].tolist() == streamed.frame["finish_reason"].tolist()
     assert whole.spent == streamed.spent
@@ -713,11 +713,11 @@ def test_whole_answers_and_streams_are_the_same_text(
 # --------------------------------------------------------------------------------------------------
 
 
-class Refusing(MemoryLedger):
+class Refusing(GenerationLedger):
     """A disk that is full for some turns."""
 
-    def __init__(self, refusals: int, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, *where: Any, refusals: int, **more: Any) -> None:
+        super().__init__(*where, **more)
         self.refusals = refusals
 
     def settle_and_claim(
@@ -730,7 +730,7 @@ class Refusing(MemoryLedger):
         *,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
-        if self._spent and self.refusals:
+        if self.list_runs()[0].spent.n_calls and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
         return super().settle_and_claim(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
@@ -738,14 +738,19 @@ class Refusing(MemoryLedger):
 
 def test_a_disk_that_is_full_for_a_moment_costs_a_moment() -> None:
     with StubProvider() as stub:
-        made = ask(Refusing(2), openai(stub), n=40, concurrency=4)
+        made = ask(temporary_ledger(Refusing, refusals=2), openai(stub), n=40, concurrency=4)
         assert stub.n_calls == 80
     assert made.frame["error"].isna().all()
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
     with StubProvider() as stub, pytest.raises(StoreError, match="disk is full"):
-        ask(Refusing(10_000, write_again_s=(0.01, 0.01)), openai(stub), n=200, concurrency=4)
+        ask(
+            temporary_ledger(Refusing, refusals=10_000, write_again_s=(0.01, 0.01)),
+            openai(stub),
+            n=200,
+            concurrency=4,
+        )
     assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,18 @@ from rlhf_pipeline.completions import (
     OpenAICompatibleBackend,
     generate,
 )
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.store import Store
+from tests.ledgers import temporary_ledger
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import StubProvider
 
 REFUSED = "number 3?"
 
 
-@pytest.fixture(params=["memory", "store"])
-def ledger(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) -> Iterator[WorkLedger]:
-    if request.param == "memory":
-        yield MemoryLedger()
-        return
-    shutil.copy(migrated, tmp_path / "store.db")
-    with Store.open(
-        f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
-    ) as store:
-        yield store.generation
+@pytest.fixture
+def ledger() -> WorkLedger:
+    return temporary_ledger()
 
 
 def ask(

@@ -38,7 +38,6 @@ from rlhf_pipeline.completions.faults import (
     seconds_until_quota_resets,
     waiting_time,
 )
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.request_plan import build_item
 from rlhf_pipeline.completions.results import iterate_results
 from rlhf_pipeline.completions.workers import (
@@ -51,6 +50,7 @@ from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderPa
 from rlhf_pipeline.protocols import Budget, WorkLedger
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
+from tests.ledgers import states_of, temporary_ledger
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import Fault, StubProvider
 
@@ -219,7 +219,7 @@ def test_what_ends_a_run_while_a_call_is_being_begun_ends_it_too() -> None:
     request = CompletionRequest(
         prompt_id="p", prompt="Now?", temperature=1, top_p=1, sample_index=0, seed=1, max_tokens=9
     )
-    params, ledger, lane = CallParams(), MemoryLedger(), ("nowhere", "m")
+    params, ledger, lane = CallParams(), temporary_ledger(), ("nowhere", "m")
     items = [build_item(backend, request, params, item_no=0, position=0, key="k")]
     ledger.start("run", items, asset="a", record="{}")
     work = CompletionWork("run", ledger, items, Interrupted([request]), params, {0})
@@ -377,13 +377,13 @@ def test_what_this_machine_made_is_kept_though_the_store_refuses_it_at_first(sto
     assert made.n_attempts == 3
 
 
-class Forgetful(MemoryLedger):
+class Forgetful(GenerationLedger):
     """Gives nothing to do in a run's first turns, and says that nothing is left to do: `rounds`
     times.
     """
 
-    def __init__(self, rounds: int) -> None:
-        super().__init__()
+    def __init__(self, *where: Any, rounds: int) -> None:
+        super().__init__(*where)
         self.rounds = rounds
         self.has_ended = False
 
@@ -405,19 +405,20 @@ class Forgetful(MemoryLedger):
 
     def end(self, run_id: str) -> None:
         self.has_ended = True
+        super().end(run_id)
 
 
 @pytest.mark.parametrize(
     "backend", [Scripted(lambda n: YES), TemplateBackend()], ids=["hosted", "local"]
 )
 def test_what_is_open_after_a_round_is_asked_for_in_the_next(backend: Any) -> None:
-    made = ask(Forgetful(1), backend)
+    made = ask(temporary_ledger(Forgetful, rounds=1), backend)
     assert made.frame["error"].isna().all()
     assert (made.frame["text"] != "").all()
 
 
 def test_what_stays_open_is_no_row_but_an_error_that_says_how_many() -> None:
-    ledger = Forgetful(99)
+    ledger = temporary_ledger(Forgetful, rounds=99)
     with pytest.raises(
         CompletionError, match=r"3 of 3 completions are neither made nor failed.*Run again"
     ):
@@ -437,7 +438,7 @@ def test_what_stays_open_without_a_run_is_an_error_too() -> None:
             max_tokens=9,
         )
     ]
-    ledger = Forgetful(99)
+    ledger = temporary_ledger(Forgetful, rounds=99)
     with pytest.raises(CompletionError, match="1 of 1 completions are neither made nor failed"):
         list(iterate_results(Scripted(lambda n: YES), requests, CallParams(**FAST), ledger))
     assert not ledger.has_ended
@@ -548,7 +549,7 @@ def test_a_wait_that_no_calendar_holds_parks_the_run(store: Store) -> None:
 # ----------------------------------------------------------------------------------------
 
 
-class SlowToRelease(MemoryLedger):
+class SlowToRelease(GenerationLedger):
     def release(self, *asked: Any, **more: Any) -> None:
         time.sleep(0.3)
         super().release(*asked, **more)
@@ -579,10 +580,10 @@ def test_a_call_that_wakes_while_its_closed_provider_is_cleared_is_given_back() 
 
         return {1: closing, 2: success, 3: refusal}.get(n, later)()
 
-    ledger = SlowToRelease()
+    ledger = temporary_ledger(SlowToRelease)
     ended = in_time(12, lambda: ask(ledger, Scripted(answer), n=40, concurrency=6))
     assert isinstance(ended, BackendUnavailable)
-    assert {settled.state for settled in ledger.item_states("")} <= {"succeeded", "failed"}
+    assert {settled.state for settled in states_of(ledger)} <= {"succeeded", "failed"}
 
 
 def test_a_call_that_waits_hears_at_once_that_its_provider_is_closed() -> None:
@@ -594,7 +595,7 @@ def test_a_call_that_waits_hears_at_once_that_its_provider_is_closed() -> None:
         return closing() if n == 1 else fault("rate_limited", "HTTP 429", wait_s=60.0)
 
     began = time.monotonic()
-    ended = in_time(20, lambda: ask(MemoryLedger(), Scripted(answer), n=20, concurrency=8))
+    ended = in_time(20, lambda: ask(temporary_ledger(), Scripted(answer), n=20, concurrency=8))
     assert isinstance(ended, BackendUnavailable)
     assert time.monotonic() - began < 5
 
@@ -665,7 +666,7 @@ def test_a_waiting_time_holds_for_every_model_of_a_provider_and_for_no_other() -
         Scripted(steadily, "b"),
         Scripted(steadily, "a", "elsewhere"),
     )
-    made = ask(MemoryLedger(), asking, same, other, n=40, concurrency=2)
+    made = ask(temporary_ledger(), asking, same, other, n=40, concurrency=2)
     assert made.frame["error"].isna().all()
     refused_at = asking.asked[0] + 0.05
     for backend in (asking, same):

@@ -11,10 +11,10 @@ from rlhf_pipeline.completions import (
     CompletionParams,
     CompletionRequest,
     OpenAICompatibleBackend,
-    complete_prompts,
 )
 from rlhf_pipeline.completions.base import CompletionResult
 from rlhf_pipeline.errors import BackendUnavailable
+from tests.ledgers import complete, complete_frame
 from tests.providers.stub_provider import Fault, StubFaultKind, StubProvider
 
 KEY = SecretStr("sk-canary-5f1d")
@@ -43,14 +43,14 @@ def backend(stub: StubProvider, **more: object) -> OpenAICompatibleBackend:
 
 def second_of_two(stub: StubProvider, **more: object) -> CompletionResult:
     """The second result of a backend that has answered once."""
-    asked = backend(stub, concurrency=1, **more)
-    assert next(asked.complete([request()])).error is None
-    return next(asked.complete([request(1)]))
+    asked = backend(stub)
+    assert complete(asked, [request()])[0].error is None
+    return complete(asked, [request(1)], **more)[0]
 
 
 def test_the_parameters_of_every_sample_are_sent(prompts: pd.DataFrame) -> None:
     with StubProvider() as stub:
-        frame = complete_prompts(
+        frame = complete_frame(
             prompts,
             backend(stub),
             CompletionParams(k=2, temperatures=[0.3, 1.2], top_ps=[0.8], max_new_tokens=20),
@@ -71,7 +71,7 @@ def test_what_may_pass_is_repeated_and_nothing_is_lost() -> None:
         Fault(kind="drop")
     ]
     with StubProvider(faults=faults) as stub:
-        results = list(backend(stub).complete([request(i) for i in range(20)]))
+        results = complete(backend(stub), [request(i) for i in range(20)])
     assert all(r.error is None for r in results)
     assert stub.n_calls == 25
     assert len({r.text for r in results}) == 20
@@ -80,15 +80,15 @@ def test_what_may_pass_is_repeated_and_nothing_is_lost() -> None:
 def test_the_servers_waiting_time_is_kept() -> None:
     with StubProvider(faults=[Fault(kind="status", status=429, retry_after_ms=300)]) as stub:
         started = time.perf_counter()
-        assert next(backend(stub).complete([request()])).error is None
+        assert complete(backend(stub), [request()])[0].error is None
     assert time.perf_counter() - started >= 0.3
 
 
 def test_a_server_that_stays_broken_costs_only_the_rows_it_breaks() -> None:
     with StubProvider(faults=[Fault(kind="status", status=503, message="overloaded")] * 3) as stub:
-        asked = backend(stub, max_retries=2, concurrency=1)
-        [broken] = asked.complete([request(0)])
-        [whole] = asked.complete([request(1)])
+        asked = backend(stub)
+        [broken] = complete(asked, [request(0)], max_attempts=3)
+        [whole] = complete(asked, [request(1)])
     assert "HTTP 503" in str(broken.error)
     assert "overloaded" in str(broken.error)
     assert whole.error is None
@@ -107,7 +107,7 @@ def test_an_answer_without_a_completion_is_an_error_of_its_row(
     kind: StubFaultKind, told: str
 ) -> None:
     with StubProvider(faults=[Fault(kind=kind)]) as stub:
-        result = next(backend(stub).complete([request()]))
+        result = complete(backend(stub), [request()])[0]
     assert result.text is None
     assert told in str(result.error)
     assert stub.n_calls == 1, "it would be refused again"
@@ -119,9 +119,9 @@ def test_an_answer_that_is_no_chat_completion(kind: StubFaultKind) -> None:
         StubProvider(faults=[Fault(kind=kind)]) as stub,
         pytest.raises(BackendUnavailable, match="base_url"),
     ):
-        next(backend(stub, max_retries=0).complete([request()]))
+        complete(backend(stub), [request()], max_attempts=1)[0]
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
-        assert stub.base_url in str(second_of_two(stub, max_retries=0).error)
+        assert stub.base_url in str(second_of_two(stub, max_attempts=1).error)
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -139,7 +139,7 @@ def test_a_refused_key_names_the_setting_and_stays_secret(caplog: pytest.LogCapt
         StubProvider(api_key=SecretStr("another")) as stub,
         pytest.raises(BackendUnavailable, match="RLHF_API_KEY") as raised,
     ):
-        list(backend(stub).complete([request(i) for i in range(40)]))
+        complete(backend(stub), [request(i) for i in range(40)])
     shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + caplog.text
     assert KEY.get_secret_value() not in shown
     assert raised.value.__cause__ is None
@@ -152,7 +152,7 @@ def test_an_unknown_model_names_the_setting() -> None:
         StubProvider(model="other") as stub,
         pytest.raises(BackendUnavailable, match="RLHF_API_MODEL"),
     ):
-        list(backend(stub).complete([request()]))
+        complete(backend(stub), [request()])
 
 
 def test_an_empty_account_is_unavailable() -> None:
@@ -161,19 +161,19 @@ def test_an_empty_account_is_unavailable() -> None:
         StubProvider(faults=[fault] * 9) as stub,
         pytest.raises(BackendUnavailable, match="no credit"),
     ):
-        list(backend(stub, max_retries=1).complete([request()]))
+        complete(backend(stub), [request()], max_attempts=2)
 
 
 def test_a_slow_server_is_timed_out() -> None:
     with StubProvider() as stub:
-        asked = backend(stub, timeout_s=2, max_retries=0)
-        assert next(asked.complete([request()])).error is None
+        asked = backend(stub, timeout_s=2)
+        assert complete(asked, [request()])[0].error is None
         stub.latency_s = 30
-        assert "no answer in time" in str(next(asked.complete([request(1)])).error)
+        assert "no answer in time" in str(complete(asked, [request(1)], max_attempts=1)[0].error)
 
 
 def test_requests_travel_side_by_side() -> None:
     with StubProvider(latency_s=1.0) as stub:
-        asked = backend(stub, concurrency=8)
-        assert len(list(asked.complete([request(i) for i in range(8)]))) == 8
+        made = complete(backend(stub), [request(i) for i in range(8)], concurrency=8)
+        assert len(made) == 8
         assert stub.counters.n_at_once == 8

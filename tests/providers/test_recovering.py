@@ -30,13 +30,13 @@ from rlhf_pipeline.completions import (
     generate,
 )
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.redaction import redact, secrets_of
 from rlhf_pipeline.completions.responses import LONGEST_STREAM, UnreadableResponse, parse_events
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError, StoreError
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
+from tests.ledgers import states_of, temporary_ledger
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import Fault, StubProvider
 
@@ -158,7 +158,7 @@ def test_a_call_that_waits_for_a_closed_provider_is_not_made() -> None:
 
     backend = Closing()
     with pytest.raises(BackendUnavailable):
-        ask(MemoryLedger(), backend, n=20, concurrency=8)
+        ask(temporary_ledger(), backend, n=20, concurrency=8)
     assert backend.n_calls == 2, "the other seven were let go, waited, and found it closed"
 
 
@@ -178,16 +178,12 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
     assert set(made.kinds) == {"budget"}
 
 
-@pytest.mark.parametrize("kept", ["memory", "store"])
-def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(
-    store: Store, kept: str
-) -> None:
+def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(store: Store) -> None:
     prompts = prompts_of(10)
     prompts.loc[2, "text"] = "Sum this up: " + "word " * 2_000
     with StubProvider() as stub:
-        ledger = store.generation if kept == "store" else MemoryLedger()
         calls = CallParams(**(FAST | {"budget_per_run": 0.008, "concurrency": 2}))
-        made = generate(prompts, [openai(stub)], PARAMS, ledger=ledger, calls=calls)
+        made = generate(prompts, [openai(stub)], PARAMS, ledger=store.generation, calls=calls)
         assert stub.n_calls == 18
     assert made.kinds == {"budget": 2}
     failed = made.frame[made.frame["error"].notna()]
@@ -248,13 +244,13 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
 # --------------------------------------------------------------------------------------------------
 
 
-class FullForLong(MemoryLedger):
+class FullForLong(GenerationLedger):
     """A disk that is full until a turn has been refused as often as a run tries, and has room again
     after that.
     """
 
-    def __init__(self, refusals: int, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, *where: Any, refusals: int, **more: Any) -> None:
+        super().__init__(*where, **more)
         self.refusals = refusals
 
     def settle_and_claim(
@@ -274,16 +270,16 @@ class FullForLong(MemoryLedger):
 
 
 def test_what_came_while_the_disk_was_full_is_kept_where_it_has_room_in_the_end() -> None:
-    ledger = FullForLong(2, write_again_s=(0.01,))
+    ledger = temporary_ledger(FullForLong, refusals=2, write_again_s=(0.01,))
     with StubProvider() as stub:
         with pytest.raises(StoreError, match="disk is full"):
             ask(ledger, openai(stub), n=40, concurrency=4)
-        n_kept = Counter(settled.state for settled in ledger.item_states(""))["succeeded"]
+        n_kept = Counter(settled.state for settled in states_of(ledger))["succeeded"]
         assert n_kept == stub.n_calls > 0, "paid for, and kept"
 
 
 def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> None:
-    class Refusing(MemoryLedger):
+    class Refusing(GenerationLedger):
         n_refused = 0
 
         def fail_open(self, *asked: Any, **more: Any) -> Any:
@@ -292,10 +288,10 @@ def test_a_disk_that_is_full_while_a_provider_is_given_up_costs_a_moment() -> No
                 raise StoreError("database or disk is full")
             return super().fail_open(*asked, **more)
 
-    ledger = Refusing(write_again_s=(0.01, 0.01))
+    ledger = temporary_ledger(Refusing, write_again_s=(0.01, 0.01))
     with StubProvider(api_key=SecretStr("another")) as stub, pytest.raises(BackendUnavailable):
         ask(ledger, openai(stub))
-    assert Counter(settled.state for settled in ledger.item_states("")) == {"failed": 20}
+    assert Counter(settled.state for settled in states_of(ledger)) == {"failed": 20}
 
 
 # --- prompts that come to nothing
@@ -344,7 +340,7 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
         async def close(self) -> None: ...
 
     backend = Odd()
-    ledger = MemoryLedger()
+    ledger = temporary_ledger()
     with pytest.raises(CompletionError, match="All 2"):
         ask(
             ledger,
@@ -355,7 +351,7 @@ def test_a_prompt_that_is_useless_is_not_tried_again_for_a_passing_reason() -> N
             max_attempts=3,
         )
     assert sorted(backend.asked) == [0, 1]
-    assert {settled.kind for settled in ledger.item_states("")} == {"refusal", "no_pair"}
+    assert {settled.kind for settled in states_of(ledger)} == {"refusal", "no_pair"}
 
 
 # --- streams

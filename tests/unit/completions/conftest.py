@@ -1,9 +1,7 @@
-"""What the tests of completions share: a frame of prompts, a cache in memory, a store, a tiny
-random policy.
-"""
+"""What the tests of completions share: a frame of prompts, a store, a tiny random policy."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -13,19 +11,6 @@ from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.store import Store
 
 
-class MemoryCache:
-    """A CompletionCache in a dict."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, str] = {}
-
-    def get_many(self, keys: Sequence[str]) -> Mapping[str, str]:
-        return {key: self.entries[key] for key in keys if key in self.entries}
-
-    def put_many(self, entries: Mapping[str, str]) -> None:
-        self.entries.update(entries)
-
-
 @pytest.fixture
 def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
     shutil.copy(migrated, tmp_path / "store.db")
@@ -33,11 +18,6 @@ def store(migrated: Path, tmp_path: Path) -> Iterator[Store]:
         f"sqlite:///{tmp_path / 'store.db'}", organization="org", project="demo"
     ) as store:
         yield store
-
-
-@pytest.fixture
-def cache() -> MemoryCache:
-    return MemoryCache()
 
 
 @pytest.fixture

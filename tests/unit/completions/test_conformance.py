@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from rlhf_pipeline import completions
 from rlhf_pipeline.completions import BACKENDS, CompletionBackend, CompletionRequest
 from rlhf_pipeline.errors import BackendUnavailable
+from tests.ledgers import complete
 from tests.providers.stub_provider import StubProvider
 
 NO_BACKEND = {
@@ -23,7 +24,6 @@ NO_BACKEND = {
     "faults",
     "keys",
     "limits",
-    "memory_ledger",
     "openai_batches",
     "owners",
     "redaction",
@@ -96,7 +96,7 @@ def test_a_backend_names_its_model(backend: CompletionBackend) -> None:
 
 
 def test_there_is_one_text_per_request_within_the_limit(backend: CompletionBackend) -> None:
-    results = list(backend.complete(REQUESTS))
+    results = complete(backend, REQUESTS)
     assert len(results) == len(REQUESTS)
     for result in results:
         assert result.error is None
@@ -108,36 +108,37 @@ def test_there_is_one_text_per_request_within_the_limit(backend: CompletionBacke
 
 
 def test_a_batch_of_one_equals_a_batch_of_eight(backend: CompletionBackend) -> None:
-    together = [r.text for r in backend.complete(REQUESTS)]
-    alone = [next(backend.complete([r])).text for r in REQUESTS]
+    together = [r.text for r in complete(backend, REQUESTS)]
+    alone = [complete(backend, [r])[0].text for r in REQUESTS]
     assert together == alone
 
 
 def test_order_follows_the_requests(backend: CompletionBackend) -> None:
-    forward = [r.text for r in backend.complete(REQUESTS)]
-    backward = [r.text for r in backend.complete(REQUESTS[::-1])]
+    forward = [r.text for r in complete(backend, REQUESTS)]
+    backward = [r.text for r in complete(backend, REQUESTS[::-1])]
     assert forward == backward[::-1]
 
 
 def test_a_fresh_backend_repeats_itself(make: Callable[[], CompletionBackend]) -> None:
-    assert [r.text for r in make().complete(REQUESTS)] == [
-        r.text for r in make().complete(REQUESTS)
+    assert [r.text for r in complete(make(), REQUESTS)] == [
+        r.text for r in complete(make(), REQUESTS)
     ]
 
 
 def test_temperature_0_does_not_look_at_the_seed(backend: CompletionBackend) -> None:
     texts = {
-        r.text for r in backend.complete([request(temperature=0.0, seed=seed) for seed in range(3)])
+        r.text
+        for r in complete(backend, [request(temperature=0.0, seed=seed) for seed in range(3)])
     }
     assert len(texts) == 1
 
 
 def test_no_requests_give_no_results(backend: CompletionBackend) -> None:
-    assert list(backend.complete([])) == []
+    assert complete(backend, []) == []
 
 
 def test_no_secret_stands_in_the_representation(backend: CompletionBackend) -> None:
-    list(backend.complete(REQUESTS[:1]))
+    complete(backend, REQUESTS[:1])
     assert KEY.get_secret_value() not in repr(backend) + str(backend)
 
 
@@ -148,13 +149,11 @@ def test_no_secret_stands_in_the_representation(backend: CompletionBackend) -> N
             lambda folder: BACKENDS["local"](folder / "gone", "demo.policy@1"), id="local"
         ),
         pytest.param(
-            lambda folder: BACKENDS["openai_compatible"](
-                "m", "http://127.0.0.1:9/v1", max_retries=0
-            ),
+            lambda folder: BACKENDS["openai_compatible"]("m", "http://127.0.0.1:9/v1"),
             id="openai_compatible",
         ),
         pytest.param(
-            lambda folder: BACKENDS["anthropic"]("m", "http://127.0.0.1:9/v1", max_retries=0),
+            lambda folder: BACKENDS["anthropic"]("m", "http://127.0.0.1:9/v1"),
             id="anthropic",
         ),
     ],
@@ -164,4 +163,4 @@ def test_what_cannot_be_reached_is_unavailable(
 ) -> None:
     backend = broken(tmp_path)
     with pytest.raises(BackendUnavailable):
-        list(backend.complete(REQUESTS))
+        complete(backend, REQUESTS, max_attempts=1)

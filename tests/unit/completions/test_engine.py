@@ -10,10 +10,11 @@ from rlhf_pipeline.completions import (
     CompletionRequest,
     CompletionResult,
     TemplateBackend,
-    complete_prompts,
 )
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ConfigurationError
 from rlhf_pipeline.frames import COMPLETIONS, PROMPTS
+from rlhf_pipeline.store import Store
+from tests.ledgers import complete_frame
 
 
 class Scripted:
@@ -43,7 +44,7 @@ class Scripted:
 
 
 def test_k_completions_have_distinct_seeds_and_ids(prompts: pd.DataFrame) -> None:
-    frame = complete_prompts(prompts, Scripted(), CompletionParams(k=4))
+    frame = complete_frame(prompts, Scripted(), CompletionParams(k=4))
     assert list(frame.columns) == list(COMPLETIONS.columns)
     assert len(frame) == 20
     assert frame["completion_id"].is_unique
@@ -53,7 +54,7 @@ def test_k_completions_have_distinct_seeds_and_ids(prompts: pd.DataFrame) -> Non
 
 
 def test_the_grid_is_cycled_and_stored_with_every_completion(prompts: pd.DataFrame) -> None:
-    frame = complete_prompts(
+    frame = complete_frame(
         prompts[:1], Scripted(), CompletionParams(k=5, temperatures=[0.2, 1.0], top_ps=[1.0, 0.5])
     )
     assert list(zip(frame["temperature"], frame["top_p"], strict=True)) == [
@@ -66,9 +67,9 @@ def test_the_grid_is_cycled_and_stored_with_every_completion(prompts: pd.DataFra
 
 
 def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataFrame) -> None:
-    one = complete_prompts(prompts, Scripted(), CompletionParams(batch_size=1))
+    one = complete_frame(prompts, Scripted(), CompletionParams(batch_size=1))
     backend = Scripted()
-    other = complete_prompts(prompts.iloc[::-1], backend, CompletionParams(batch_size=7))
+    other = complete_frame(prompts.iloc[::-1], backend, CompletionParams(batch_size=7))
     assert backend.batches == [7, 7, 6]
     by_id = ["completion_id"]
     pd.testing.assert_frame_equal(
@@ -78,57 +79,58 @@ def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataF
 
 def test_another_seed_day_or_model_gives_other_ids(prompts: pd.DataFrame) -> None:
     params = CompletionParams()
-    ids = set(complete_prompts(prompts, Scripted(), params)["completion_id"])
+    ids = set(complete_frame(prompts, Scripted(), params)["completion_id"])
     renamed = Scripted()
     renamed.model_version = "scripted-2"
     others = [
-        complete_prompts(prompts, Scripted(), CompletionParams(seed=1)),
-        complete_prompts(prompts.assign(day="2026-01-02"), Scripted(), params),
-        complete_prompts(prompts, renamed, params),
+        complete_frame(prompts, Scripted(), CompletionParams(seed=1)),
+        complete_frame(prompts.assign(day="2026-01-02"), Scripted(), params),
+        complete_frame(prompts, renamed, params),
     ]
     assert all(ids.isdisjoint(other["completion_id"]) for other in others)
 
 
-def test_what_is_cached_is_not_generated_again(  # type: ignore[no-untyped-def]
-    prompts: pd.DataFrame, cache
-) -> None:
-    first = complete_prompts(prompts[:3], Scripted(), CompletionParams(), cache=cache)
+def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, store: Store) -> None:
+    first = complete_frame(prompts[:3], Scripted(), CompletionParams(), store.generation)
     backend = Scripted()
-    again = complete_prompts(prompts, backend, CompletionParams(), cache=cache)
+    again = complete_frame(prompts, backend, CompletionParams(), store.generation)
     assert len(backend.seen) == 8
     pd.testing.assert_frame_equal(first, again[:12])
     other = Scripted()
-    complete_prompts(prompts, other, CompletionParams(max_new_tokens=9), cache=cache)
+    complete_frame(prompts, other, CompletionParams(max_new_tokens=9), store.generation)
     assert len(other.seen) == 20, "another limit may give another text"
 
 
-def test_a_failed_request_is_a_row_and_is_asked_for_again(  # type: ignore[no-untyped-def]
-    prompts: pd.DataFrame, cache
+def test_a_failed_request_is_a_row_and_is_asked_for_again(
+    prompts: pd.DataFrame, store: Store
 ) -> None:
-    frame = complete_prompts(prompts, Scripted(failing=["p1"]), CompletionParams(), cache=cache)
+    frame = complete_frame(prompts, Scripted(failing=["p1"]), CompletionParams(), store.generation)
     failed = frame[frame["prompt_id"] == "p1"]
     assert (
         failed["text"].eq("") & failed["error"].eq("no") & failed["finish_reason"].eq("error")
     ).all()
     assert frame[frame["prompt_id"] != "p1"]["error"].isna().all()
     backend = Scripted()
-    assert complete_prompts(prompts, backend, CompletionParams(), cache=cache)["error"].isna().all()
+    assert (
+        complete_frame(prompts, backend, CompletionParams(), store.generation)["error"].isna().all()
+    )
     assert {r.prompt_id for r in backend.seen} == {"p1"}
 
 
 def test_if_every_request_fails_the_stage_fails_with_the_reason(prompts: pd.DataFrame) -> None:
     with pytest.raises(CompletionError, match=r"All 20 completions by scripted .* the first: no"):
-        complete_prompts(prompts, Scripted(failing=list(prompts["prompt_id"])), CompletionParams())
+        complete_frame(prompts, Scripted(failing=list(prompts["prompt_id"])), CompletionParams())
 
 
-def test_what_was_ready_before_the_backend_went_away_is_kept(  # type: ignore[no-untyped-def]
-    prompts: pd.DataFrame, cache
+def test_what_was_ready_before_the_backend_went_away_is_kept(
+    prompts: pd.DataFrame, store: Store
 ) -> None:
     with pytest.raises(BackendUnavailable):
-        complete_prompts(
-            prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), cache=cache
+        complete_frame(
+            prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), store.generation
         )
-    assert len(cache.entries) == 10
+    [run] = store.generation.list_runs()
+    assert run.states == {"succeeded": 10, "open": 10}
 
 
 @pytest.mark.parametrize("text", ["", " \n", None])
@@ -137,19 +139,19 @@ def test_a_completion_without_text_is_a_failure(prompts: pd.DataFrame, text: str
         def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
             yield from (CompletionResult(text=text if r.sample_index else "word") for r in requests)
 
-    frame = complete_prompts(prompts, Silent(), CompletionParams(k=2))
+    frame = complete_frame(prompts, Silent(), CompletionParams(k=2))
     assert frame["error"].isna().tolist() == [True, False] * 5
     assert frame["text"].tolist() == ["word", ""] * 5
 
 
 def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> None:
     with pytest.raises(CompletionError, match="scripted"):
-        complete_prompts(prompts, Scripted(lost=1), CompletionParams())
+        complete_frame(prompts, Scripted(lost=1), CompletionParams())
 
 
 def test_no_prompts_give_the_empty_frame() -> None:
     pd.testing.assert_frame_equal(
-        complete_prompts(PROMPTS.empty_frame(), Scripted(), CompletionParams()),
+        complete_frame(PROMPTS.empty_frame(), Scripted(), CompletionParams()),
         COMPLETIONS.empty_frame(),
     )
 
@@ -159,12 +161,12 @@ def test_parameters_out_of_range_are_refused(
     prompts: pd.DataFrame, bad: dict[str, list[float]]
 ) -> None:
     with pytest.raises(ConfigurationError, match="cannot be sampled with"):
-        complete_prompts(prompts, Scripted(), CompletionParams(**bad))  # type: ignore[arg-type]
+        complete_frame(prompts, Scripted(), CompletionParams(**bad))  # type: ignore[arg-type]
 
 
 def test_progress_counts_to_the_end(prompts: pd.DataFrame) -> None:
     told: list[tuple[int, int, str]] = []
-    complete_prompts(
+    complete_frame(
         prompts,
         Scripted(failing=["p4"]),
         CompletionParams(batch_size=8),
@@ -175,5 +177,5 @@ def test_progress_counts_to_the_end(prompts: pd.DataFrame) -> None:
 
 def test_the_callers_frame_is_left_as_it_was(prompts: pd.DataFrame) -> None:
     before = prompts.copy(deep=True)
-    complete_prompts(prompts, TemplateBackend(), CompletionParams())
+    complete_frame(prompts, TemplateBackend(), CompletionParams())
     pd.testing.assert_frame_equal(prompts, before)

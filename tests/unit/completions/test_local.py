@@ -9,10 +9,9 @@ from rlhf_pipeline.completions import (
     CompletionRequest,
     LocalBackend,
     TemplateBackend,
-    complete_prompts,
     generate,
 )
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
+from tests.ledgers import complete_frame, temporary_ledger
 
 
 def request(prompt: str, max_tokens: int = 8) -> CompletionRequest:
@@ -46,7 +45,7 @@ def test_each_request_keeps_its_own_limit(tiny_policy: Path) -> None:
 
 def test_the_whole_stage_is_reproducible(prompts: pd.DataFrame, tiny_policy: Path) -> None:
     runs = [
-        complete_prompts(
+        complete_frame(
             prompts,
             LocalBackend(tiny_policy, "v"),
             CompletionParams(max_new_tokens=6, batch_size=b),
@@ -68,9 +67,11 @@ def test_texts_are_told_while_they_are_made_and_joined_they_are_the_completions(
 
     params = CompletionParams(k=2, max_new_tokens=12, batch_size=64)
     made = generate(
-        prompts, [LocalBackend(tiny_policy, "v")], params, ledger=MemoryLedger(), on_text=listen
+        prompts, [LocalBackend(tiny_policy, "v")], params, ledger=temporary_ledger(), on_text=listen
     )
-    unwatched = generate(prompts, [LocalBackend(tiny_policy, "v")], params, ledger=MemoryLedger())
+    unwatched = generate(
+        prompts, [LocalBackend(tiny_policy, "v")], params, ledger=temporary_ledger()
+    )
     assert made.frame["text"].tolist() == unwatched.frame["text"].tolist()
     rows = made.frame[made.frame["error"].isna()]
     assert len(rows) >= 8
@@ -89,7 +90,7 @@ def test_a_backend_that_cannot_be_watched_is_heard_once_a_text_is_there(
         prompts,
         [TemplateBackend()],
         CompletionParams(k=1),
-        ledger=MemoryLedger(),
+        ledger=temporary_ledger(),
         on_text=lambda *told: heard.append(told),
     )
     assert heard == list(enumerate(made.frame["text"]))

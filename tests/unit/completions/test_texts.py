@@ -9,6 +9,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
 from rlhf_pipeline.prompts import PromptParams, Report, generate
 from rlhf_pipeline.store import Store
+from tests.ledgers import temporary_ledger
 from tests.providers.stub_provider import StubProvider
 
 
@@ -27,8 +28,12 @@ class Odd:
                 )
 
 
+def texts_of(backend):
+    return BackendTextGenerator(backend, temporary_ledger())
+
+
 def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
-    texts = BackendTextGenerator(Odd())
+    texts = texts_of(Odd())
     found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
     assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
     assert texts.failures_ == {
@@ -40,7 +45,7 @@ def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
 
 
 def test_two_completions_of_a_prompt_differ_or_there_are_none():
-    found = BackendTextGenerator(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
+    found = texts_of(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
     assert found[0][0] != found[0][1]
     assert found[1:] == [None, None]
 
@@ -48,7 +53,7 @@ def test_two_completions_of_a_prompt_differ_or_there_are_none():
         def complete(self, requests):
             yield from (CompletionResult(text="same", n_tokens=1) for _ in requests)
 
-    assert BackendTextGenerator(Same()).complete_twice(["one"], seed=1) == [None]
+    assert texts_of(Same()).complete_twice(["one"], seed=1) == [None]
 
 
 def test_a_backend_writes_prompts():
@@ -57,7 +62,7 @@ def test_a_backend_writes_prompts():
     frame = generate(
         PromptParams(n=6, source="freeform"),
         day="2026-01-01",
-        text_generator=BackendTextGenerator(TemplateBackend()),
+        text_generator=texts_of(TemplateBackend()),
         report=report,
     )
     assert len(frame) == 6
@@ -76,7 +81,7 @@ def test_what_this_machine_writes_is_in_the_ledger_and_written_once(tmp_path: Pa
         store.migrate()
         texts = BackendTextGenerator(backend, ledger=store.generation)
         made = texts.generate_texts(["one", "two", "three"], seed=3)
-        assert made == BackendTextGenerator(Odd()).generate_texts(["one", "two", "three"], seed=3)
+        assert made == texts_of(Odd()).generate_texts(["one", "two", "three"], seed=3)
         assert texts.generate_texts(["one", "two", "three"], seed=3) == made
         [(by, spent)] = store.generation.sum_spending("asset", "model")
         assert (by, spent.n_calls, backend.n) == (("prompts", "odd-1"), 3, 3)

@@ -13,6 +13,7 @@ from rlhf_pipeline.evaluation import (
 from rlhf_pipeline.evaluation.divergence import kl_per_token
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy
 from rlhf_pipeline.store import Store
+from tests.ledgers import temporary_ledger
 
 LABELS = {
     "candidate_label": "demo.policy@2",
@@ -20,6 +21,10 @@ LABELS = {
     "reward_model_label": "demo.reward_model@1",
 }
 PARAMS = EvaluationParams(max_new_tokens=4, n_resamples=200, min_prompts=15)
+
+
+def judge(*asked, **more):
+    return evaluate(*asked, ledger=temporary_ledger(), **LABELS, **more)
 
 
 class LikesLength:
@@ -90,7 +95,9 @@ def test_frozen_prompts_are_the_same_every_time_and_known_by_their_hash(prompts)
 
 
 def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
-    result, samples = evaluate(champion, champion, prompts, LikesLength(), PARAMS, **LABELS)
+    result, samples = evaluate(
+        champion, champion, prompts, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
+    )
     assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
     assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (
         0.0,
@@ -105,7 +112,9 @@ def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
 def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
     candidate = tiny_policy(1)
     results = [
-        evaluate(candidate, champion, frame, LikesLength(), PARAMS, **LABELS)[0]
+        evaluate(
+            candidate, champion, frame, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
+        )[0]
         for frame in (prompts, prompts.iloc[::-1])
     ]
     assert results[0].samples_hash == results[1].samples_hash
@@ -124,6 +133,7 @@ def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, pro
         LikesLength(),
         params,
         calibrator=Halves(),
+        ledger=temporary_ledger(),
         **LABELS,
     )
     assert result.win_rate.value == 1.0
@@ -136,7 +146,15 @@ def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, pro
 
 def test_a_policy_that_writes_nothing_is_named(champion, prompts):
     with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing for all 20 prompts"):
-        evaluate(Says(champion, " "), champion, prompts, LikesLength(), PARAMS, **LABELS)
+        evaluate(
+            Says(champion, " "),
+            champion,
+            prompts,
+            LikesLength(),
+            PARAMS,
+            ledger=temporary_ledger(),
+            **LABELS,
+        )
 
 
 def test_texts_are_what_the_policy_alone_would_write_and_stand_in_the_ledger_once(
@@ -187,12 +205,22 @@ def test_a_prompt_that_a_policy_cannot_complete_is_named(champion, prompts):
         CompletionError,
         match=f"could not complete prompt {prompts['prompt_id'].iloc[3]}: The prompt has",
     ):
-        evaluate(champion, champion, long, LikesLength(), PARAMS, **LABELS)
+        evaluate(
+            champion, champion, long, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
+        )
 
 
 def test_too_few_prompts_are_refused(champion, prompts):
     with pytest.raises(NotEnoughData, match="10 prompts to evaluate on; at least 15"):
-        evaluate(champion, champion, prompts.head(10), LikesLength(), PARAMS, **LABELS)
+        evaluate(
+            champion,
+            champion,
+            prompts.head(10),
+            LikesLength(),
+            PARAMS,
+            ledger=temporary_ledger(),
+            **LABELS,
+        )
 
 
 def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
@@ -201,7 +229,7 @@ def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
             return np.array([np.nan] * len(completions))
 
     with pytest.raises(InvalidScores, match="40 of 40 completions"):
-        evaluate(champion, champion, prompts, Broken(), PARAMS, **LABELS)
+        judge(champion, champion, prompts, Broken(), PARAMS)
 
 
 def test_progress_is_told_of_both_policies(champion, prompts):
@@ -212,6 +240,7 @@ def test_progress_is_told_of_both_policies(champion, prompts):
         prompts,
         LikesLength(),
         PARAMS,
+        ledger=temporary_ledger(),
         progress=lambda *what: told.append(what),
         **LABELS,
     )
@@ -253,4 +282,9 @@ def test_kl_between_vocabularies_is_refused(champion):
 
 def test_duplicated_prompts_count_once(champion, prompts):
     doubled = pd.concat([prompts, prompts.assign(day="2026-01-01")])
-    assert evaluate(champion, champion, doubled, LikesLength(), PARAMS, **LABELS)[0].n_prompts == 20
+    assert (
+        evaluate(
+            champion, champion, doubled, LikesLength(), PARAMS, ledger=temporary_ledger(), **LABELS
+        )[0].n_prompts
+        == 20
+    )

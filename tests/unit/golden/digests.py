@@ -17,7 +17,6 @@ from rlhf_pipeline.comparisons.pairing import _seed as pairing_seed
 from rlhf_pipeline.comparisons.repeats import comparison_id, shuffle_by_seed
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
 from rlhf_pipeline.completions.engine import generate
-from rlhf_pipeline.completions.memory_ledger import MemoryLedger
 from rlhf_pipeline.completions.request_plan import CompletionParams, cache_key, encode_sampling
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
@@ -75,6 +74,7 @@ from rlhf_pipeline.votes.test_split import Opening
 from rlhf_pipeline.web.auth import SECRET_FILE, Auth
 from rlhf_pipeline.web.idempotency import request_bytes
 from rlhf_pipeline.web.votes import _store_key
+from tests.ledgers import temporary_ledger
 
 # of the code that runs the test
 COMMIT_AND_RELEASE = ("mlflow.source.git.commit", "rlhf_pipeline.version")
@@ -139,7 +139,7 @@ def generate_completions(given: dict[str, Any]) -> list[dict[str, Any]]:
     """What a small completions run stores."""
     prompts = check_frame(pd.DataFrame(given["prompts"]), PROMPTS)
     made = generate(
-        prompts, [Echo()], CompletionParams(**given["params"]), ledger=MemoryLedger()
+        prompts, [Echo()], CompletionParams(**given["params"]), ledger=temporary_ledger()
     ).frame
     return made[["completion_id", "prompt_id", "text", "sample_index", "seed"]].to_dict("records")
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult
-from rlhf_pipeline.completions.engine import complete_prompts
 from rlhf_pipeline.completions.request_plan import CompletionParams, cache_key
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import completion_cache
+from tests.ledgers import complete_frame
 
 REQUEST = CompletionRequest(
     prompt_id="p0", prompt="Why?", temperature=0.7, top_p=0.9, sample_index=1, seed=5, max_tokens=48
@@ -146,11 +146,11 @@ def test_a_poisoned_completion_never_becomes_a_row(store, caplog):
         PROMPTS,
     )
     params = CompletionParams(k=2)
-    first = complete_prompts(prompts, TemplateBackend(), params, cache=store.completions_cache)
+    first = complete_frame(prompts, TemplateBackend(), params, store.generation)
     with store.database.read_transaction() as connection:
         key = connection.execute(completion_cache.select()).first().cache_key
     wrong = CompletionResult(text="poison").model_dump_json()
     poison(store, lambda value: value[:64] + wrong, key)
-    again = complete_prompts(prompts, TemplateBackend(), params, cache=store.completions_cache)
+    again = complete_frame(prompts, TemplateBackend(), params, store.generation)
     assert again["text"].tolist() == first["text"].tolist()
     assert "are not what was stored" in caplog.text

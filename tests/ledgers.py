@@ -1,0 +1,83 @@
+"""Work ledgers for tests: each in a store of its own in a temporary folder."""
+
+import atexit
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from rlhf_pipeline.completions import (
+    CallParams,
+    CompletionParams,
+    CompletionRequest,
+    CompletionResult,
+    HostedBackend,
+    generate,
+)
+from rlhf_pipeline.completions.results import iterate_results
+from rlhf_pipeline.protocols import LedgerSettlement, WorkLedger
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.generation import GenerationLedger
+
+L = TypeVar("L", bound=GenerationLedger)
+
+
+@cache
+def _migrated_store() -> Path:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with _open(Path(folder)) as store:
+        store.migrate()
+    return Path(folder)
+
+
+def _open(folder: Path) -> Store:
+    return Store.open(f"sqlite:///{folder / 'store.db'}", organization="org", project="demo")
+
+
+def temporary_ledger(kind: type[L] = GenerationLedger, **more: Any) -> L:  # type: ignore[assignment]
+    """An empty ledger; its store is closed and removed with it."""
+    folder = Path(tempfile.mkdtemp())
+    shutil.copy(_migrated_store() / "store.db", folder)
+    store = _open(folder)
+    ledger = kind(store.database, store.completions_cache, **more)
+    weakref.finalize(ledger, _remove, store, folder)
+    return ledger
+
+
+def _remove(store: Store, folder: Path) -> None:
+    store.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def states_of(ledger: GenerationLedger) -> list[LedgerSettlement]:
+    """Every item of the only run."""
+    [run] = ledger.list_runs()
+    return list(ledger.item_states(run.run_id))
+
+
+def complete_frame(
+    prompts: pd.DataFrame,
+    backend: Any,
+    params: CompletionParams,
+    ledger: WorkLedger | None = None,
+    **more: Any,
+) -> pd.DataFrame:
+    """The completions of one backend, by default in a ledger of their own."""
+    return generate(prompts, [backend], params, ledger=ledger or temporary_ledger(), **more).frame
+
+
+def complete(
+    backend: Any, requests: Sequence[CompletionRequest], **calls: Any
+) -> list[CompletionResult]:
+    """What a backend makes of these requests; a hosted one is called through a ledger."""
+    if not isinstance(backend, HostedBackend):
+        return list(backend.complete(requests))
+    return list(
+        iterate_results(backend, requests, CallParams(**calls), temporary_ledger(), "tests")
+    )
