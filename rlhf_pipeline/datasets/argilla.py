@@ -1,13 +1,12 @@
-"""Comparisons with their votes as Argilla's records, both ways. Knows frames and rows; knows no
-store.
+"""Converts comparisons and votes to and from Argilla records.
 
-Out: a record per comparison. The last word of each person is `responses` to the questions
-`preference` (our choice), `strength`, `reason` and so on, by `user_id`; the last machine vote is
-the `suggestion` for `preference`, with its confidence as `score` and its model as `agent`. Skips
-judge nothing and are left out, as are earlier passes.
+Export: one record per comparison. Each annotator's counting vote becomes `responses` to the
+questions `preference` (our choice), `strength`, `reason` and so on, by `user_id`. The last machine
+vote becomes the `suggestion` for `preference`, with its confidence as `score` and its model as
+`agent`. Skips and earlier passes are left out.
 
-In: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one per user
-and suggestion for `rlhf import votes`.
+Import: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one row
+per user and suggestion for `rlhf import votes`.
 """
 
 import json
@@ -26,7 +25,7 @@ from rlhf_pipeline.frames import VOTES_AS_CAST, FrameSchema, check_frame, json_t
 from rlhf_pipeline.records import AnnotatorKind, Choice
 
 PREFERENCE = "preference"
-# Question: column of VOTES_AS_CAST, in the order in which they are written.
+# Question -> column of VOTES_AS_CAST, in order of writing.
 QUESTIONS = {PREFERENCE: "choice"} | {
     name: name
     for name in (
@@ -45,16 +44,16 @@ RECORD_ROWS = FrameSchema(
     "argilla",
     {
         **COMPARISON_ROWS.columns,
-        "responses": json_text("question -> what each user said"),
-        "suggestions": json_text("question -> what a model said"),
-        "suggested_at": time("when the model said so", nullable=True),
+        "responses": json_text("question -> value of each user"),
+        "suggestions": json_text("question -> value of a model"),
+        "suggested_at": time("when the model made the suggestion", nullable=True),
     },
     key=("comparison_id",),
 )
 
 
 def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """RECORD_ROWS of rows of exported comparisons and the VOTES_AS_CAST on them."""
+    """RECORD_ROWS of exported comparison rows and the VOTES_AS_CAST on them."""
     cast = check_frame(votes, VOTES_AS_CAST).sort_values("seq")
     said = cast[cast["is_counting"] & ~cast["is_superseded"] & (cast["choice"] != Choice.SKIP)]
     is_machine = said["annotator_kind"] == AnnotatorKind.MACHINE
@@ -86,19 +85,19 @@ def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_argilla(rows: RowFile) -> bool:
-    """Whether a file's rows are records: they have fields, and responses or suggestions."""
+    """Whether the rows are Argilla records: they have fields, and responses or suggestions."""
     return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
 
 
 class _FlattenedRecords(ABC):
-    """Rows of a file of records, flattened; columns are those of all of them."""
+    """Flattened rows of a file of records; `columns` is the union over all rows."""
 
     is_csv = False
 
     def __init__(self, records: RowFile):
         self._records = records
         self.size = records.size
-        # Of all rows: who answered a question first may be the last one.
+        # Reads all rows: a question may first be answered in the last record.
         self.columns = list(
             dict.fromkeys(name for row in self if row.fault is None for name in row.cells)
         )
@@ -121,7 +120,7 @@ class _FlattenedRecords(ABC):
 
 
 class ArgillaComparisons(_FlattenedRecords):
-    """A row per record: its metadata and fields, and its id as that of the pair."""
+    """One row per record: its metadata and fields, and its id as source_pair_id."""
 
     def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
@@ -130,8 +129,8 @@ class ArgillaComparisons(_FlattenedRecords):
 
 
 class ArgillaVotes(_FlattenedRecords):
-    """A row per user who answered, and one for what a model suggested; `names` may say which
-    question is the choice.
+    """One row per user with a response, and one for a model's suggestion; `names` may map the
+    question that holds the choice.
     """
 
     def __init__(self, records: RowFile, names: mapping.ColumnMapping):
@@ -191,24 +190,26 @@ def _is_exported(record: Mapping[str, Any]) -> bool:
     try:
         return is_exported((record.get("metadata") or {}).get(mapping.SCHEMA))
     except FrameError:
-        return False  # the row's own column says so again, and is refused by name
+        return False  # reading the row's column raises the same error, and rejects the row
 
 
 def _find_fault(record: Mapping[str, Any]) -> str | None:
-    """What makes a row no record."""
+    """Why a row is not a valid record, or None."""
     if not isinstance(record.get("fields"), dict):
-        return "no record: it has no object `fields`. Export it from Argilla with records.to_json"
+        return (
+            "not a record: it has no object `fields`. Export it from Argilla with records.to_json"
+        )
     for name in ("metadata", "responses", "suggestions"):
         if not isinstance(record.get(name) or {}, dict):
-            return f"no record: {name} is a {type(record[name]).__name__}, not an object"
+            return f"not a record: {name} is a {type(record[name]).__name__}, not an object"
     for question, answers in (record.get("responses") or {}).items():
         if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
             return (
-                f"no record: the responses to {question!r} are no list of objects with value and "
-                "user_id"
+                f"not a record: the responses to {question!r} are not a list of objects with "
+                "value and user_id"
             )
     if not all(
         isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()
     ):
-        return "no record: a suggestion is no object with value, score and agent"
+        return "not a record: a suggestion is not an object with value, score and agent"
     return None

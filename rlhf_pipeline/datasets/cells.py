@@ -1,6 +1,4 @@
-"""What a cell means as text, id, number, choice or moment, whatever kind of file it stands in.
-Knows values; knows no column.
-"""
+"""Parses cells of imported files as text, id, number, choice or time."""
 
 import datetime as dt
 import math
@@ -13,19 +11,21 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
 
-MAX_TEXT = 1_000_000  # bytes of one text: beyond any context window, and what a page can show
+MAX_TEXT = 1_000_000  # bytes of one text; more exceeds any context window and what a page can show
 MAX_ID = 200  # characters
-EARLIEST = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # a clock that was never set says 1970
-SPARE = dt.timedelta(days=1)  # that a clock may be ahead of ours
-MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138
-UNIX_TIME = re.compile(r"\d{9,}(\.\d+)?")  # else taken for a date of the year 1610
+EARLIEST = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # clocks that were never set report 1970
+SPARE = dt.timedelta(days=1)  # tolerance for clocks ahead of ours
+MILLISECONDS_FROM = 1e11  # in seconds this would be the year 5138
+UNIX_TIME = re.compile(r"\d{9,}(\.\d+)?")  # else fromisoformat reads a date of the year 1610
 BYTE_AS_SURROGATE = re.compile("[\udc80-\udcff]")
 
 E = TypeVar("E", bound=StrEnum)
 
 
 class RowRejected(Exception):
-    """Why one row is not imported. Never leaves this package: it becomes a line of the rejects."""
+    """Why a row is not imported. Stays within this package: it becomes a line of the rejects
+    file.
+    """
 
 
 def is_missing(value: Any) -> bool:
@@ -33,8 +33,8 @@ def is_missing(value: Any) -> bool:
 
 
 def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
-    """A text that both databases can hold. Raises Rejected for one that is missing, too long, or
-    broken in its encoding.
+    """A text that both databases can store. Raises RowRejected if it is missing, too long or badly
+    encoded.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise RowRejected(f"{name} is missing")
@@ -42,8 +42,7 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
         raise RowRejected(f"{name} is a {type(value).__name__}, not a text")
     if isinstance(value, float) and math.isinf(value):
         raise RowRejected(
-            f"{name} is {value}, not a text. Its number was too large for the file: write it as "
-            "text"
+            f"{name} is {value}, not a text. Numbers this large must be written as text"
         )
     said = value if isinstance(value, str) else _number_as_text(value)
     if not may_be_empty and not said.strip():
@@ -57,15 +56,17 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
                 f"{cause.start:,} characters). Save the file as UTF-8"
             ) from cause
         raise RowRejected(
-            f"{name} holds half a character (U+{ord(said[cause.start]):04X}). It was cut within an "
-            "emoji: write it whole"
+            f"{name} contains a lone surrogate (U+{ord(said[cause.start]):04X}), half of a "
+            "character. Write the whole character"
         ) from cause
     if size > MAX_TEXT:
         raise RowRejected(
             f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it"
         )
     if "\0" in said:
-        raise RowRejected(f"{name} holds a NUL character, which Postgres cannot store. Remove it")
+        raise RowRejected(
+            f"{name} contains a NUL character, which Postgres cannot store. Remove it"
+        )
     return said
 
 
@@ -74,7 +75,7 @@ def parse_optional_text(value: Any, name: str) -> str | None:
 
 
 def parse_identifier(value: Any, name: str) -> str:
-    """An id as text without blanks around it: 7, 7.0 and "7" are the same one."""
+    """An id as stripped text; 7, 7.0 and "7" are the same id. Raises RowRejected."""
     said = parse_text(value, name).strip()
     if len(said) > MAX_ID:
         raise RowRejected(
@@ -88,7 +89,7 @@ def parse_optional_identifier(value: Any, name: str) -> str | None:
 
 
 def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -> float | None:
-    """A finite number within bounds; None where there is none."""
+    """A finite number from `low` to `high`, or None if missing. Raises RowRejected."""
     if is_missing(value):
         return None
     try:
@@ -99,9 +100,9 @@ def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -
         raise RowRejected(f"{name} is {_abbreviate(value)}, not a finite number")
     if not low <= found <= high:
         raise RowRejected(
-            f"{name} is {found:g}, it lies between {low:g} and {high:g}"
+            f"{name} is {found:g}; expected {low:g} to {high:g}"
             if high < math.inf
-            else f"{name} is {found:g}, below {low:g}"
+            else f"{name} is {found:g}; expected at least {low:g}"
         )
     return found
 
@@ -110,7 +111,7 @@ def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return value  # beyond 2^53 a float would be another number
+        return value  # a float cannot represent integers above 2^53
     found = parse_number(value, name, low=low, high=high)
     if found is not None and found != int(found):
         raise RowRejected(f"{name} is {found:g}, not a whole number")
@@ -137,7 +138,9 @@ def parse_optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str 
 
 
 def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
-    """A choice by the words of the mapping, else by ours in any case."""
+    """A choice by the words of the mapping, else by our own words in any letter case. Raises
+    RowRejected.
+    """
     said = (
         _number_as_text(value)
         if isinstance(value, int | float) and not isinstance(value, bool)
@@ -148,26 +151,26 @@ def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     try:
         return parse_enum(value, "choice", Choice)
     except RowRejected as cause:
-        raise RowRejected(f"{cause}. Map other words under `choices:` of --mapping") from None
+        raise RowRejected(f"{cause}. Map other words in `choices:` of the --mapping file") from None
 
 
 class MomentParser:
-    """Reads moments; `zone` is meant where a moment names none. Counts which it met."""
+    """Parses times; `zone` applies to times without one. Counts times with and without a zone."""
 
     def __init__(self, zone: str = "UTC", *, now: dt.datetime) -> None:
         try:
             self._zone: dt.tzinfo = dt.UTC if zone.upper() == "UTC" else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
             raise DatasetError(
-                f"There is no time zone {zone!r}. Give a name such as UTC or Europe/Berlin."
+                f"Unknown time zone {zone!r}. Give a name such as UTC or Europe/Berlin."
             ) from cause
         self.name = zone
         self._latest = now + SPARE
         self.n_with_zone = self.n_without_zone = 0
 
     def parse(self, value: Any, name: str) -> dt.datetime | None:
-        """In UTC, to the microsecond; None where there is none. Raises Rejected for what is no
-        moment, or none that can be.
+        """The time in UTC, to the microsecond, or None if missing. Raises RowRejected if it is
+        invalid or out of range.
         """
         if is_missing(value):
             return None
@@ -180,14 +183,14 @@ class MomentParser:
         try:
             found = found.astimezone(dt.UTC)
         except (OverflowError, ValueError):
-            raise RowRejected(f"{name} {_abbreviate(value)} is no moment") from None
+            raise RowRejected(f"{name} is {_abbreviate(value)}, not a valid time") from None
         if found < EARLIEST:
             raise RowRejected(
-                f"{name} {_abbreviate(value)} lies before {EARLIEST.year}: no clock that was set "
-                "says so"
+                f"{name} is {_abbreviate(value)}, before {EARLIEST.year}. Check the clock that "
+                "wrote it"
             )
         if found > self._latest:
-            raise RowRejected(f"{name} {_abbreviate(value)} lies in the future")
+            raise RowRejected(f"{name} is {_abbreviate(value)}, in the future")
         return found
 
     def _parse_naive(self, value: Any, name: str) -> dt.datetime:
@@ -195,7 +198,7 @@ class MomentParser:
         if isinstance(value, dt.datetime):
             return value
         if isinstance(value, dt.date):
-            # the zone follows
+            # the caller adds the zone
             return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001
         if isinstance(value, str) and not UNIX_TIME.fullmatch(value.strip()):
             try:
@@ -208,7 +211,7 @@ class MomentParser:
             return dt.datetime.fromtimestamp(seconds, dt.UTC)
         except (TypeError, ValueError, OverflowError, OSError):
             raise RowRejected(
-                f"{name} {_abbreviate(said)} is no moment. Write ISO 8601, as "
+                f"{name} is {_abbreviate(said)}, not a valid time. Write ISO 8601, such as "
                 "2026-01-31T12:00:00Z, or Unix seconds"
             ) from None
 

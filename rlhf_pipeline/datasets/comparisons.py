@@ -1,6 +1,4 @@
-"""Rows of a file as comparisons of this project. Knows what makes two of them equal, identical or
-repeated; the store is handed in.
-"""
+"""Imports the rows of a file as comparisons of this project."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,15 +33,15 @@ from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.records import Category, content_id
 
 REQUIRED = [("prompt",), ("completion_a",), ("completion_b",)]
-SOURCE = "import"  # where a file does not say where it is from
+SOURCE = "import"  # default source of a file's rows
 MODEL = "imported"
 SPLITS = ("train", "calib", "test")
 GOLD = ("a", "b", "tie")
-FIRST_DAY = "1970-01-01"  # the earliest `start_day` of a home
+FIRST_DAY = "1970-01-01"  # earliest possible `start_day` of a home
 
 
 class ComparisonStore(Protocol):
-    """What holds comparisons: `store.comparisons`."""
+    """The part of `store.comparisons` that imports need."""
 
     def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
@@ -52,7 +50,7 @@ class ComparisonStore(Protocol):
 
 
 class PairKeys(Protocol):
-    """What tells known comparisons: `store.imports`, and the function that makes a pair's key."""
+    """The part of `store.imports` that finds stored comparisons."""
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
 
@@ -63,9 +61,7 @@ class PairKeyFunction(Protocol):
 
 @dataclass
 class ComparisonImport:
-    """One file's comparisons on their way into the store; `first_day` is the earliest day of those
-    it added.
-    """
+    """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
 
     store: ComparisonStore
     known: PairKeys
@@ -74,7 +70,9 @@ class ComparisonImport:
     now: datetime
     source: str | None = None
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
+    unused: list[str] = field(
+        default_factory=list
+    )  # columns of the file that were not bound to a name
     flags: dict[str, int] = field(default_factory=dict)
     first_day: str | None = None
     divided_prompts: str | None = None  # note on prompts in several splits
@@ -86,11 +84,10 @@ class ComparisonImport:
         what: str,
         progress: ImportProgress = ignore_import_progress,
     ) -> ImportCounts:
-        """Publish batch by batch, in the order of the file: what stands in the store after a kill
-        is a beginning of it.
+        """Publish in batches, in the order of the file; a killed import leaves the first batches.
 
-        Raises DatasetError, before anything is written, where a prompt or a split group would stand
-        in two splits.
+        Raises DatasetError, before anything is written, if a prompt or split group would be in two
+        splits.
         """
         own = ExportedRows("comparison", rows)
         binding = bind(
@@ -120,9 +117,7 @@ class ComparisonImport:
         own: ExportedRows,
         seen: ContentIdSet,
     ) -> list[dict[str, Any]]:
-        """Those of the batch that are neither wrong nor there already, as COMPARISONS rows with
-        their flag.
-        """
+        """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read: list[tuple[FileRow, dict[str, Any], bool]] = []
         refused: list[tuple[FileRow, str]] = []
         for position, row in enumerate(batch, start=n_before + 1):
@@ -164,12 +159,12 @@ class ComparisonImport:
                 refused.append(
                     (
                         row,
-                        f"{name} already stands for other texts, or for another source. Give each "
-                        "pair an id of its own",
+                        f"{name} is already used for other texts or another source. Give each "
+                        "pair a unique id",
                     )
                 )
                 continue
-            is_first = seen.add(content_id(comparison_id))  # own ids may have any form
+            is_first = seen.add(content_id(comparison_id))  # exported ids may have any form
             if comparison_id in stored or not is_first:
                 self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
                 continue
@@ -188,9 +183,7 @@ class ComparisonImport:
     def _build_comparison(
         self, cells: Mapping[str, Any], position: int, *, is_own: bool
     ) -> dict[str, Any]:
-        """COMPARISONS and the pair's key. An empty completion is one: the model answered
-        nothing.
-        """
+        """A COMPARISONS row with the pair's key. Completions may be empty."""
         prompt = parse_text(cells["prompt"], "prompt")
         a = parse_text(cells["completion_a"], "completion_a", may_be_empty=True)
         b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
@@ -231,8 +224,8 @@ class ComparisonImport:
         return comparison | {"pair_key": self.pair_key(prompt, a, b)}
 
     def _exported_fields(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """What an exported row says of itself: it comes back under its own id and, but for tuples,
-        which say no more, into its own day.
+        """Fields that an exported row keeps: its ids and, except in tuple rows, its day, position,
+        seed and flag.
         """
         names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
         ids = {name: parse_identifier(cells[name], name) for name in names if name in cells}
@@ -262,22 +255,24 @@ class ComparisonImport:
 
 
 def _refuse_impossible_day(day: str, now: datetime) -> None:
-    """Raises Rejected for a day that cannot be a partition: the home would begin before its
-    settings allow, or lie ahead of today.
+    """Raise RowRejected if the day cannot be a partition: before the earliest start day or in the
+    future.
     """
     try:
         is_canonical = date.fromisoformat(day).isoformat() == day
     except ValueError:
         is_canonical = False
     if not is_canonical:
-        raise RowRejected(f"day is {day!r}. Write YYYY-MM-DD")
+        raise RowRejected(f"day is {day!r}; expected YYYY-MM-DD")
     latest = (now.date() + SPARE).isoformat()
     if not FIRST_DAY <= day <= latest:
-        raise RowRejected(f"day is {day}. Days lie between {FIRST_DAY} and {latest}")
+        raise RowRejected(f"day is {day}; expected {FIRST_DAY} to {latest}")
 
 
 def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:
-    """Why it makes no training pair; `is_first` where no other comparison is of these two texts."""
+    """Why the comparison gives no training pair, or None; `is_first` if no other one has the same
+    two texts.
+    """
     if comparison["completion_a"].strip() == comparison["completion_b"].strip():
         return "identical"
     return None if is_first else "repeated"

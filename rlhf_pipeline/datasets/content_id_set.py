@@ -1,6 +1,4 @@
-"""Which content ids a file has shown already, in sixteen bytes each at most. Knows hashes; forgets
-the rows.
-"""
+"""A compact set of content ids, to find duplicate rows of a file."""
 
 from array import array
 
@@ -9,10 +7,10 @@ FULLEST = 0.6
 
 
 class ContentIdSet:
-    """A set of content ids by their first 64 bits, with linear probing: a Python set of a million
-    takes 100 MB, this 17.
+    """A set of content ids by their first 64 bits, with linear probing. A million ids take 17 MB; a
+    Python set takes 100.
 
-    Two different ids of a million rows are taken for one with a chance of 3 in 100 million.
+    The probability that two of a million different ids collide is 3 in 100 million.
 
     >>> seen = ContentIdSet()
     >>> seen.add("1f" * 10), seen.add("1f" * 10), len(seen)
@@ -27,7 +25,7 @@ class ContentIdSet:
         return self._n
 
     def add(self, content_id: str) -> bool:
-        """Whether it is new."""
+        """Add an id; returns whether it is new."""
         key = int(content_id[:16], 16) or 1  # 0 marks a free slot
         slot = self._find_slot(key)
         if self._slots[slot]:

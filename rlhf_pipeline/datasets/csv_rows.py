@@ -1,4 +1,4 @@
-"""Rows of a CSV or TSV file, record by record. Knows quotes and delimiters."""
+"""Reads the rows of CSV and TSV files record by record."""
 
 import csv
 import io
@@ -10,8 +10,8 @@ from rlhf_pipeline.errors import DatasetError
 
 
 class CsvFile:
-    """Quoted as in RFC 4180; bytes that are not UTF-8 reach the cell as surrogates, so that only
-    their row is refused.
+    """A CSV file quoted as in RFC 4180. Bytes that are not UTF-8 become surrogates, so that only
+    their row is rejected.
     """
 
     is_csv = True
@@ -55,7 +55,7 @@ class CsvFile:
             yield FileRow(line, dict(zip(self.columns, cells, strict=False)), fault or uneven)
 
     def _records(self) -> Iterator[tuple[int, list[str], str | None]]:
-        """Line a record begins on, its cells, what is wrong with it; blank lines are left out."""
+        """First line, cells and fault of each record, without blank lines."""
         csv.field_size_limit(MAX_LINE)
         with translate_read_errors(self._path), self._path.open("rb") as raw:
             lines = io.TextIOWrapper(
@@ -93,8 +93,8 @@ class CsvFile:
             yield line
 
     def _refuse_other_delimiter(self) -> None:
-        """A header of one column usually means another delimiter: said before every row is refused
-        for it.
+        """Raise DatasetError if a one-column header suggests another delimiter, instead of
+        rejecting every row.
         """
         for other in ";\t|":
             if other in self.columns[0]:

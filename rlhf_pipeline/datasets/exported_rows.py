@@ -1,6 +1,4 @@
-"""Rows that this pipeline exported, told by their column `schema`. Knows what exports do to cells;
-knows no store.
-"""
+"""Recognises rows that this pipeline exported, by their column `schema`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +12,8 @@ from rlhf_pipeline.errors import FrameError
 
 
 class ExportedRows:
-    """True where a file may hold exported rows; `unprotect_cells` then takes off what the export
-    put on for spreadsheets.
+    """True if a file may hold exported rows; `unprotect_cells` removes the export's protection
+    against spreadsheet formulas.
     """
 
     def __init__(self, kind: str, rows: RowFile):
@@ -27,8 +25,8 @@ class ExportedRows:
         return self._may_be
 
     def unprotect_cells(self, cells: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """The cells and whether they are of an exported row. Raises Rejected for one of another
-        kind or version.
+        """The cells, and whether the row was exported. Raises RowRejected for another kind or
+        version.
         """
         said = cells.get(SCHEMA)
         try:
@@ -37,10 +35,10 @@ class ExportedRows:
         except FrameError as cause:
             raise RowRejected(str(cause)) from cause
         kind = str(said).rpartition("/")[2]
-        if kind not in (self._kind, "tuple"):  # a tuple is a vote together with its comparison
+        if kind not in (self._kind, "tuple"):  # a tuple row holds a vote and its comparison
             raise RowRejected(
-                f"it is an exported {kind}, not a {self._kind}. `rlhf import` has a command for "
-                "each"
+                f"the row is an exported {kind}, not a {self._kind}. Use the matching `rlhf "
+                "import` command"
             )
         return {
             name: unprotect_cell(value) for name, value in cells.items()

@@ -1,4 +1,4 @@
-"""What became of the rows of an import. Knows counts."""
+"""Counts of imported rows by outcome, and import progress."""
 
 from typing import Protocol, Self
 
@@ -6,7 +6,7 @@ from rlhf_pipeline.records import Record
 
 
 class ImportCounts(Record):
-    """Every row of the file is one of these."""
+    """Rows of a file by outcome; each row has exactly one."""
 
     imported: int = 0
     known: int = 0
@@ -14,7 +14,7 @@ class ImportCounts(Record):
     rejected: int = 0
 
     def plus(self, **more: int) -> Self:
-        """With so many more of each.
+        """These counts with `more` added.
 
         >>> ImportCounts(known=1).plus(known=2, merged=1).total
         4
@@ -37,10 +37,10 @@ class ImportCounts(Record):
 
 
 class ImportProgress(Protocol):
-    """Told how far a phase has come, in its own unit."""
+    """Receives the progress of a phase: `done` of `total`, in the phase's unit."""
 
     def __call__(self, phase: str, done: int, total: int) -> None: ...
 
 
 def ignore_import_progress(phase: str, done: int, total: int) -> None:
-    """A Progress that nobody watches."""
+    """The null ImportProgress."""

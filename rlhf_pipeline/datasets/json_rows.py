@@ -1,4 +1,4 @@
-"""Rows of JSONL, line by line, and of small files with one JSON array. Knows JSON."""
+"""Reads rows of JSONL files line by line, and of small JSON files with one array."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from rlhf_pipeline.datasets.rows import MAX_LINE, MEGABYTE, FileRow, translate_r
 from rlhf_pipeline.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.errors import DatasetError
 
-MAX_JSON = 100 * MEGABYTE  # bytes of a .json file: it is read whole
+MAX_JSON = 100 * MEGABYTE  # limit in bytes, because a .json file is read whole
 
 
 class JsonLines:
@@ -44,7 +44,7 @@ class JsonLines:
 
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Lines; None for one too long to hold."""
+    """The lines of the file; None for a line that is too long."""
     while raw := file.readline(MAX_LINE):
         if len(raw) < MAX_LINE or raw.endswith(b"\n"):
             yield raw
@@ -81,14 +81,16 @@ def _json_row(line: int, raw: bytes) -> FileRow:
 
 
 def _columns_of(rows: Iterable[FileRow]) -> list[str]:
-    """Of all rows: a member may come for the first time in the last object, and be the one that
-    says which split it is of.
+    """Union of the keys of all rows: a key, such as the split, may first occur in the last
+    object.
     """
     return list(dict.fromkeys(name for row in rows if row.fault is None for name in row.cells))
 
 
 class JsonArray:
-    """An array of objects or of plain texts, or an object whose first member is one; read whole."""
+    """A JSON array of objects or texts, or an object whose first member is such an array; read
+    whole.
+    """
 
     is_csv = False
 

@@ -1,6 +1,6 @@
-"""Which column of a file is which of our columns. Knows names and aliases; reads no data row.
+"""Binds the columns of a file to our column names.
 
-What is said on the command line wins over the mapping file, that over the names known here.
+Command-line flags take precedence over the mapping file, and both over the aliases listed here.
 """
 
 from collections.abc import Mapping as Mappings
@@ -16,7 +16,7 @@ from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import Choice
 
-# Our name: names under which it is known elsewhere, first match wins after our own.
+# Our name -> aliases in other data sets. Our name takes precedence, then the first alias found.
 Names = dict[str, tuple[str, ...]]
 
 COMPARISONS: Names = {
@@ -32,7 +32,7 @@ COMPARISONS: Names = {
     "split": (),
     "gold": (),
 }
-# Of rows that this pipeline exported: they come back as they were.
+# Additional columns of exported comparisons, which are imported unchanged.
 OWN_COMPARISONS: Names = {
     name: ()
     for name in (
@@ -69,11 +69,11 @@ PROMPTS: Names = {
     "reference": ("answer",),
 }
 KNOWN: dict[str, Names] = {"comparisons": COMPARISONS, "votes": VOTES, "prompts": PROMPTS}
-SCHEMA = "schema"  # the column in which an export says what its rows are
+SCHEMA = "schema"  # column that identifies the kind and version of exported rows
 
 
 class ColumnMapping(BaseModel):
-    """What a mapping file says: `columns` as `our name: column of the file`, `choices` as `word of
+    """Content of a mapping file: `columns` as `our name: column of the file`, `choices` as `word of
     the file: a|b|tie|both_bad|skip`.
     """
 
@@ -86,8 +86,8 @@ class ColumnMapping(BaseModel):
 
     @classmethod
     def read(cls, path: Path | None, flags: Sequence[str] = ()) -> Self:
-        """Of a YAML file and `name=column` flags, which win. Raises DatasetError for what is
-        neither.
+        """Read a YAML file and `name=column` flags, which take precedence. Raises DatasetError if
+        either is invalid.
         """
         said: dict[str, Any] = {}
         if path is not None:
@@ -95,8 +95,8 @@ class ColumnMapping(BaseModel):
                 said = parse_yaml(path.read_text(encoding="utf-8")) or {}
             except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
                 raise DatasetError(
-                    f"Mapping {path} cannot be read as YAML: {cause}. Write `columns:` and below "
-                    "it `our_name: their_column`."
+                    f"Mapping {path} is not valid YAML: {cause}. Write `columns:` and below it "
+                    "`our_name: their_column`."
                 ) from cause
         if isinstance(said, dict) and isinstance(said.get("choices"), dict):
             said = said | {
@@ -135,7 +135,7 @@ class Binding:
         return name in self.columns
 
     def select_cells(self, cells: Mappings[str, Any]) -> dict[str, Any]:
-        """The cells of a row under our names; what the file does not have is None."""
+        """The cells of a row by our names; columns that the row lacks are None."""
         return {name: cells.get(column) for name, column in self.columns.items()}
 
 
@@ -147,26 +147,26 @@ def bind(
     what: str,
     required: Sequence[Sequence[str]],
 ) -> Binding:
-    """Find `names` among the file's `columns`; of each group of `required` at least one must be
-    there.
+    """Bind `names` to the file's `columns`; at least one name of each group in `required` must be
+    bound.
 
-    Raises DatasetError for a name or column that does not exist and for a required one that is
-    missing, with what there is.
+    Raises DatasetError, which lists the known names or columns, for an unknown name or column and
+    for a missing required one.
     """
     shown = ", ".join(columns) or "none"
     strangers = sorted(set(mapping.columns) - set(names))
     if strangers:
         raise DatasetError(
-            f"{what}: {strangers} are no columns of ours. They are: {', '.join(names)}. The file's "
-            "own name stands behind the =."
+            f"{what}: unknown names {strangers}. Known names: {', '.join(names)}. Write --map "
+            "our_name=their_column."
         )
     absent = sorted(
         f"{name}={column}" for name, column in mapping.columns.items() if column not in columns
     )
     if absent:
         raise DatasetError(
-            f"{what}: the mapping names columns that the file does not have: {', '.join(absent)}. "
-            f"It has: {shown}."
+            f"{what}: the mapping names missing columns: {', '.join(absent)}. The file has: "
+            f"{shown}."
         )
     bound = {}
     for name, aliases in names.items():
@@ -180,7 +180,7 @@ def bind(
             known = ", ".join(alias for name in group for alias in (name, *names[name]))
             raise DatasetError(
                 f"{what}: no column for {' or '.join(group)}. The file has: {shown}. Known names: "
-                f"{known}. Say which it is with --map {group[0]}=COLUMN."
+                f"{known}. Name the column with --map {group[0]}=COLUMN."
             )
     return Binding(
         bound, [column for column in columns if column not in bound.values() and column != SCHEMA]

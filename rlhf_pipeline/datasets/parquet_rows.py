@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, some megabytes at a time. Knows Arrow."""
+"""Reads the rows of Parquet files in batches of a few megabytes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ class ParquetFile:
             )
         except (pa.ArrowException, OSError) as cause:
             if isinstance(cause, OSError) and cause.errno:
-                raise  # the disk refuses; of a damaged footer Arrow says no number
+                raise  # a disk error; Arrow's errors for damaged footers have no errno
             raise DatasetError(
                 f"{path} is truncated or not a Parquet file. Copy it again. ({cause})"
             ) from cause
@@ -72,7 +72,7 @@ class ParquetFile:
 
 
 def _truncate_to_microseconds(batch: Any) -> Any:
-    """Nanoseconds cut off: Python's moments end at microseconds."""
+    """Truncate timestamps to microseconds, the resolution of datetime."""
     import pyarrow as pa
 
     fields = [

@@ -1,9 +1,8 @@
-"""The preference format, version 1: comparisons, votes and tuples as they leave. Knows frames;
-knows no file and no storage.
+"""The preference format, version 1: export rows of comparisons, votes and tuples.
 
-What is said of its columns here is said of its JSON rows in schemas/preference-v1.schema.json.
-Every row begins with `schema`: which version it is, and of what. A column more, less or of another
-meaning is a new version.
+schemas/preference-v1.schema.json describes the same rows as JSON. Every row begins with `schema`,
+which names the version and the kind of row. Adding, removing or redefining a column needs a new
+version.
 """
 
 import json
@@ -34,24 +33,22 @@ def _row_schema(kind: str, columns: dict[str, Column], key: tuple[str, ...] = ()
     name = f"{FAMILY}-v{VERSION}/{kind}"
     return FrameSchema(
         name,
-        {"schema": text("version of the format, and what the row is", values=(name,)), **columns},
+        {"schema": text("version of the format and kind of row", values=(name,)), **columns},
         key,
     )
 
 
 _COMPARISON = COMPARISONS.columns | {
-    "comparison_id": text("the comparison; the same wherever it goes"),
-    "prompt_id": text("the prompt; comparisons of one prompt fall into one split"),
-    "day": text("UTC day it was made for, or imported"),
+    "comparison_id": text("id of the comparison, kept by exports and imports"),
+    "prompt_id": text("id of the prompt; comparisons of one prompt are in one split"),
+    "day": text("UTC day of the comparison or of its import"),
 }
 _VOTE = VOTES_AS_CAST.columns | {
-    "voted_at": time(
-        "when the annotator judged; missing where nobody wrote it down", nullable=True
-    ),
+    "voted_at": time("when the annotator judged; missing if not recorded", nullable=True),
 }
 _SOURCE = {
-    "source": text("data set the comparison comes from, else the project that made it"),
-    "source_pair_id": text("its id there"),
+    "source": text("source data set, or the project that made the comparison"),
+    "source_pair_id": text("id of the comparison in its source"),
 }
 
 COMPARISON_ROWS = _row_schema(
@@ -115,13 +112,15 @@ TUPLE_ROWS = _row_schema(
         "prompt": _COMPARISON["prompt"],
         "a": _COMPARISON["completion_a"],
         "b": _COMPARISON["completion_b"],
-        "preferred": text("which side the annotator preferred", values=TUPLE_CHOICES),
+        "preferred": text("side that the annotator preferred", values=TUPLE_CHOICES),
         "comparison_id": _COMPARISON["comparison_id"],
         **_SOURCE,
         **{
             name: _VOTE[name] for name in ("annotator_id", "annotator_kind", "strength", "voted_at")
         },
-        "split": text("as given, else by hash of the prompt", values=("train", "calib", "test")),
+        "split": text(
+            "split as imported, else by hash of the prompt", values=("train", "calib", "test")
+        ),
     },
 )
 
@@ -133,15 +132,15 @@ KINDS: dict[str, FrameSchema] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) that every row of every export is valid against."""
+    """The JSON schema (draft 2020-12) of every exported row."""
     path = files("rlhf_pipeline.datasets") / "schemas" / f"{FAMILY}-v{VERSION}.schema.json"
     schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return schema
 
 
 def is_exported(value: object) -> bool:
-    """Whether what stands in a row's `schema` says that it is of this format. Raises FrameError for
-    a version unknown here.
+    """Whether a row's `schema` value names this format. Raises FrameError for an unknown version or
+    kind.
 
     >>> is_exported("preference-v1/vote"), is_exported("argument pairs"), is_exported(None)
     (True, False, False)
@@ -151,15 +150,15 @@ def is_exported(value: object) -> bool:
     known = [schema.name for schema in KINDS.values()]
     if value not in known:
         raise FrameError(
-            f"Rows of schema {value!r} are unknown here; known are {', '.join(known)}. Install the "
-            "version that wrote them."
+            f"Unknown row schema {value!r}; known: {', '.join(known)}. Install the version that "
+            "wrote the rows."
         )
     return True
 
 
 def comparison_rows(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
-    """COMPARISONS as they leave `project`: its own get it as their source, and there they have the
-    id they have here.
+    """COMPARISON_ROWS of COMPARISONS of `project`. Its own comparisons get the project as source
+    and their comparison_id as source_pair_id.
     """
     return _apply_schema(
         _fill_source(check_frame(comparisons, COMPARISONS), project), COMPARISON_ROWS
@@ -167,8 +166,8 @@ def comparison_rows(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
 
 
 def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
-    """VOTES_AS_CAST as they leave: passes, skips and ties, and those that their annotator withdrew
-    only if asked for.
+    """VOTE_ROWS of VOTES_AS_CAST: all passes, skips and ties; superseded votes only if
+    `superseded`.
     """
     checked = check_frame(votes, VOTES_AS_CAST)
     kept = checked if superseded else checked[~checked["is_superseded"]]
@@ -178,12 +177,12 @@ def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
 
 
 def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
-    """(prompt, a, b, preferred) of each vote that may teach something: of VOTES_AS_CAST and the
-    COMPARISONS they judge.
+    """TUPLE_ROWS (prompt, a, b, preferred) of the votes in VOTES_AS_CAST usable for training, and
+    their COMPARISONS.
 
-    Left out are withdrawn votes and earlier passes, skips and `both_bad`, and, as in preference
-    pairs, votes of machines, on flagged comparisons and on repeats. Raises UnknownComparison for a
-    vote on a comparison that is not handed in.
+    Leaves out superseded votes and earlier passes, skips and `both_bad`, and, as for preference
+    pairs, machine votes and votes on flagged comparisons and repeats. Raises UnknownComparison for
+    a vote whose comparison is not in `comparisons`.
     """
     cast, judged = (
         check_frame(votes, VOTES_AS_CAST),
@@ -193,8 +192,8 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     if not unknown.empty:
         vote = unknown.iloc[0]
         raise UnknownComparison(
-            f"Vote {vote['vote_id']} judges {vote['comparison_id']}, which was not handed in. Hand "
-            "in its comparison."
+            f"Vote {vote['vote_id']} is on comparison {vote['comparison_id']}, which is not in "
+            "`comparisons`. Pass it as well."
         )
     hashed = judged["split_group"].fillna(judged["prompt_id"]).map(split_of)
     shown = judged.assign(split=judged["split"].fillna(hashed)).rename(

@@ -1,6 +1,4 @@
-"""Rows of a file as prompts in a JSONL file of their own, which the `dataset` source draws from.
-Knows cleaning; knows no database.
-"""
+"""Imports the rows of a file as prompts of the JSONL file that the `dataset` source reads."""
 
 import json
 import os
@@ -39,15 +37,17 @@ REQUIRED = [("text",)]
 
 @dataclass
 class PromptImport:
-    """One file's prompts on their way into `target`, which keeps those of earlier imports and is
-    replaced whole or not at all.
+    """Adds one file's prompts to `target`, which keeps earlier imports and is replaced
+    atomically.
     """
 
     target: Path
     rejects: Rejects
     domain: str | None = None
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
+    unused: list[str] = field(
+        default_factory=list
+    )  # columns of the file that were not bound to a name
 
     def run(
         self,
@@ -104,7 +104,7 @@ class PromptImport:
             self.counts = self.counts.plus(imported=1)
 
     def _prompt(self, cells: Mapping[str, Any], line: int) -> dict[str, Any]:
-        """A row of the file that the `dataset` source reads."""
+        """A row of the target file."""
         said = clean(parse_text(cells["text"], "text"))
         try:
             check_size(said, f"line {line}")
@@ -126,8 +126,8 @@ class PromptImport:
 
 
 def clean(said: str) -> str:
-    r"""Without blanks around it, lines ended by \n alone: two prompts that differ in nothing else
-    are one.
+    r"""Strip the text and normalise line ends to \n, so that prompts that differ only in these are
+    equal.
 
     >>> clean("  Why?\r\nSay it. ")
     'Why?\nSay it.'
@@ -136,7 +136,7 @@ def clean(said: str) -> str:
 
 
 def _category(value: Any, domain: str | None) -> str:
-    """As given; else the domain where it is one of ours; else `instruction`."""
+    """The given category; else the domain, if it is a category; else `instruction`."""
     if not is_missing(value):
         return parse_enum(value, "category", Category).value
     said = (domain or "").strip().lower()
@@ -144,7 +144,7 @@ def _category(value: Any, domain: str | None) -> str:
 
 
 def _load_known_ids(target: Path) -> ContentIdSet:
-    """The prompts of earlier imports."""
+    """Ids of the prompts of earlier imports."""
     known = ContentIdSet()
     if target.exists():
         try:
@@ -154,7 +154,7 @@ def _load_known_ids(target: Path) -> ContentIdSet:
                     known.add(prompt_id(row["text"], row.get("reference")))
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise DatasetError(
-                f"{target}, where imported prompts are kept, cannot be read: {cause}. Restore it, "
-                "or move it away to begin anew."
+                f"{target}, the file of imported prompts, cannot be read: {cause}. Restore it, or "
+                "move it away to start over."
             ) from cause
     return known

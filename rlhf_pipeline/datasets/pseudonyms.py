@@ -1,6 +1,4 @@
-"""Annotators' names made unreadable, the same one always the same. Knows the home's salt; keeps no
-name.
-"""
+"""Replaces annotators' names by stable pseudonyms."""
 
 import hmac
 import os
@@ -17,11 +15,12 @@ PSEUDONYM = re.compile(r"ann_[0-9a-f]{16}")
 
 
 class Pseudonyms:
-    """`ann_` and 16 hex digits of the HMAC-SHA-256 of a name under the home's salt; what has that
-    form already stays as it is.
+    """Pseudonyms: `ann_` and 16 hex digits of the HMAC-SHA-256 of a name under the home's salt.
+    Names that already have this form are kept.
 
-    Whoever has no salt can neither recompute a pseudonym from a name nor try names out. A lost salt
-    makes everybody a new person to later imports, so it is part of a home's backup.
+    Without the salt a pseudonym cannot be recomputed from a name or found by trying names. With a
+    new salt, later imports give every annotator a new pseudonym, so the salt is part of a home's
+    backup.
     """
 
     def __init__(self, salt: bytes):
@@ -30,8 +29,8 @@ class Pseudonyms:
 
     @classmethod
     def load(cls, home: Path) -> "Pseudonyms":
-        """With the salt in `<home>/annotator_salt`, made at first use, readable by its owner
-        alone.
+        """Load the salt from `<home>/annotator_salt`; creates it, readable only by its owner, if it
+        does not exist.
         """
         path = home / SALT_FILE
         try:
@@ -40,13 +39,13 @@ class Pseudonyms:
             salt = _make_salt(path)
         except OSError as cause:
             raise DatasetError(
-                f"{path} cannot be read: {cause.strerror}. Annotators' pseudonyms depend on it: "
-                "make it readable."
+                f"{path} cannot be read: {cause.strerror}. Make it readable: annotators' "
+                "pseudonyms depend on it."
             ) from cause
         if len(salt) != SALT_BYTES:
             raise DatasetError(
-                f"{path} has {len(salt)} bytes, not {SALT_BYTES}. Annotators' pseudonyms depend on "
-                "it: restore it from a backup."
+                f"{path} has {len(salt)} bytes, not {SALT_BYTES}. Restore it from a backup: "
+                "annotators' pseudonyms depend on it."
             )
         return cls(salt)
 
@@ -54,14 +53,14 @@ class Pseudonyms:
         if PSEUDONYM.fullmatch(name):
             return name
         if name not in self._known:
-            if len(self._known) > 50_000:  # names in memory are bounded too
+            if len(self._known) > 50_000:  # bounds memory
                 self._known.clear()
             self._known[name] = f"ann_{hmac.digest(self._salt, name.encode(), 'sha256').hex()[:16]}"
         return self._known[name]
 
 
 def _make_salt(path: Path) -> bytes:
-    """Whole or not at all: half a salt would be another one."""
+    """Create the salt file atomically; a concurrent process may create it first."""
     salt = secrets.token_bytes(SALT_BYTES)
     unfinished = path.with_name(f".{SALT_FILE}.{os.getpid()}.tmp")
     with translate_write_errors(path):
@@ -73,7 +72,7 @@ def _make_salt(path: Path) -> bytes:
                 file.write(salt)
                 file.flush()
                 os.fsync(file.fileno())
-            # unlike a rename, it leaves a salt that another process made meanwhile
+            # unlike a rename, a link does not replace a salt that another process has created
             os.link(unfinished, path)
         except FileExistsError:
             return path.read_bytes()

@@ -1,6 +1,4 @@
-"""Rows that were not imported, each with its line and the reason, in a file beside the input. Knows
-files; judges nothing.
-"""
+"""Writes rejected rows, with line and reason, to a file beside the input."""
 
 import json
 import os
@@ -13,15 +11,15 @@ from typing import IO, Any, Self
 from rlhf_pipeline.datasets.row_files import FileRow
 from rlhf_pipeline.files import translate_write_errors
 
-MAX_SHOWN = 1_000  # characters of a cell that are kept: enough to find the row
-MAX_KINDS = 100  # different reasons that are counted apart
+MAX_SHOWN = 1_000  # characters kept per cell, enough to find the row
+MAX_KINDS = 100  # different reasons counted separately
 
 
 class Rejects:
-    """Writes `<input>.rejected.jsonl` with the first reject and none without; in `fallback` where
-    the input's folder is not writable.
+    """Writes `<input>.rejected.jsonl` if there is a reject; in `fallback` if the input's folder is
+    not writable.
 
-    What an earlier import of the same input left there is replaced or, without a reject, removed.
+    A file of an earlier import of the same input is replaced or, without rejects, removed.
     """
 
     def __init__(self, input_file: Path, fallback: Path):
@@ -50,7 +48,7 @@ class Rejects:
             self._file.write("\n")
 
     def add_all(self, refused: Iterable[tuple[FileRow, str]]) -> None:
-        """Of one batch, in the order of the file, whichever check refused them."""
+        """Add the rejects of one batch in the order of the file."""
         for row, reason in sorted(refused, key=lambda item: item[0].line):
             self.add(row.line, reason, row.cells)
 

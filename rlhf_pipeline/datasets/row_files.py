@@ -1,8 +1,7 @@
-"""Files of rows, opened by their suffix. Knows which kinds there are; knows no meaning of a column.
+"""Opens files of rows by their suffix.
 
-Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes,
-text line by line. What is wrong with one row is said of that row (`Row.fault`); what is wrong with
-the file is a DatasetError.
+Memory depends on the largest rows, not on the file: Parquet is read in batches of a few megabytes,
+text line by line. An invalid row has a `FileRow.fault`; an invalid file raises DatasetError.
 """
 
 from pathlib import Path
@@ -26,16 +25,16 @@ __all__ = ["FileRow", "RowFile", "chunks", "open_rows"]
 
 
 def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
-    """The rows of a file by its suffix. Raises DatasetError for one that does not exist, is of
-    another kind, is cut off or empty.
+    """Open a file of rows by its suffix. Raises DatasetError if it does not exist, is of another
+    kind, truncated or empty.
 
-    Rows are read while they are iterated; DatasetError then names the line from which on the file
+    Rows are read during iteration, which raises DatasetError with the line from which the file
     cannot be read.
     """
     if not path.exists():
         raise DatasetError(f"{path} does not exist. Check the name.")
     if not path.is_file():
-        raise DatasetError(f"{path} is no file. Name one file; import several one after the other.")
+        raise DatasetError(f"{path} is not a file. Name one file; import several files one by one.")
     kind = path.suffix.lower()
     if delimiter is not None and kind not in (".csv", ".tsv"):
         raise DatasetError(f"{path}: --delimiter is for .csv and .tsv files. Leave it out.")
@@ -63,6 +62,6 @@ def _refuse_foreign(path: Path) -> None:
     for mark, name in FOREIGN:
         if head.startswith(mark):
             raise DatasetError(
-                f"{path} is {name}, whatever its name says. Export it as CSV, JSONL or Parquet "
-                "under the suffix of its kind."
+                f"{path} is {name} despite its name. Export it as CSV, JSONL or Parquet with the "
+                "matching suffix."
             )

@@ -1,6 +1,4 @@
-"""One row of a file, and what every kind of file of rows can do. Knows no format and no meaning of
-a column.
-"""
+"""A row of a file, the protocol of files of rows, and batches of rows."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -11,15 +9,15 @@ from typing import Any, Protocol
 from rlhf_pipeline.errors import DatasetError
 
 MEGABYTE = 1_000_000
-MAX_LINE = 64 * MEGABYTE  # characters of one line, or of one quoted cell
+MAX_LINE = 64 * MEGABYTE  # limit of a line or quoted cell, in characters
 BATCH_BYTES = 8 * MEGABYTE
 BATCH_ROWS = 2_000
 
 
 @dataclass(frozen=True)
 class FileRow:
-    """One row: the line of the file it begins on (Parquet: its number), its cells by column, and
-    why it cannot be read, if so.
+    """One row: its first line in the file (Parquet: its number), its cells by column, and its fault
+    if it cannot be read.
     """
 
     line: int
@@ -28,13 +26,13 @@ class FileRow:
 
     @property
     def size(self) -> int:
-        """Roughly its bytes in memory."""
+        """Approximate size in memory, in bytes."""
         return 500 + sum(len(value) for value in self.cells.values() if isinstance(value, str))
 
 
 class RowFile(Protocol):
-    """An open file of rows. `size` and `position` are in the same unit, bytes or rows: how far
-    reading has come.
+    """An open file of rows. `position` is the progress of reading, in the unit of `size`: bytes or
+    rows.
     """
 
     columns: list[str]
@@ -50,8 +48,8 @@ class RowFile(Protocol):
 def chunks(
     rows: Iterable[FileRow], max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
 ) -> Iterator[list[FileRow]]:
-    """Consecutive lists of at most `max_rows` rows and roughly `max_bytes`; a larger row comes
-    alone.
+    """Consecutive lists of at most `max_rows` rows and about `max_bytes`; a larger row is a list by
+    itself.
     """
     batch: list[FileRow] = []
     size = 0

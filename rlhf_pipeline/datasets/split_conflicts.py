@@ -1,14 +1,11 @@
-"""Whether a file would put one prompt into two splits. Knows rows and which splits are stored;
-writes nothing.
+"""Refuses files that would put one prompt or split group into two splits.
 
-What is learnt of a prompt would then be judged on it. A comparison's split is the one given with
-it, else that of its split group, else of its prompt, as `votes.splits` has it. A split group has
-one split, and so has a prompt; only where all its comparisons name split groups may a prompt stand
-in several, one a group: who made the file says that these are different things, and is told how
-many.
+A model would then be tested on a prompt it was trained on. A comparison's split is the imported
+one, else that of its split group, else of its prompt, as in `votes.splits`. A split group has one
+split, and so does a prompt. A prompt may be in several splits only if all its comparisons name
+split groups; the import then reports the number of such prompts.
 
-Of rows that give neither only a hash is known, the same for all of a prompt: nothing is kept of
-them.
+Rows without split and group are not kept: their split is the hash of the prompt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,16 +29,18 @@ from rlhf_pipeline.votes.splits import SPLITS, split_of
 
 NAMES = tuple(SPLITS)
 SHOWN = 60  # characters of a prompt in a message
-EVERY = 2_000  # rows between two words on how far it has come
+EVERY = 2_000  # rows between two progress reports
 
 
-# What is stored: prompt id, split group, split, id of a comparison that has them, how the prompt
-# begins.
+# A stored split: prompt id, split group, split, id of a comparison with them, beginning of the
+# prompt.
 StoredSplit = tuple[str, str | None, str | None, str, str]
 
 
 class SplitPlace(NamedTuple):
-    """Where a prompt or a group stands: a line of the file, or a comparison of the store."""
+    """The split of a prompt or group and where it was found: a line of the file or a comparison of
+    the store.
+    """
 
     split: str
     is_grouped: bool
@@ -57,18 +56,15 @@ class SplitPlace(NamedTuple):
 
 
 class Splits:
-    """The splits of prompts and groups, told place by place. Raises DatasetError where one stands
-    in two.
-    """
+    """Collects the splits of prompts and groups; raises DatasetError if one is in two splits."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        # By the first 64 bits of a hash, which for a million prompts takes a third of what their
-        # ids would.
+        # Keys are the first 64 bits of a hash, which take a third of the memory of a million ids.
         self._groups: dict[int, SplitPlace] = {}
         self._prompts: dict[int, SplitPlace] = {}
-        # Prompts in several splits, one a group: a place in another split than the first, and how
-        # they begin.
+        # Prompts in several splits, one per group: a place in a second split, and the beginning of
+        # the prompt.
         self.divided: dict[int, tuple[SplitPlace, str]] = {}
 
     def __len__(self) -> int:
@@ -84,8 +80,8 @@ class Splits:
         *,
         keep: bool = True,
     ) -> None:
-        """One comparison of a prompt (by id), `shown` in messages; with `keep` false it is only
-        held against what is kept.
+        """Add one comparison of a prompt id, `shown` in messages; with `keep=False` only check it
+        against the collected ones.
         """
         here = SplitPlace(split or split_of(group or prompt), group is not None, at)
         if group is not None:
@@ -97,7 +93,7 @@ class Splits:
         if there.split != here.split:
             raise DatasetError(
                 f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. "
-                f"{LEAK_WARNING} Give both one split, or name two groups."
+                f"{LEAK_WARNING} Give both the same split, or use two groups."
             )
 
     def _add_prompt(self, key: int, here: SplitPlace, shown: str, *, keep: bool) -> None:
@@ -107,30 +103,30 @@ class Splits:
                 self._prompts[key] = here
             return
         if not here.is_grouped and there.split == here.split and key in self.divided:
-            there = self.divided[key][0]  # the other split it is in
+            there = self.divided[key][0]  # the second split of the prompt
         if there.split != here.split and there.is_grouped and here.is_grouped:
             self.divided.setdefault(key, (here, shown))
         elif there.split != here.split:
             raise DatasetError(
-                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. {LEAK_WARNING} "
-                "Give both one split, or leave it out, so that the prompt decides; where they are "
-                "different things, name a split_group of each."
+                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. "
+                f"{LEAK_WARNING} Give both the same split, leave it out to split by prompt, or "
+                "give each its own split_group if they are different tasks."
             )
         elif there.is_grouped and not here.is_grouped:
             self._prompts[key] = here
 
     def describe_divided(self) -> str | None:
-        """How many prompts are in several splits because their groups are; None where none is."""
+        """Note on the prompts in several splits because of their groups; None without any."""
         if not self.divided:
             return None
         n, (_, first) = len(self.divided), next(iter(self.divided.values()))
         return (
-            f"{n:,} prompt{'' if n == 1 else 's'}, first {first!r}, in several splits, as the "
-            "split_groups say: what is learnt of them is judged on them too"
+            f"{n:,} prompt{'' if n == 1 else 's'}, first {first!r}, in several splits because of "
+            "their split_groups: models are tested on prompts they were trained on"
         )
 
 
-LEAK_WARNING = "What is learnt of it would be judged on it too; nothing was imported."
+LEAK_WARNING = "A model would be tested on data it was trained on; nothing was imported."
 
 
 def refuse_split_conflicts(
@@ -141,12 +137,14 @@ def refuse_split_conflicts(
     stored: Callable[[bool], Iterable[StoredSplit]],
     progress: ImportProgress = ignore_import_progress,
 ) -> Splits:
-    """Read the whole file once where it gives splits, and again for rows that do not; nothing where
-    nobody ever gave one.
+    """Check the splits of a whole file against each other and the store.
 
-    `stored(only_given)` are the splits of the store, `only_given` those that came with a split or a
-    group. Raises DatasetError naming the prompt or group, both places and the cure. Rows that
-    cannot be read are left to the import, which rejects them.
+    Reads the file once for rows with splits, and again for rows without; not at all if neither the
+    file nor the store has splits.
+
+    `stored(only_given)` returns the splits of the store, with `only_given` only those imported with
+    a split or group. Raises DatasetError, which names the prompt or group, both places and the
+    cure. Invalid rows are skipped; the import rejects them.
     """
     splits, gives = Splits(what), bool(own) or "split" in binding or "split_group" in binding
     n_open = 0
@@ -175,8 +173,8 @@ def _add_rows(
     *,
     are_given: bool,
 ) -> int:
-    """Place the rows that give a split or group, or those that do not; how many were passed
-    over.
+    """Add the rows with a split or group (`are_given`), or those without. Returns the number of
+    skipped rows.
     """
     n_passed = 0
     for n, row in enumerate(rows):

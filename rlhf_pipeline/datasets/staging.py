@@ -1,8 +1,7 @@
-"""Records set down on disk in any order and taken up in order of time. Knows text lines; knows
-nothing of votes.
+"""Sorts records by time on disk, with bounded memory.
 
-An external merge sort: what fits in some megabytes is sorted and written as a run, and the runs are
-merged while they are read.
+An external merge sort: records are sorted in runs of some megabytes, and the runs are merged during
+iteration.
 """
 
 import heapq
@@ -18,13 +17,11 @@ from rlhf_pipeline.files import translate_write_errors
 
 RUN_BYTES = 16_000_000
 FAN_IN = 64  # files open at once
-LAST = "~"  # sorts behind every year
+LAST = "~"  # sorts after every year
 
 
 class Staging:
-    """`add` all, then iterate: by moment, those without one last, equal ones in the order of
-    `line`.
-    """
+    """Add all records, then iterate: by time, records without time last, ties by `line`."""
 
     def __init__(self, folder: Path, *, run_bytes: int = RUN_BYTES, fan_in: int = FAN_IN):
         self._folder = folder
@@ -40,9 +37,9 @@ class Staging:
         return self._n
 
     def add(self, moment: datetime | None, line: int, record: dict[str, Any]) -> None:
-        """Raises ArtefactError where the disk is full."""
+        """Stage one record. Raises ArtefactError if the disk is full."""
         when = moment.astimezone(UTC).isoformat(timespec="microseconds") if moment else LAST
-        # ASCII, and no tab or line break inside
+        # json.dumps writes ASCII without tabs and line breaks
         entry = f"{when}\t{line:015d}\t{json.dumps(record)}\n"
         self._held.append(entry)
         self._held_bytes += len(entry) + 60

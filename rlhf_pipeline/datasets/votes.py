@@ -1,6 +1,4 @@
-"""Rows of a file as votes of this project, in order of time. Knows what makes two of them equal;
-the store is handed in.
-"""
+"""Imports the rows of a file as votes of this project, in order of time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +35,12 @@ from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
 
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
-CAST_AT_ONCE = 1_000  # handed over together; the store divides them into its transactions
+CAST_AT_ONCE = 1_000  # votes per call; the store splits them into transactions
 MAX_STRENGTH = 4
 STORED_DIFFERENTLY = (
-    "this annotator's choice of that moment is stored already, with another strength, duration, "
-    "reason or task. A vote is never changed: import the file with the same mapping as before"
+    "a vote of this annotator with the same time and choice is stored with another strength, "
+    "duration, reason or task. Votes cannot be changed: import the file with the same mapping as "
+    "before"
 )
 IDENTITY = (
     "comparison_id",
@@ -58,13 +57,13 @@ VoteIdentity = tuple[str, str, str, datetime | None]
 
 
 class SourceIds(Protocol):
-    """What knows comparisons by their ids elsewhere: `store.comparisons`."""
+    """The part of `store.comparisons` that finds comparisons by source id."""
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
 
 
 class KnownVotes(Protocol):
-    """What tells stored comparisons and votes: `store.imports`."""
+    """The part of `store.imports` that finds stored comparisons and votes."""
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
@@ -72,18 +71,17 @@ class KnownVotes(Protocol):
 
 
 class VoteWriter(Protocol):
-    """What records votes: `store.votes`."""
+    """The part of `store.votes` that records votes."""
 
     def cast_all(self, new_votes: Iterable[NewVote]) -> Any: ...
 
 
 @dataclass
 class VoteImport:
-    """One file's votes: `read` sets the new ones down in `staging`, `cast` records them by their
-    moment, the undated last.
+    """Imports one file of votes: `read` puts new votes into `staging`, `cast` records them by time,
+    undated ones last.
 
-    Nothing is recorded before the whole file was read, so a file that breaks off in its middle
-    leaves nothing behind.
+    Nothing is recorded before the whole file is read, so a truncated file imports nothing.
     """
 
     comparisons: SourceIds
@@ -91,11 +89,13 @@ class VoteImport:
     rejects: Rejects
     staging: Staging
     clock: MomentParser
-    pseudonyms: Pseudonyms | None  # None keeps annotators as they are
+    pseudonyms: Pseudonyms | None  # None keeps annotator ids unchanged
     are_undated: bool = False
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(default_factory=list)  # columns of the file that no name takes
-    days: set[str] = field(default_factory=set)  # of new votes with a moment
+    unused: list[str] = field(
+        default_factory=list
+    )  # columns of the file that were not bound to a name
+    days: set[str] = field(default_factory=set)  # days of new votes with a time
     n_undated: int = 0
 
     def read(
@@ -105,7 +105,7 @@ class VoteImport:
         what: str,
         progress: ImportProgress = ignore_import_progress,
     ) -> None:
-        """All rows of the file: new ones are set down, the others counted."""
+        """Read all rows of the file: stage new votes, count the others. Raises DatasetError."""
         own = ExportedRows("vote", rows)
         binding = bind(
             mapping.VOTES | (mapping.OWN_VOTES if own else {}),
@@ -117,9 +117,10 @@ class VoteImport:
         self.unused = binding.unused
         if "voted_at" not in binding and not self.are_undated:
             raise DatasetError(
-                f"{what}: no column for voted_at, when the vote was cast. The file has: "
-                f"{', '.join(rows.columns)}. Say which it is with --map voted_at=COLUMN, or that "
-                "there is none with --undated: such votes count for training, but never for drift."
+                f"{what}: no column for voted_at, the time of the vote. The file has: "
+                f"{', '.join(rows.columns)}. Name the column with --map voted_at=COLUMN, or "
+                "import votes without times with --undated: they count for training, but not for "
+                "drift."
             )
         seen = ContentIdSet()
         for batch in chunks(rows):
@@ -127,8 +128,8 @@ class VoteImport:
             progress("reading", rows.position, rows.size)
 
     def cast(self, votes: VoteWriter, progress: ImportProgress = ignore_import_progress) -> None:
-        """Record what `read` set down. After an error or a kill, import the same file again: only
-        what is missing is cast.
+        """Record the staged votes. After an error or a kill, import the same file again: only
+        missing votes are cast.
         """
         for batch in split_into_batches(self.staging, CAST_AT_ONCE):
             votes.cast_all(NewVote.model_validate(record) for record in batch)
@@ -153,7 +154,7 @@ class VoteImport:
                 cells = binding.select_cells(plain)
                 if is_own and cells.get("is_superseded") in (True, "true"):
                     raise RowRejected(
-                        "its annotator replaced it by a later vote. Export without --superseded"
+                        "a later vote of the annotator supersedes it. Export without --superseded"
                     )
                 read.append((row, self._build_vote(cells, words, is_own=is_own), is_own))
             except RowRejected as cause:
@@ -207,7 +208,7 @@ class VoteImport:
         read: Sequence[tuple[FileRow, dict[str, Any], bool]],
         refused: list[tuple[FileRow, str]],
     ) -> list[tuple[FileRow, dict[str, Any], bool]]:
-        """Those votes whose comparison is stored, with its id; the others go to `refused`."""
+        """The votes whose comparison is stored, with its id; adds the others to `refused`."""
         stored = self.known.find_pair_keys(
             [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
         )
@@ -221,7 +222,10 @@ class VoteImport:
             if found is None:
                 name = f"comparison_id {own_id!r}" if own_id else f"source_pair_id {source_id!r}"
                 refused.append(
-                    (row, f"{name} is no comparison of this project. Import its comparisons first")
+                    (
+                        row,
+                        f"{name} is not a comparison of this project. Import its comparisons first",
+                    )
                 )
             else:
                 placed.append((row, vote | {"comparison_id": found}, is_own))
@@ -230,11 +234,13 @@ class VoteImport:
     def _build_vote(
         self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool
     ) -> dict[str, Any]:
-        """A vote without idempotency key, its comparison under one of two names."""
+        """Fields of a NewVote without idempotency key, with comparison_id or source_pair_id. Raises
+        RowRejected.
+        """
         comparison_id = parse_optional_identifier(cells.get("comparison_id"), "comparison_id")
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         if comparison_id is None and source_id is None:
-            raise RowRejected("it names no comparison: comparison_id or source_pair_id is missing")
+            raise RowRejected("comparison_id and source_pair_id are both missing")
         annotator = parse_identifier(cells["annotator_id"], "annotator_id")
         said = parse_choice(cells["choice"], words)
         said_kind = cells.get("annotator_kind")
@@ -243,7 +249,7 @@ class VoteImport:
             if is_missing(said_kind)
             else parse_enum(said_kind, "annotator_kind", AnnotatorKind)
         )
-        # a model is nobody whose name needs hiding
+        # names of models need no pseudonym
         is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE
         return {
             "comparison_id": comparison_id,
@@ -267,7 +273,7 @@ class VoteImport:
 
 
 def import_key(vote: Mapping[str, Any]) -> str:
-    """The idempotency key of an imported vote: the same row of any file is the same vote."""
+    """The idempotency key of an imported vote: equal rows of any files are one vote."""
     return f"import:{content_id(*(vote[name] for name in IDENTITY))}"
 
 
@@ -285,14 +291,12 @@ def split_into_batches(
 
 
 def _parse_strength(value: Any, said: Choice) -> int | None:
-    """1 to 4 with a or b. A scale that begins at 0 for a tie says nothing beyond the tie."""
+    """Strength 1 to 4 with choice a or b. Strength 0 on a tie is read as none."""
     found = parse_integer(value, "strength", low=0, high=MAX_STRENGTH)
     if found is not None and found > 0 and said not in (Choice.A, Choice.B):
-        raise RowRejected(
-            f"strength {found} with choice {said}: strength says how much a or b is preferred"
-        )
+        raise RowRejected(f"strength {found} with choice {said}; strength needs choice a or b")
     if found == 0 and said in (Choice.A, Choice.B):
         raise RowRejected(
-            f"strength 0 with choice {said}: it is 1 (slight) to {MAX_STRENGTH} (strong)"
+            f"strength 0 with choice {said}; expected 1 (slight) to {MAX_STRENGTH} (strong)"
         )
     return found or None

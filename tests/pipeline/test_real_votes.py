@@ -42,7 +42,7 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     ]
     # Two data sets ask some of the same prompts; each has split them in its own way.
     assert output[3].startswith("38 prompts, first ")
-    assert "in several splits, as the split_groups say" in output[3]
+    assert "in several splits because of their split_groups" in output[3]
     output = rlhf("import", "votes", tmp_path / "votes.parquet", "--no-replay").splitlines()
     assert output[0] == "63,011 imported, 0 already known, 0 merged, 0 rejected"
     assert (

@@ -132,8 +132,8 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
     assert output.splitlines() == [
         "2 imported, 0 already known, 1 merged, 3 rejected",
         "line 4: prompt is empty",
-        "line 5: source_pair_id 'p2' already stands for other texts, or for another source. Give "
-        "each pair an id of its own",
+        "line 5: source_pair_id 'p2' is already used for other texts or another source. Give each "
+        "pair a unique id",
         "line 6: completion_b is missing",
         f"rejected rows with their reasons: {file}.rejected.jsonl",
     ]
@@ -433,14 +433,14 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     wrong = {
         "choice is 'c'": vote(1, choice="c"),
-        "source_pair_id 'p9' is no comparison of this project": vote(9),
-        "it names no comparison": vote(1) | {"pair_id": None},
+        "source_pair_id 'p9' is not a comparison of this project": vote(9),
+        "comparison_id and source_pair_id are both missing": vote(1) | {"pair_id": None},
         "annotator_id is empty": vote(1, annotator=""),
         "strength 2 with choice tie": vote(1, choice="tie", strength=2),
         "strength 0 with choice a": vote(1, strength=0),
         "strength is 5": vote(1, strength=5),
         "duration_s is -1": vote(1, duration_s=-1),
-        "is no moment": vote(1, submitted_at="31.1.2016"),
+        "not a valid time": vote(1, submitted_at="31.1.2016"),
         "lies before 2000": vote(1, submitted_at=0),
         "lies in the future": vote(
             1, submitted_at=(datetime.now(UTC) + timedelta(days=3)).isoformat()
@@ -471,8 +471,8 @@ def test_votes_without_any_times_must_be_meant(rlhf, home, tmp_path):
     file = write(tmp_path / "v.csv", [row])
     with pytest.raises(
         DatasetError,
-        match=r"no column for voted_at.*--map voted_at=COLUMN, or that there is none with "
-        r"--undated",
+        match=r"no column for voted_at.*--map voted_at=COLUMN, or import votes without "
+        r"times with --undated",
     ):
         rlhf("import", "votes", file)
     assert rlhf("import", "votes", file, "--undated").startswith("1 imported")
@@ -764,8 +764,8 @@ def test_split_groups_say_what_belongs_together_and_the_rest_is_told(rlhf, home,
     )
     assert output.startswith("3 imported")
     assert (
-        "1 prompt, first 'Why?', in several splits, as the split_groups say: what is learnt of "
-        "them is judged on them too" in output
+        "1 prompt, first 'Why?', in several splits because of their split_groups: models are "
+        "tested on prompts they were trained on" in output
     )
 
 

@@ -72,15 +72,15 @@ def test_no_moment_is_none(value):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("31.01.2016", "is no moment. Write ISO 8601"),
-        ("yesterday", "is no moment"),
-        ("1970-01-01T00:00:00Z", "no clock that was set"),
-        (0, "no clock that was set"),
-        ("0001-01-01T00:00:00+05:00", "no moment|no clock"),
-        ("2026-03-03T00:00:00Z", "lies in the future"),
-        (True, "is no moment"),
-        ([], "is no moment"),
-        (1e300, "is no moment"),
+        ("31.01.2016", "not a valid time. Write ISO 8601"),
+        ("yesterday", "not a valid time"),
+        ("1970-01-01T00:00:00Z", "Check the clock"),
+        (0, "Check the clock"),
+        ("0001-01-01T00:00:00+05:00", "not a valid time|Check the clock"),
+        ("2026-03-03T00:00:00Z", "in the future"),
+        (True, "not a valid time"),
+        ([], "not a valid time"),
+        (1e300, "not a valid time"),
     ],
 )
 def test_what_is_no_moment_of_a_vote_is_refused(value, why):
@@ -90,7 +90,7 @@ def test_what_is_no_moment_of_a_vote_is_refused(value, why):
 
 def test_an_unknown_zone_is_named():
     for zone in ("Mars/Olympus", "../etc", ""):
-        with pytest.raises(DatasetError, match="no time zone"):
+        with pytest.raises(DatasetError, match="Unknown time zone"):
             MomentParser(zone, now=NOW)
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_zone_is_named():
         ("x" * 1_000_001, "has 1,000,001 bytes, the limit is 1,000,000"),
         ("a\0b", "NUL"),
         ("caf\udce9", r"not UTF-8 \(byte 0xE9 after 3 characters"),
-        ("\ud83d", "half a character"),
+        ("\ud83d", "a lone surrogate"),
     ],
 )
 def test_a_text_no_database_should_hold_is_refused(value, why):
@@ -138,7 +138,7 @@ def test_whole_numbers_are_whole():
     assert parse_integer(str(2**60 + 1), "seed", low=0, high=2**62) == 2**60 + 1
     with pytest.raises(RowRejected, match="not a whole number"):
         parse_integer(1.5, "strength", low=0, high=4)
-    with pytest.raises(RowRejected, match="between 0 and 4"):
+    with pytest.raises(RowRejected, match="expected 0 to 4"):
         parse_integer(5, "strength", low=0, high=4)
 
 

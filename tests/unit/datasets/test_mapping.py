@@ -45,7 +45,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_known_names(tmp_path):
         ("- prompt", "It holds `columns:` and `choices:`"),
         ("columms:\n  prompt: q", "columms: Extra inputs"),
         ("choices:\n  left: c", "choices.left: Input should be 'a', 'b'"),
-        ("columns: [", "cannot be read as YAML"),
+        ("columns: [", "is not valid YAML"),
     ],
 )
 def test_a_mapping_that_is_none_is_refused(tmp_path, text, why):
@@ -53,7 +53,7 @@ def test_a_mapping_that_is_none_is_refused(tmp_path, text, why):
     path.write_text(text)
     with pytest.raises(DatasetError, match=why):
         ColumnMapping.read(path)
-    with pytest.raises(DatasetError, match="cannot be read as YAML"):
+    with pytest.raises(DatasetError, match="is not valid YAML"):
         ColumnMapping.read(tmp_path / "none.yaml")
 
 
@@ -70,12 +70,12 @@ def test_a_missing_column_is_named_with_those_there_are():
         r"preferred. .*--map choice=COLUMN",
     ):
         bind(KNOWN["votes"], ColumnMapping(), ["x", "y"], what="f.csv", required=[("choice",)])
-    with pytest.raises(DatasetError, match=r"does not have: choice=z. It has: x"):
+    with pytest.raises(DatasetError, match=r"missing columns: choice=z. The file has: x"):
         bind(
             KNOWN["votes"], ColumnMapping(columns={"choice": "z"}), ["x"], what="f.csv", required=[]
         )
     with pytest.raises(
-        DatasetError, match=r"\['verdict'\] are no columns of ours. They are: comparison_id"
+        DatasetError, match=r"unknown names \['verdict'\]. Known names: comparison_id"
     ):
         bind(
             KNOWN["votes"],

@@ -226,7 +226,7 @@ def test_a_later_version_of_the_format_is_not_taken_for_somebody_elses_file():
         is_exported(value) for value in (None, "", "preference", 7, float("nan"), "pairs-v1")
     )
     with pytest.raises(
-        FrameError, match=r"preference-v2/vote.*known are preference-v1/comparison.*Install"
+        FrameError, match=r"preference-v2/vote.*known: preference-v1/comparison.*Install"
     ):
         is_exported("preference-v2/vote")
 
@@ -279,7 +279,7 @@ def test_a_vote_that_teaches_nothing_is_no_tuple(vote):
 
 
 def test_a_vote_on_a_comparison_that_is_not_handed_in_is_refused():
-    with pytest.raises(UnknownComparison, match="v1 judges elsewhere"):
+    with pytest.raises(UnknownComparison, match="v1 is on comparison elsewhere"):
         tuple_rows(votes(("elsewhere", "a", {})), comparisons(), "demo")
 
 

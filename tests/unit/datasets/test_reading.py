@@ -1,6 +1,4 @@
-"""Files as they come: every row with its line, what is broken said by line, what is no file of rows
-refused whole.
-"""
+"""Files of rows: faults are reported by line; files of another kind are refused."""
 
 import json
 
@@ -201,9 +199,9 @@ def test_an_array_that_breaks_off_names_the_line(tmp_path, content, why):
     ("name", "content", "why"),
     [
         ("f.csv", b"", "is empty: 0 bytes"),
-        ("f.csv", b"PK\x03\x04rest", "is a spreadsheet or zip archive, whatever its name says"),
+        ("f.csv", b"PK\x03\x04rest", "is a spreadsheet or zip archive despite its name"),
         ("f.jsonl", b"\x1f\x8brest", "is gzip"),
-        ("f.csv", b"PAR1rest", "is Parquet, whatever"),
+        ("f.csv", b"PAR1rest", "is Parquet despite"),
         ("f.xlsx", b"PK\x03\x04rest", "spreadsheet"),
         ("f.txt", b"hello", "unknown kind '.txt'. Give .parquet, .jsonl"),
         ("f.csv", b"a,a\n1,2\n", "come twice in the header"),
@@ -220,7 +218,7 @@ def test_a_file_that_is_none_is_named(tmp_path):
     with pytest.raises(DatasetError, match="does not exist"):
         open_rows(tmp_path / "f.csv")
     (tmp_path / "d.csv").mkdir()
-    with pytest.raises(DatasetError, match="is no file"):
+    with pytest.raises(DatasetError, match="is not a file"):
         open_rows(tmp_path / "d.csv")
 
 

@@ -116,5 +116,5 @@ def test_the_salt_is_its_owners_alone_and_whole(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["annotator_salt"]
     path.write_bytes(b"short")
-    with pytest.raises(DatasetError, match=r"has 5 bytes, not 32.*restore it"):
+    with pytest.raises(DatasetError, match=r"has 5 bytes, not 32.*Restore it"):
         Pseudonyms.load(tmp_path)
