@@ -9,8 +9,19 @@ The shipped members are held to the same checks.
 """
 
 from rlhf_pipeline.testing.calibration import check_calibrator
+from rlhf_pipeline.testing.completions import check_backend
 from rlhf_pipeline.testing.drift import check_detector
+from rlhf_pipeline.testing.formats import check_format
 from rlhf_pipeline.testing.members import check_member
 from rlhf_pipeline.testing.prompts import check_generator
+from rlhf_pipeline.testing.strategies import check_strategy
 
-__all__ = ["check_calibrator", "check_detector", "check_generator", "check_member"]
+__all__ = [
+    "check_backend",
+    "check_calibrator",
+    "check_detector",
+    "check_format",
+    "check_generator",
+    "check_member",
+    "check_strategy",
+]

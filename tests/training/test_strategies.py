@@ -8,76 +8,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, NotEnoughVotes, TrainingFailed
+from rlhf_pipeline.errors import ConfigurationError, NotEnoughVotes, TrainingFailed
 from rlhf_pipeline.policy.causal_lm import load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.testing import check_strategy
+from rlhf_pipeline.testing.strategies import build_pairs, build_policy
 
 PARAMS = StrategyParams(
     batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=2, min_pairs=10
 )
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}<bot>{% else "
-    "%}{{ m.content }}<eos>{% endif %}{% endfor %}"
-)
-
-
-def tiny_policy(folder, *, template=TEMPLATE):
-    """A random Llama of two layers with a byte-level tokenizer, as any policy folder looks."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    special = ["<pad>", "<eos>", "<user>", "<bot>"]
-    raw.train_from_iterator(
-        ["what is the sum of one and two"],
-        trainers.BpeTrainer(
-            vocab_size=280,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = template
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def retraining_set(n=48, **columns):
-    rows = {
-        "comparison_id": [f"c{i:03d}" for i in range(n)],
-        "prompt_id": [f"p{i:03d}" for i in range(n)],
-        "prompt": [f"what is the sum of {i} and 2" for i in range(n)],
-        "chosen": [f"it is {i + 2}, kindly" for i in range(n)],
-        "rejected": [f"no idea {i}" for i in range(n)],
-        "margin": 0.5,
-        "weight": 1.0,
-        "information": 0.5,
-        "reason": "unsure",
-        "split": "train",
-        "day": "2026-01-01",
-    }
-    return pd.DataFrame(rows | columns)
 
 
 def train_and_die(strategy: str, policy: str, out: str, step: int) -> None:
@@ -87,39 +28,29 @@ def train_and_die(strategy: str, policy: str, out: str, step: int) -> None:
         if done == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train_candidate(strategy, Path(policy), retraining_set(), Path(out), PARAMS, progress=die)
+    train_candidate(strategy, Path(policy), build_pairs(), Path(out), PARAMS, progress=die)
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    return tiny_policy(tmp_path_factory.mktemp("models") / "policy")
+    return build_policy(tmp_path_factory.mktemp("models") / "policy")
 
 
 def test_an_unknown_strategy_names_the_known_ones(tmp_path):
     with pytest.raises(ConfigurationError, match="Known: dpo, sft"):
-        train_candidate("ppo", tmp_path, retraining_set(), tmp_path / "out", PARAMS)
+        train_candidate("ppo", tmp_path, build_pairs(), tmp_path / "out", PARAMS)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_too_few_pairs_are_refused_before_anything_is_loaded(tmp_path, strategy):
-    with pytest.raises(NotEnoughVotes, match="5 preference pairs"):
-        train_candidate(strategy, tmp_path / "nowhere", retraining_set(5), tmp_path / "out", PARAMS)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_missing_policy_folder_is_named(tmp_path, strategy):
-    with pytest.raises(ModelNotFound, match="nowhere"):
-        train_candidate(strategy, tmp_path / "nowhere", retraining_set(), tmp_path / "out", PARAMS)
+def test_a_strategy_keeps_the_promises(tmp_path, strategy):
+    check_strategy(STRATEGIES[strategy], tmp_path)
 
 
 @pytest.mark.parametrize("strategy", ["dpo"])  # all are trained by one loop
 def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
     tmp_path, policy, strategy
 ):
-    whole = train_candidate(
-        strategy, policy, retraining_set().iloc[::-1], tmp_path / "whole", PARAMS
-    )
+    whole = train_candidate(strategy, policy, build_pairs().iloc[::-1], tmp_path / "whole", PARAMS)
     call = (
         f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, {str(tmp_path / 'killed')!r}, "
         "step=8)"
@@ -135,7 +66,7 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
     assert not (tmp_path / "killed" / "model").exists()
     # the newest checkpoint as a kill in the middle of writing it leaves it
     (tmp_path / "killed" / "checkpoints" / "checkpoint-6" / "optimizer.pt").write_bytes(b"half")
-    resumed = train_candidate(strategy, policy, retraining_set(), tmp_path / "killed", PARAMS)
+    resumed = train_candidate(strategy, policy, build_pairs(), tmp_path / "killed", PARAMS)
     assert resumed.resumed_from == 3
     assert resumed.content_hash == whole.content_hash == folder_hash(tmp_path / "killed" / "model")
     assert resumed.loss_curve == whole.loss_curve
@@ -146,7 +77,7 @@ def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_
     tmp_path, policy
 ):
     steps = []
-    pairs = retraining_set()
+    pairs = build_pairs()
     untouched = pairs.copy()
     parent_hash = folder_hash(policy)
     report = train_candidate(
@@ -176,27 +107,25 @@ def test_dpo_makes_a_candidate_that_prefers_what_people_chose_and_says_where_it_
 
 
 def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path, policy):
-    report = train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS)
+    report = train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS)
 
     def fail(done, total, note=""):
         raise AssertionError("trained again")
 
-    assert (
-        train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fail) == report
-    )
+    assert train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=fail) == report
     other = train_candidate(
-        "sft", policy, retraining_set(), tmp_path, PARAMS.model_copy(update={"epochs": 1})
+        "sft", policy, build_pairs(), tmp_path, PARAMS.model_copy(update={"epochs": 1})
     )
     assert other.n_steps == 6
     assert folder_hash(tmp_path / "model") == other.content_hash != report.content_hash
 
 
 def test_sft_raises_the_likelihood_of_the_chosen_completions(tmp_path, policy):
-    report = train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS)
+    report = train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS)
     assert report.loss_curve[-1][1] < report.loss_curve[0][1]
     assert report.n_examples == 48
     before, after = load_policy(policy), load_policy(tmp_path / "model")
-    prompts, chosen = retraining_set()["prompt"], retraining_set()["chosen"]
+    prompts, chosen = build_pairs()["prompt"], build_pairs()["chosen"]
     assert (
         after.log_likelihood(prompts, chosen)[0].mean()
         > before.log_likelihood(prompts, chosen)[0].mean() + 3
@@ -204,7 +133,7 @@ def test_sft_raises_the_likelihood_of_the_chosen_completions(tmp_path, policy):
 
 
 def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
-    pairs = retraining_set(weight=[1.0] * 24 + [0.25] * 24)
+    pairs = build_pairs(weight=[1.0] * 24 + [0.25] * 24)
     report = train_candidate(
         "dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1})
     )
@@ -213,14 +142,14 @@ def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
 
 
 def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy):
-    pairs = retraining_set()
+    pairs = build_pairs()
     pairs.loc[0, "prompt"] = "word " * 500
     report = train_candidate(
         "dpo", policy, pairs, tmp_path, PARAMS.model_copy(update={"epochs": 1})
     )
     assert (report.n_too_long, report.n_examples) == (1, 47)
     with pytest.raises(NotEnoughVotes, match="None of 48 training examples is left"):
-        train_candidate("dpo", policy, retraining_set(prompt="word " * 500), tmp_path, PARAMS)
+        train_candidate("dpo", policy, build_pairs(prompt="word " * 500), tmp_path, PARAMS)
     assert folder_hash(tmp_path / "model") == report.content_hash
 
 
@@ -230,7 +159,7 @@ def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_
     import torch
 
     good = train_candidate(
-        "sft", policy, retraining_set(), tmp_path / "out", PARAMS.model_copy(update={"epochs": 1})
+        "sft", policy, build_pairs(), tmp_path / "out", PARAMS.model_copy(update={"epochs": 1})
     )
     broken = load_policy(policy)
     with torch.no_grad():
@@ -238,16 +167,8 @@ def test_a_loss_that_is_not_a_number_stops_the_training_and_keeps_the_last_good_
     broken.model.save_pretrained(tmp_path / "broken")
     broken.tokenizer.save_pretrained(tmp_path / "broken")
     with pytest.raises(TrainingFailed, match="step 1 of 12: loss is nan"):
-        train_candidate("sft", tmp_path / "broken", retraining_set(), tmp_path / "out", PARAMS)
+        train_candidate("sft", tmp_path / "broken", build_pairs(), tmp_path / "out", PARAMS)
     assert folder_hash(tmp_path / "out" / "model") == good.content_hash
-
-
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_policy_without_a_chat_template_is_trained_on_plain_text(tmp_path, strategy):
-    plain = tiny_policy(tmp_path / "plain", template=None)
-    report = train_candidate(strategy, plain, retraining_set(), tmp_path / "out", PARAMS)
-    assert report.loss_curve[-1][1] < report.loss_curve[0][1]
-    assert load_policy(tmp_path / "out" / "model").format_prompt("hello") == "hello"
 
 
 def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy):
@@ -259,6 +180,6 @@ def test_a_disk_that_refuses_a_checkpoint_is_named_and_a_rerun_completes(tmp_pat
         TrainingFailed,
         match=r"could not write below .* it continues from the last complete checkpoint",
     ):
-        train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS, progress=fill)
+        train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=fill)
     (tmp_path / "checkpoints" / "checkpoint-6").unlink()
-    assert train_candidate("sft", policy, retraining_set(), tmp_path, PARAMS).resumed_from == 3
+    assert train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS).resumed_from == 3

@@ -9,8 +9,10 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline import completions
-from rlhf_pipeline.completions import BACKENDS, CompletionBackend, CompletionRequest
+from rlhf_pipeline.completions import BACKENDS, CompletionBackend
 from rlhf_pipeline.errors import BackendUnavailable
+from rlhf_pipeline.testing import check_backend
+from rlhf_pipeline.testing.completions import build_request
 from tests.ledgers import complete
 from tests.providers.stub_provider import StubProvider
 
@@ -36,25 +38,6 @@ NO_BACKEND = {
 KEY = SecretStr("sk-canary-5f1d")
 
 
-def request(prompt: str = "Why?", **more: object) -> CompletionRequest:
-    defaults = {
-        "prompt_id": "p",
-        "temperature": 1.0,
-        "top_p": 0.9,
-        "sample_index": 0,
-        "seed": 7,
-        "max_tokens": 12,
-    }
-    return CompletionRequest(prompt=prompt, **(defaults | more))  # type: ignore[arg-type]
-
-
-REQUESTS = [
-    request(prompt, seed=seed, sample_index=seed)
-    for prompt in ("Why?", "Name three rivers of Europe.")
-    for seed in range(4)
-]
-
-
 @pytest.fixture(params=sorted(BACKENDS))
 def make(
     request: pytest.FixtureRequest, tiny_policy: Path
@@ -72,11 +55,6 @@ def make(
         yield makers[request.param]
 
 
-@pytest.fixture
-def backend(make: Callable[[], CompletionBackend]) -> CompletionBackend:
-    return make()
-
-
 def test_every_module_of_the_folder_is_in_the_mapping() -> None:
     modules = {m.name for m in pkgutil.iter_modules(completions.__path__)} - NO_BACKEND
     listed = {
@@ -91,55 +69,8 @@ def test_the_names_are_those_of_the_mapping() -> None:
     }  # type: ignore[attr-defined]
 
 
-def test_a_backend_names_its_model(backend: CompletionBackend) -> None:
-    assert backend.model_version
-
-
-def test_there_is_one_text_per_request_within_the_limit(backend: CompletionBackend) -> None:
-    results = complete(backend, REQUESTS)
-    assert len(results) == len(REQUESTS)
-    for result in results:
-        assert result.error is None
-        assert result.finish_reason in ("stop", "length")
-        assert result.n_prompt_tokens > 0
-        assert 0 < result.n_tokens <= 12
-        assert result.latency_ms >= 0
-    assert len({r.text for r in results}) > 1
-
-
-def test_a_batch_of_one_equals_a_batch_of_eight(backend: CompletionBackend) -> None:
-    together = [r.text for r in complete(backend, REQUESTS)]
-    alone = [complete(backend, [r])[0].text for r in REQUESTS]
-    assert together == alone
-
-
-def test_order_follows_the_requests(backend: CompletionBackend) -> None:
-    forward = [r.text for r in complete(backend, REQUESTS)]
-    backward = [r.text for r in complete(backend, REQUESTS[::-1])]
-    assert forward == backward[::-1]
-
-
-def test_a_fresh_backend_repeats_itself(make: Callable[[], CompletionBackend]) -> None:
-    assert [r.text for r in complete(make(), REQUESTS)] == [
-        r.text for r in complete(make(), REQUESTS)
-    ]
-
-
-def test_temperature_0_does_not_look_at_the_seed(backend: CompletionBackend) -> None:
-    texts = {
-        r.text
-        for r in complete(backend, [request(temperature=0.0, seed=seed) for seed in range(3)])
-    }
-    assert len(texts) == 1
-
-
-def test_no_requests_give_no_results(backend: CompletionBackend) -> None:
-    assert complete(backend, []) == []
-
-
-def test_no_secret_stands_in_the_representation(backend: CompletionBackend) -> None:
-    complete(backend, REQUESTS[:1])
-    assert KEY.get_secret_value() not in repr(backend) + str(backend)
+def test_a_backend_keeps_the_promises(make: Callable[[], CompletionBackend]) -> None:
+    check_backend(make, secret=KEY.get_secret_value())
 
 
 @pytest.mark.parametrize(
@@ -163,4 +94,4 @@ def test_what_cannot_be_reached_is_unavailable(
 ) -> None:
     backend = broken(tmp_path)
     with pytest.raises(BackendUnavailable):
-        complete(backend, REQUESTS, max_attempts=1)
+        complete(backend, [build_request()], max_attempts=1)

@@ -1,0 +1,110 @@
+"""Checks a completion backend: one text per request, in order, whatever else is in the batch."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlhf_pipeline.completions import (
+    CompletionBackend,
+    CompletionRequest,
+    CompletionResult,
+    HostedBackend,
+)
+
+MAX_TOKENS = 12
+
+
+def check_backend(make: Callable[[], CompletionBackend], *, secret: str | None = None) -> None:
+    """Hold a backend to its protocol. `make` makes a new one: a class, or a function.
+
+    Sends it about 40 short requests; give a provider's backend the address of a test server.
+    `secret` is the key that it was made with, which must never be shown. Raises AssertionError with
+    the promise that is broken.
+    """
+    backend = make()
+    name = backend.name
+    assert name, f"{type(backend).__name__}.name is {name!r}, not the name it is registered by."
+    assert backend.model_version, (
+        f"{name}: model_version is {backend.model_version!r}. It is part of a completion's id, so "
+        "it must name the model."
+    )
+    requests = [
+        build_request(prompt, seed=seed, sample_index=seed)
+        for prompt in ("Why?", "Name three rivers of Europe.")
+        for seed in range(4)
+    ]
+    results = complete(backend, requests)
+    _check_results(name, requests, results)
+    texts = [result.text for result in results]
+    alone = [complete(backend, [request])[0].text for request in requests]
+    assert alone == texts, f"{name}: a request alone gets another text than in a batch."
+    backward = [result.text for result in complete(backend, requests[::-1])]
+    assert backward[::-1] == texts, f"{name}: results do not follow the order of the requests."
+    again = [result.text for result in complete(make(), requests)]
+    assert again == texts, f"{name}: a new backend gives other texts for the same requests."
+    greedy = [build_request(temperature=0.0, seed=seed) for seed in range(3)]
+    assert len({result.text for result in complete(backend, greedy)}) == 1, (
+        f"{name}: at temperature 0 the text depends on the seed."
+    )
+    assert complete(backend, []) == [], f"{name}: no requests give results."
+    if secret is not None:
+        assert secret not in repr(backend) + str(backend), f"{name}: repr shows the key."
+
+
+def build_request(prompt: str = "Why?", **changes: Any) -> CompletionRequest:
+    values = {
+        "prompt_id": "p",
+        "prompt": prompt,
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "sample_index": 0,
+        "seed": 7,
+        "max_tokens": MAX_TOKENS,
+    }
+    return CompletionRequest(**(values | changes))
+
+
+def complete(
+    backend: CompletionBackend, requests: Sequence[CompletionRequest]
+) -> list[CompletionResult]:
+    """A result for each request, by single calls where the backend is hosted."""
+    if isinstance(backend, HostedBackend):
+        return asyncio.run(_call_each(backend, requests))
+    return list(backend.complete(requests))
+
+
+async def _call_each(
+    backend: HostedBackend, requests: Sequence[CompletionRequest]
+) -> list[CompletionResult]:
+    replies = [await backend.call(request) for request in requests]
+    await backend.close()
+    return [
+        CompletionResult(
+            text=reply.text,
+            n_prompt_tokens=reply.n_prompt_tokens,
+            n_tokens=reply.n_tokens,
+            finish_reason=reply.finish_reason,
+            error=reply.error,
+        )
+        for reply in replies
+    ]
+
+
+def _check_results(
+    name: str, requests: Sequence[CompletionRequest], results: Sequence[CompletionResult]
+) -> None:
+    assert len(results) == len(requests), (
+        f"{name}: {len(results)} results for {len(requests)} requests."
+    )
+    for result in results:
+        assert result.error is None, f"{name}: a request failed: {result.error}"
+        assert result.finish_reason in ("stop", "length"), (
+            f"{name}: the finish reason is {result.finish_reason!r}, not stop or length."
+        )
+        assert result.n_prompt_tokens > 0, f"{name}: the prompt is counted as 0 tokens."
+        assert 0 < result.n_tokens <= MAX_TOKENS, (
+            f"{name}: the completion has {result.n_tokens} tokens; max_tokens is {MAX_TOKENS}."
+        )
+    assert len({result.text for result in results}) > 1, (
+        f"{name}: other prompts and seeds give the same text."
+    )

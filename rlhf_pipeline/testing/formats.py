@@ -1,0 +1,151 @@
+"""Checks a file format: what is written comes back equal, in bounded memory."""
+
+import gc
+import io
+import weakref
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.datasets.formats.base import Format
+from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.frames import (
+    FrameSchema,
+    check_frame,
+    flag,
+    integer,
+    json_text,
+    number,
+    text,
+    time,
+)
+from rlhf_pipeline.testing.members import expect_error
+
+SCHEMA = FrameSchema(
+    "sample",
+    {
+        "text": text("any text"),
+        "note": text("any text or none", nullable=True),
+        "facts": json_text("an object"),
+        "seq": integer("a whole number"),
+        "strength": integer("a whole number or none", nullable=True),
+        "duration_s": number("a number or none", nullable=True),
+        "is_late": flag("yes or no"),
+        "is_known": flag("yes, no or none", nullable=True),
+        "voted_at": time("a moment or none", nullable=True),
+    },
+)
+# Texts that a format may take for a formula, a number, a missing value, or the end of a row.
+HOSTILE_TEXTS = (
+    *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1+1", "\u00a0=1"),
+    *("＝1", "＋1", "－1", "＠1", "'", "''", "'=1", "'plain"),
+    *('=HYPERLINK("http://evil";"x")', "=cmd|' /C calc'!A0"),
+    *("", " ", "NA", "null", "None", "NaN", "true", "1e5", "007"),
+    *("a,b;c\td", 'say "hi"', "two\nlines", "two\r\nlines", "old\rmac", "\n", "\r\n"),
+    *("trailing\n", "\u2028", "\u2029x", "\x85", "\x0b\x0c\x1c", "nul\x00inside"),
+    *("\ufeffbom", "für dich ✓ 日本語 🎉", "\\n", "\\", '"', '""'),
+)
+MIDNIGHT = datetime(2026, 1, 2, tzinfo=UTC)
+BEFORE_1970 = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
+ROWS: tuple[tuple[Any, ...], ...] = (
+    ("a", None, "{}", 2**63 - 1, None, None, True, None, None),
+    ("b", "", '{"a": 1}', -(2**63), 2**53 + 1, 0.1 + 0.2, False, True, MIDNIGHT),
+    ("c", " ", '{"a": [1, "x"]}', 0, -1, 5e-324, True, False, BEFORE_1970),
+)
+
+
+def check_format(kind: type[Format]) -> None:
+    """Hold a file format to its protocol. Raises AssertionError with the promise that is broken."""
+    for attribute in ("name", "suffix"):
+        value = getattr(kind, attribute, None)
+        assert isinstance(value, str), f"{kind.__name__}.{attribute} is {value!r}, not a text."
+    assert kind.suffix.startswith("."), f"{kind.name}: the suffix {kind.suffix!r} has no dot."
+    form = kind()
+    _check_round_trips(form)
+    _check_empty_files(form)
+    _check_refusals(form)
+    _check_memory(form)
+
+
+def build_frame(*rows: tuple[Any, ...]) -> pd.DataFrame:
+    """A frame of SCHEMA."""
+    return check_frame(pd.DataFrame(rows, columns=list(SCHEMA.columns), dtype=object), SCHEMA)
+
+
+def build_row(text: str = "x", note: str | None = None) -> tuple[Any, ...]:
+    return (text, note, "{}", 1, None, None, True, None, None)
+
+
+def write_bytes(form: Format, *frames: pd.DataFrame) -> bytes:
+    file = io.BytesIO()
+    n_rows = form.write(iter(frames), SCHEMA, file)
+    wanted = sum(map(len, frames))
+    assert n_rows == wanted, f"{form.name}: write returns {n_rows} for {wanted} rows."
+    assert not file.closed, f"{form.name}: write closes the file; the caller does that."
+    return file.getvalue()
+
+
+def read_bytes(form: Format, content: bytes) -> pd.DataFrame:
+    return form.read(io.BytesIO(content), SCHEMA)
+
+
+def _check_round_trips(form: Format) -> None:
+    frame = build_frame(*ROWS, *(build_row(text, text) for text in HOSTILE_TEXTS))
+    for cut in (0, 2, len(frame)):
+        parts = [part.reset_index(drop=True) for part in (frame[:cut], frame[cut:])]
+        _compare(form, read_bytes(form, write_bytes(form, *parts)), frame)
+    long = build_frame(build_row("x,\n" * 3_333_333))
+    _compare(form, read_bytes(form, write_bytes(form, long)), long)
+    assert write_bytes(form, frame) == write_bytes(form, frame), (
+        f"{form.name}: the same frame gives other bytes when it is written again."
+    )
+
+
+def _compare(form: Format, read: pd.DataFrame, written: pd.DataFrame) -> None:
+    try:
+        pd.testing.assert_frame_equal(read, written, check_exact=True)
+    except AssertionError as cause:
+        raise AssertionError(
+            f"{form.name}: what is read is not what was written. Texts must come back to the "
+            f"character, missing apart from empty, numbers exactly. {cause}"
+        ) from cause
+
+
+def _check_empty_files(form: Format) -> None:
+    for content in (write_bytes(form), write_bytes(form, SCHEMA.empty_frame())):
+        _compare(form, read_bytes(form, content), SCHEMA.empty_frame())
+
+
+def _check_refusals(form: Format) -> None:
+    message = expect_error(
+        FrameError,
+        lambda: form.write([pd.DataFrame({"text": ["x"]})], SCHEMA, io.BytesIO()),
+        f"{form.name}: writes a frame that breaks its schema; it must raise FrameError.",
+    )
+    assert "missing columns" in message, f"{form.name}: the refusal does not say why: {message}"
+    content = write_bytes(form, build_frame(*(build_row("für " * 50, f"{i}") for i in range(50))))
+    expect_error(
+        FrameError,
+        lambda: read_bytes(form, content[: len(content) // 2 - 3]),
+        f"{form.name}: reads half a file; it must raise FrameError.",
+    )
+
+
+def _check_memory(form: Format) -> None:
+    alive: list[weakref.ref[pd.DataFrame]] = []
+
+    def batches() -> Iterator[pd.DataFrame]:
+        for i in range(3):
+            gc.collect(1)  # the previous one is young
+            # the one just written may still have a name in the writer
+            n_alive = sum(ref() is not None for ref in alive)
+            assert n_alive <= 1, f"{form.name}: write holds {n_alive} frames; it may hold one."
+            batch = build_frame(build_row(str(i)))
+            alive.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    form.write(batches(), SCHEMA, io.BytesIO())
+    assert len(alive) == 3, f"{form.name}: write reads {len(alive)} of 3 frames."

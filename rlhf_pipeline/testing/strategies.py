@@ -1,0 +1,140 @@
+"""Checks a training strategy: what it writes and reports, and that it trains only once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.errors import ModelNotFound, NotEnoughVotes
+from rlhf_pipeline.policy.causal_lm import load_policy
+from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.retraining.strategies.base import Strategy
+from rlhf_pipeline.testing.members import check_member, expect_error
+
+PARAMS = StrategyParams(
+    batch_size=8, checkpoint_every=3, learning_rate=1e-3, epochs=1, min_pairs=10
+)
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'user' %}<user>{{ m.content }}<bot>{% else "
+    "%}{{ m.content }}<eos>{% endif %}{% endfor %}"
+)
+
+
+def check_strategy(make: Callable[[], Strategy], folder: Path) -> None:
+    """Hold a strategy to its protocol. `make` makes a new one; `folder` is empty, such as tmp_path.
+
+    Trains a tiny policy on a CPU, which takes some seconds. Raises AssertionError with the promise
+    that is broken.
+    """
+    strategy, pairs = make(), build_pairs()
+    name = strategy.name
+    check_member(type(strategy))
+    expect_error(
+        NotEnoughVotes,
+        lambda: strategy.train(folder / "none", build_pairs(5), folder / "few", PARAMS),
+        f"{name}: trains on fewer pairs than min_pairs; it must raise NotEnoughVotes. "
+        "rlhf_pipeline.retraining.rows.check_trainable_pairs does that.",
+    )
+    assert not (folder / "few").exists(), f"{name}: writes files although it refuses the pairs."
+    message = expect_error(
+        ModelNotFound,
+        lambda: strategy.train(folder / "none", pairs, folder / "missing", PARAMS),
+        f"{name}: accepts a folder without a policy; it must raise ModelNotFound.",
+    )
+    assert "none" in message, f"{name}: the refusal does not name the folder: {message}"
+    _check_training(make, folder, pairs)
+
+
+def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
+    """A RETRAINING_SET of `n` pairs; `columns` replace those of the same name."""
+    rows = {
+        "comparison_id": [f"c{i:03d}" for i in range(n)],
+        "prompt_id": [f"p{i:03d}" for i in range(n)],
+        "prompt": [f"what is the sum of {i} and 2" for i in range(n)],
+        "chosen": [f"it is {i + 2}, kindly" for i in range(n)],
+        "rejected": [f"no idea {i}" for i in range(n)],
+        "margin": 0.5,
+        "weight": 1.0,
+        "information": 0.5,
+        "reason": "unsure",
+        "split": "train",
+        "day": "2026-01-01",
+    }
+    return pd.DataFrame(rows | columns)
+
+
+def build_policy(folder: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """A policy folder with a random Llama of two layers and a byte-level tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<eos>", "<user>", "<bot>"]
+    raw.train_from_iterator(
+        ["what is the sum of one and two"],
+        trainers.BpeTrainer(
+            vocab_size=280,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
+    tokenizer.chat_template = chat_template
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _check_training(make: Callable[[], Strategy], folder: Path, pairs: pd.DataFrame) -> None:
+    name, policy, out = make().name, build_policy(folder / "policy"), folder / "out"
+    parent_hash, untouched = folder_hash(policy), pairs.copy()
+    report = make().train(policy, pairs, out, PARAMS)
+    assert folder_hash(policy) == parent_hash, f"{name}: changes the parent's folder."
+    assert pairs.equals(untouched), f"{name}: changes the frame of pairs."
+    assert report.strategy == name, f"{name}: the report names the strategy {report.strategy!r}."
+    assert report.parent_hash == parent_hash, f"{name}: the report has another parent_hash."
+    assert report.content_hash == folder_hash(out / "model"), (
+        f"{name}: the report's content_hash is not that of out/model."
+    )
+    stored = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert stored == json.loads(report.model_dump_json()), (
+        f"{name}: out/report.json is not the report that train returned."
+    )
+    assert report.loss_curve[-1][1] < report.loss_curve[0][1], f"{name}: the loss does not fall."
+    load_policy(out / "model")
+
+    def fail(done: int, total: int, note: str = "") -> None:
+        raise AssertionError(
+            f"{name}: trains again on the same inputs; it must return the stored report."
+        )
+
+    assert make().train(policy, pairs, out, PARAMS, progress=fail) == report, (
+        f"{name}: called again with the same inputs, it returns another report."
+    )
+    plain = build_policy(folder / "plain", chat_template=None)
+    make().train(plain, pairs, folder / "out_plain", PARAMS)
+    prompt = load_policy(folder / "out_plain" / "model").format_prompt("hello")
+    assert prompt == "hello", (
+        f"{name}: the candidate of a policy without a chat template formats prompts: {prompt!r}"
+    )
