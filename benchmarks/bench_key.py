@@ -128,12 +128,7 @@ def main() -> int:
                 chromium, f"{address}/login?token={secret}", asked.votes, asked.every_ms
             )
         with open_store(url) as store:
-            stored = [
-                vote
-                for vote, _ in store.votes.list_votes_with_status(
-                    user_id, before_seq=None, limit=10_000
-                )
-            ]
+            stored = store.votes.page(annotator_id=user_id, limit=10_000)
     n_cast = asked.votes + BURST
     print(f"{'':>28}{'n':>6}{'p50 ms':>9}{'p95 ms':>9}{'max ms':>9}")
     for name, taken in (

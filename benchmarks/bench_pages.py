@@ -149,7 +149,7 @@ def measure(
     rng = random.Random(5)
     with open_store(url) as store:
         analysed(store)
-        annotators = store.votes.page(limit=50)["annotator_id"].tolist()
+        annotators = [vote.annotator_id for vote in store.votes.page(limit=50)]
         oldest = next(store.comparisons.stream(FROM_THE_END)).iloc[-1]
     near_the_end = quote(
         make_cursor(str(oldest["day"]), int(oldest["position"]), str(oldest["comparison_id"]))

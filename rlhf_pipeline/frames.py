@@ -253,7 +253,7 @@ VOTES = FrameSchema(
     key=("vote_id",),
 )
 
-LISTED_FIRST = (
+EXPORTED_FIRST = (
     "day",
     "seq",
     "vote_id",
@@ -266,10 +266,10 @@ LISTED_FIRST = (
     "received_at",
 )
 
-VOTES_AS_CAST = FrameSchema(
-    "votes_as_cast",
+EXPORTED_VOTES = FrameSchema(
+    "exported_votes",
     {
-        **{name: VOTES.columns[name] for name in LISTED_FIRST},
+        **{name: VOTES.columns[name] for name in EXPORTED_FIRST},
         "source_pair_id": text("id of an imported comparison at its source", nullable=True),
         "reason": text("reason in the annotator's words", nullable=True),
         "stated_confidence": number(

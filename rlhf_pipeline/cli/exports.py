@@ -21,6 +21,7 @@ from rlhf_pipeline.datasets.formats import format_for
 from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.files import open_atomically, write_atomically
+from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.reflection import reflection_rows
 from rlhf_pipeline.votes.counting import standing
 from rlhf_pipeline.votes.preference_pairs import training_rows
@@ -176,7 +177,7 @@ def write_votes(
     workspace: Workspace, out: Path | None, format: str | None = None, *, superseded: bool = False
 ) -> None:
     """All votes of the project as a file; see `rlhf export votes`."""
-    rows = (vote_rows(batch, superseded=superseded) for batch in workspace.store.votes.stream())
+    rows = (vote_rows(batch, superseded=superseded) for batch in _iter_votes(workspace))
     _write_rows("votes", rows, "vote", workspace, format, out)
 
 
@@ -188,8 +189,12 @@ def _open_workspace() -> Workspace:
     return workspace
 
 
+def _iter_votes(workspace: Workspace) -> Iterator[pd.DataFrame]:
+    return workspace.store.votes.iter_log(schema=EXPORTED_VOTES, batch_rows=5_000)
+
+
 def _read_tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
-    for batch in workspace.store.votes.stream():
+    for batch in _iter_votes(workspace):
         judged = workspace.store.comparisons.with_ids(batch["comparison_id"].tolist())
         yield tuple_rows(batch, judged, workspace.settings.project)
 
@@ -200,7 +205,9 @@ def _write_records(workspace: Workspace, out: Path | None) -> None:
 
     def batches() -> Iterator[pd.DataFrame]:
         for batch in store.comparisons.stream():
-            votes = store.votes.as_cast_for_comparisons(batch["comparison_id"].tolist())
+            votes = store.votes.log(
+                comparison_ids=batch["comparison_id"].tolist(), schema=EXPORTED_VOTES
+            )
             yield record_rows(comparison_rows(batch, workspace.settings.project), votes)
 
     with open_atomically(path) as file:

@@ -21,11 +21,11 @@ from rlhf_pipeline.datasets.formats.argilla import ANSWERS
 from rlhf_pipeline.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_exported
 from rlhf_pipeline.datasets.row_files import FileRow, RowFile
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.frames import VOTES_AS_CAST, FrameSchema, check_frame, json_text, time
+from rlhf_pipeline.frames import EXPORTED_VOTES, FrameSchema, check_frame, json_text, time
 from rlhf_pipeline.records import AnnotatorKind, Choice
 
 PREFERENCE = "preference"
-# Question -> column of VOTES_AS_CAST, in order of writing.
+# Question -> column of EXPORTED_VOTES, in order of writing.
 QUESTIONS = {PREFERENCE: "choice"} | {
     name: name
     for name in (
@@ -53,9 +53,9 @@ RECORD_ROWS = FrameSchema(
 
 
 def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
-    """RECORD_ROWS of exported comparison rows and the VOTES_AS_CAST on them."""
-    cast = check_frame(votes, VOTES_AS_CAST).sort_values("seq")
-    said = cast[cast["is_counting"] & ~cast["is_superseded"] & (cast["choice"] != Choice.SKIP)]
+    """RECORD_ROWS of exported comparison rows and the EXPORTED_VOTES on them."""
+    cast = check_frame(votes, EXPORTED_VOTES).sort_values("seq")
+    said = cast[cast["is_counting"] & (cast["choice"] != Choice.SKIP)]
     is_machine = said["annotator_kind"] == AnnotatorKind.MACHINE
     responses = {
         str(c): _responses(group) for c, group in said[~is_machine].groupby("comparison_id")

@@ -14,7 +14,7 @@ import pandas as pd
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import (
     COMPARISONS,
-    VOTES_AS_CAST,
+    EXPORTED_VOTES,
     Column,
     FrameSchema,
     check_frame,
@@ -43,7 +43,7 @@ _COMPARISON = COMPARISONS.columns | {
     "prompt_id": text("id of the prompt; comparisons of one prompt are in one split"),
     "day": text("UTC day of the comparison or of its import"),
 }
-_VOTE = VOTES_AS_CAST.columns | {
+_VOTE = EXPORTED_VOTES.columns | {
     "voted_at": time("when the annotator judged; missing if not recorded", nullable=True),
 }
 _SOURCE = {
@@ -166,10 +166,10 @@ def comparison_rows(comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
 
 
 def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
-    """VOTE_ROWS of VOTES_AS_CAST: all passes, skips and ties; superseded votes only if
+    """VOTE_ROWS of EXPORTED_VOTES: all passes, skips and ties; superseded votes only if
     `superseded`.
     """
-    checked = check_frame(votes, VOTES_AS_CAST)
+    checked = check_frame(votes, EXPORTED_VOTES)
     kept = checked if superseded else checked[~checked["is_superseded"]]
     return _apply_schema(
         kept.assign(source_pair_id=kept["source_pair_id"].fillna(kept["comparison_id"])), VOTE_ROWS
@@ -177,7 +177,7 @@ def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
 
 
 def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> pd.DataFrame:
-    """TUPLE_ROWS (prompt, a, b, preferred) of the votes in VOTES_AS_CAST usable for training, and
+    """TUPLE_ROWS (prompt, a, b, preferred) of the votes in EXPORTED_VOTES usable for training, and
     their COMPARISONS.
 
     Leaves out superseded votes and earlier passes, skips and `both_bad`, and, as for preference
@@ -185,7 +185,7 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     a vote whose comparison is not in `comparisons`.
     """
     cast, judged = (
-        check_frame(votes, VOTES_AS_CAST),
+        check_frame(votes, EXPORTED_VOTES),
         _fill_source(check_frame(comparisons, COMPARISONS), project),
     )
     unknown = cast.loc[~cast["comparison_id"].isin(judged["comparison_id"])]

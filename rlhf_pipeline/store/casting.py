@@ -5,11 +5,11 @@ no query of readers.
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -188,12 +188,15 @@ def cast_votes(
     return placed
 
 
-def vote_of(row: VoteRow) -> Vote:
-    """The record of a stored vote."""
-    values = {name: row[name] for name in Vote.model_fields}
+V = TypeVar("V", bound=Vote)
+
+
+def vote_of(row: Mapping[Any, Any], record: type[V] = Vote) -> V:  # type: ignore[assignment]
+    """The record of a stored vote, a Vote or one with more columns."""
+    values = {name: row[name] for name in record.model_fields}
     if values["details"] is not None:
         values["details"] = VoteDetails.from_json(values["details"])
-    return Vote.model_validate(values)
+    return record.model_validate(values)
 
 
 @dataclass

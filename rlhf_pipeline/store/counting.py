@@ -1,4 +1,4 @@
-"""Which votes stand and which count. Knows the two rules as SQL; asks nothing.
+"""The two rules of counting as SQL conditions; `votes.counting` applies the same to frames.
 
 Standing: the last revision of each pass. Counting: the standing vote of an annotator's last pass
 over a comparison.
@@ -22,23 +22,26 @@ def is_standing(
     up_to_seq: int | None = None,
     before: datetime | None = None,
 ) -> ColumnElement[bool]:
-    """That no vote superseded `vote` (the table or an alias of it): until now, up to a seq, or
-    received before a time.
+    """No vote superseded `vote` (the table or an alias of it): until now, up to a seq, or received
+    before a time.
     """
     later = votes.alias("later")
-    known = [database.in_project(later), later.c.supersedes == vote.c.vote_id]
+    known = [supersedes(database, later, vote)]
     if up_to_seq is not None:
-        # The first is always so; said, because Postgres would else read all votes for a page of 50.
+        # The first is always true; without it Postgres reads all votes for a page of 50.
         known += [later.c.seq > vote.c.seq, later.c.seq <= up_to_seq]
     if before is not None:
         known.append(later.c.received_at < before)
     return ~select(literal(1)).select_from(later).where(*known).exists()
 
 
+def supersedes(database: Database, later: Any, vote: Any) -> ColumnElement[bool]:
+    """`later` replaced `vote`; both are the table or an alias of it."""
+    return and_(database.in_project(later), later.c.supersedes == vote.c.vote_id)
+
+
 def is_counting(database: Database, up_to_seq: int | None) -> ColumnElement[bool]:
-    """That a vote counts: no later pass, and no later revision of its pass, by its annotator up to
-    the seq.
-    """
+    """The annotator cast no later pass, and no later revision of the same pass, up to the seq."""
     limit = LATEST if up_to_seq is None else up_to_seq
     return and_(database.in_project(votes), votes.c.seq <= limit, ~_is_displaced(database, limit))
 
@@ -54,11 +57,10 @@ def _is_displaced(database: Database, limit: int) -> ColumnElement[bool]:
 
 
 def _is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
-    """That `later` is a later pass over the same comparison by the same annotator, or a later
-    revision of the same pass.
+    """`later` is a later pass over the same comparison by the same annotator, or a later revision
+    of the same pass.
     """
-    # One comparison of pairs: a range of the index, mostly empty, and not a look at each of the
-    # annotator's votes.
+    # Comparing pairs reads a mostly empty range of the index, not all votes of the annotator.
     comes_later = tuple_(later.c.pass_no, later.c.revision_no) > tuple_(
         vote.c.pass_no, vote.c.revision_no
     )

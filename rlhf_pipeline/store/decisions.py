@@ -18,6 +18,7 @@ from rlhf_pipeline.records import (
 )
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
+from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.events import read_events
 from rlhf_pipeline.store.schema import decisions, drift_events, votes
@@ -282,12 +283,10 @@ class Decisions:
         gone = (
             select(func.count())
             .select_from(votes)
-            .join(
-                replaced,
-                and_(self._database.in_project(replaced), replaced.c.vote_id == votes.c.supersedes),
-            )
+            .join(replaced, supersedes(self._database, votes, replaced))
             .where(
                 *of_range,
+                self._database.in_project(replaced),
                 votes.c.supersedes.is_not(None),
                 replaced.c.seq > after,
                 _is_trainable(replaced),

@@ -1,6 +1,4 @@
-"""One annotator's standing judgements: on what there is one, and counts of them for figures. Knows
-votes; knows no meaning of figures.
-"""
+"""Selects and counts one annotator's standing judgements."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -8,25 +6,15 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.records import Choice, Vote
+from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 
-class TimedVote(NamedTuple):
-    """As much of a vote as tells whether it stands, and how long it took."""
-
-    seq: int
-    vote_id: str
-    supersedes: str | None
-    choice: str
-    day: str
-    duration_s: float | None
-
-
 class GoldCount(NamedTuple):
-    """Judgements of comparisons whose answer is known, at first sight."""
+    """Number of first judgements of comparisons with a known answer."""
 
     stated_confidence: float | None
     is_right: bool
@@ -35,8 +23,8 @@ class GoldCount(NamedTuple):
 
 @dataclass(frozen=True)
 class StandingSnapshot:
-    """What stood at `seq`: the days before a day counted, the judgements of that day by vote_id, in
-    order, and its skips.
+    """The judgements that stood at `seq`: counts of the days before a day; of that day each, by
+    vote_id and in order, and its skips.
     """
 
     seq: int
@@ -56,9 +44,10 @@ class StandingJudgements:
         self._database = database
 
     def snapshot_before(self, annotator_id: str, day: date, *, n_paces: int) -> StandingSnapshot:
-        """Everything, as of now; repeats and known answers as of the day's first moment, whatever
-        was dated back or changed since: a figure that moved with a vote would reveal the kind of
-        its card. `paces`: seconds of the newest `n_paces` of the days before, newest first."""
+        """Everything as of now; repeats and known answers as of the day's first moment, because a
+        figure that moved with a vote would reveal the kind of its card. `paces`: seconds of the
+        newest `n_paces` of the days before, newest first.
+        """
         stands, today = is_standing_judgement(self._database, votes, annotator_id), day.isoformat()
         past, midnight = and_(stands, votes.c.day < today), datetime.combine(day, time(), UTC)
         with self._database.read_transaction() as connection:
@@ -97,9 +86,8 @@ class StandingJudgements:
                 skips=frozenset(connection.execute(skipped).scalars()),
             )
 
-    def votes_since(self, annotator_id: str, seq: int) -> list[TimedVote]:
-        """All votes above a seq, skips and replaced ones too, in order."""
-        columns = [votes.c[name] for name in TimedVote._fields]
+    def votes_since(self, annotator_id: str, seq: int) -> list[Vote]:
+        """All votes above a seq in order, skips and superseded ones too."""
         mine = (
             self._database.in_project(votes),
             votes.c.annotator_id == annotator_id,
@@ -107,14 +95,16 @@ class StandingJudgements:
         )
         with self._database.read_transaction() as connection:
             return [
-                TimedVote(*row)
-                for row in connection.execute(select(*columns).where(*mine).order_by(votes.c.seq))
+                vote_of(row)
+                for row in connection.execute(
+                    select(votes).where(*mine).order_by(votes.c.seq)
+                ).mappings()
             ]
 
     def _count_repeats(
         self, connection: Connection, annotator_id: str, at: datetime
     ) -> tuple[int, int]:
-        """Second looks, and those that said the same as the first."""
+        """Number of second judgements, and of those with the same choice as the first."""
         first, again = votes.alias("first"), votes.alias("again")
         of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
         both = and_(is_standing_judgement(self._database, first, annotator_id, at=at), *of_first)
@@ -154,8 +144,8 @@ class StandingJudgements:
 def is_standing_judgement(
     database: Database, vote: Any, annotator_id: str, *, at: datetime | None = None
 ) -> ColumnElement[bool]:
-    """The condition that a vote is the annotator's judgement: not taken back, no skip; with `at`,
-    as the votes received before then said.
+    """The vote is a standing judgement of the annotator, no skip; with `at`, by the votes received
+    before then.
     """
     own = [
         database.in_project(vote),

@@ -1,20 +1,20 @@
-"""Votes as people look at them: lists, one annotator's own, counts. Knows what was cast; casts
-nothing and reads no log.
-"""
+"""Lists and counts votes for pages, with only those that a reader may see."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote, VoteDetails
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record, Vote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.counting import LATEST, is_standing
+from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import comparisons, votes
+from rlhf_pipeline.store.schema import comparisons, heads, votes
 from rlhf_pipeline.store.visibility import is_visible_vote, judged_ids
+
+SEARCH_LOOKS_AT = 50_000  # votes that a page of a search reads at most
 
 
 class VoteTally(Record):
@@ -30,105 +30,157 @@ class VoteTally(Record):
     last_voted_at: datetime | None
 
 
-class Judgement(Record):
-    """One of an annotator's judgements as it stands: not superseded, no skip; `gold` is the
-    comparison's known answer.
+class ListedVote(Vote):
+    """A vote with its current status; see `store.counting`."""
+
+    is_superseded: bool
+    is_counting: bool
+
+
+class VoteSignals(NamedTuple):
+    """The columns that quality figures need: `n_characters` of both completions, `pair_key` of
+    both under their prompt.
     """
 
+    seq: int
+    annotator_id: str
     comparison_id: str
-    choice: Choice
-    pass_no: int
-    stated_confidence: float | None
+    repeat_of: str | None
+    pair_key: str | None
+    choice: str
+    is_swapped: bool | None
     duration_s: float | None
-    day: date
-    gold: str | None
+    n_characters: int
+    pass_no: int
+    revision_no: int
 
 
 class VoteLists:
-    """The half of `Votes` that web and command line look through."""
+    """The part of `Votes` that pages read.
+
+    `seen_by`: a user who may vote; then only votes that are visible to them, their own and those on
+    comparisons they have judged.
+    """
 
     def __init__(self, database: Database):
         self._database = database
 
-    def with_ids(self, vote_ids: Sequence[str]) -> dict[str, Vote]:
-        """Votes with these ids, by id; unknown ids are left out."""
-        found: dict[str, Vote] = {}
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
-                wanted = select(votes).where(
-                    self._database.in_project(votes), votes.c.vote_id.in_(ids)
-                )
-                found |= {
-                    row["vote_id"]: vote_of(dict(row))
-                    for row in connection.execute(wanted).mappings()
-                }
-        return found
+    def page(
+        self,
+        *,
+        before_seq: int | None = None,
+        day: str | None = None,
+        annotator_id: str | None = None,
+        comparison_id: str | None = None,
+        seen_by: str | None = None,
+        limit: int = 50,
+    ) -> list[ListedVote]:
+        """Newest first, at most `limit`; the next page is `before_seq` the last vote's seq.
 
-    def details_of(self, vote_ids: Sequence[str]) -> dict[str, VoteDetails]:
-        """vote_id -> what was said beside the choice, of those that said anything."""
-        found: dict[str, VoteDetails] = {}
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(vote_ids)), MAX_ROWS):
-                said = select(votes.c.vote_id, votes.c.details).where(
-                    self._database.in_project(votes), votes.c.vote_id.in_(ids)
-                )
-                rows = connection.execute(said.where(votes.c.details.is_not(None)))
-                found |= {row.vote_id: VoteDetails.from_json(row.details) for row in rows}
-        return found
+        The hundredth page costs what the first one does.
+        """
+        given = (
+            (votes.c.day, day),
+            (votes.c.annotator_id, annotator_id),
+            (votes.c.comparison_id, comparison_id),
+        )
+        return self._list_newest_first(
+            votes.c.seq < (LATEST if before_seq is None else before_seq),
+            *(column == value for column, value in given if value is not None),
+            *self._visibility_conditions(seen_by),
+            limit=limit,
+        )
 
-    def list_judgements(self, annotator_id: str, *, limit: int = 20_000) -> list[Judgement]:
-        """One annotator's, newest first."""
+    def with_seqs(self, seqs: Sequence[int]) -> list[ListedVote]:
+        """Newest first; unknown ones are left out."""
+        newest_first = sorted(set(seqs), reverse=True)
+        return [
+            vote
+            for some in batches(newest_first, MAX_ROWS)
+            for vote in self._list_newest_first(votes.c.seq.in_(some), limit=len(some))
+        ]
+
+    def search(
+        self,
+        text: str,
+        *,
+        before_seq: int | None = None,
+        seen_by: str | None = None,
+        limit: int = 50,
+    ) -> tuple[list[ListedVote], int | None]:
+        """`page` of the votes whose reason contains `text` in any case, and `before_seq` of the
+        next page (None at the beginning).
+
+        A page reads at most SEARCH_LOOKS_AT votes: it may be empty and still have a next.
+        """
+        upper = before_seq if before_seq is not None else self._newest_seq() + 1
+        lower = max(1, upper - SEARCH_LOOKS_AT)
+        found = self._list_newest_first(
+            votes.c.seq < upper,
+            votes.c.seq >= lower,
+            *self._visibility_conditions(seen_by),
+            votes.c.reason.icontains(text, autoescape=True),
+            limit=limit,
+        )
+        if len(found) == limit:
+            lower = found[-1].seq
+        return found, lower if lower > 1 else None
+
+    def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
+        wanted = (
+            select(
+                votes,
+                (~is_standing(self._database, votes, up_to_seq=LATEST)).label("is_superseded"),
+                is_counting(self._database, LATEST).label("is_counting"),
+            )
+            .where(self._database.in_project(votes), *conditions)
+            .order_by(votes.c.seq.desc())
+            .limit(limit)
+        )
+        with self._database.read_transaction() as connection:
+            rows = connection.execute(wanted).mappings().all()
+        return [vote_of(row, ListedVote) for row in rows]
+
+    def _newest_seq(self) -> int:
+        newest = select(heads.c.vote_seq).where(self._database.in_project(heads))
+        with self._database.read_transaction() as connection:
+            return connection.execute(newest).scalar() or 0
+
+    def signals(
+        self, after_seq: int = 0, *, up_to_seq: int, seen_by: str | None = None
+    ) -> list[VoteSignals]:
+        """Of the votes between two seqs in order, superseded ones and skips too, a machine's left
+        out.
+        """
+        computed = {
+            "n_characters": func.length(comparisons.c.completion_a)
+            + func.length(comparisons.c.completion_b),
+            "repeat_of": comparisons.c.repeat_of,
+            "pair_key": comparisons.c.pair_key,
+        }
         columns = [
-            comparisons.c.gold if name == "gold" else votes.c[name]
-            for name in Judgement.model_fields
+            computed[name].label(name) if name in computed else votes.c[name]
+            for name in VoteSignals._fields
         ]
         wanted = (
             select(*columns)
             .join(comparisons, is_on_comparison())
             .where(
                 self._database.in_project(votes),
-                votes.c.annotator_id == annotator_id,
-                votes.c.choice != Choice.SKIP.value,
-                is_standing(self._database, votes),
+                votes.c.seq > after_seq,
+                votes.c.seq <= up_to_seq,
+                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+                *self._visibility_conditions(seen_by),
             )
-            .order_by(votes.c.seq.desc())
-            .limit(limit)
+            .order_by(votes.c.seq)
         )
         with self._database.read_transaction() as connection:
-            return [
-                Judgement.model_validate(dict(row)) for row in connection.execute(wanted).mappings()
-            ]
-
-    def list_votes_with_status(
-        self, annotator_id: str, *, before_seq: int | None = None, limit: int = 50
-    ) -> list[tuple[Vote, bool]]:
-        """One annotator's votes with all that was said, newest first, and whether each was
-        superseded.
-        """
-        upper = LATEST if before_seq is None else before_seq
-        mine = (
-            self._database.in_project(votes),
-            votes.c.annotator_id == annotator_id,
-            votes.c.seq < upper,
-        )
-        wanted = (
-            select(votes, (~is_standing(self._database, votes)).label("is_superseded"))
-            .where(*mine)
-            .order_by(votes.c.seq.desc())
-            .limit(limit)
-        )
-        with self._database.read_transaction() as connection:
-            return [
-                (vote_of(dict(row)), row["is_superseded"])
-                for row in connection.execute(wanted).mappings()
-            ]
+            return [VoteSignals(*row) for row in connection.execute(wanted)]
 
     def paces(
         self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None
     ) -> list[tuple[str, float | None]]:
-        """(annotator, seconds) of the votes between two seqs that are no skips, in order; `seen_by`
-        as `Votes.page`.
-        """
+        """(annotator, seconds) of the votes between two seqs in order, without skips."""
         between = (
             votes.c.seq > after_seq,
             votes.c.seq <= up_to_seq,
@@ -146,10 +198,8 @@ class VoteLists:
     def judged_comparisons(
         self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
     ) -> list[tuple[str, int]]:
-        """(comparison, seq of its newest vote), the newest first: comparisons that somebody judged,
-        each once.
-
-        `seen_by`: a user who may vote; then only comparisons they have judged.
+        """(comparison, seq of its newest vote), the newest first: each judged comparison once; with
+        `seen_by` only those that this user has judged.
         """
         judged = (
             ()
@@ -184,8 +234,6 @@ class VoteLists:
     ) -> list[VoteTally]:
         """Votes cast after a seq, counted by annotator, kind, day and choice; add the tallies of
         later seqs instead of counting again.
-
-        `seen_by` as `Votes.page`.
         """
         return self._count_tallies(votes, votes, after_seq, up_to_seq, seen_by)
 
@@ -218,7 +266,7 @@ class VoteLists:
         )
         if counted is not cast:
             wanted = wanted.where(
-                cast.c.supersedes == counted.c.vote_id, self._database.in_project(counted)
+                supersedes(self._database, cast, counted), self._database.in_project(counted)
             )
         with self._database.read_transaction() as connection:
             return [

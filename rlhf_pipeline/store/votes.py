@@ -1,6 +1,4 @@
-"""The votes: casting, and the log that sensors and assets read. Knows seq order; knows nothing of
-preference pairs.
-"""
+"""Casts votes, and reads the log of all votes that sensors, assets and exports use."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +9,7 @@ import pandas as pd
 from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
-from rlhf_pipeline.frames import VOTES, VOTES_AS_CAST, FrameSchema, check_frame
+from rlhf_pipeline.frames import VOTES, FrameSchema, check_frame
 from rlhf_pipeline.records import (
     AnnotatorKind,
     Choice,
@@ -39,13 +37,7 @@ from rlhf_pipeline.store.group_commit import GroupCommit
 from rlhf_pipeline.store.schema import comparisons, heads, idempotency, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
 
-SEARCH_LOOKS_AT = 50_000  # votes a page of a search reads at most, whatever is looked for
 ROWS_AT_ONCE = 50_000  # rows as Python objects take ten times what they take in a frame
-# Both are in one JSON text, which `_votes_frame` takes apart.
-_DETAILS = {
-    "dimensions": votes.c.details.label("dimensions"),
-    "highlights": null().label("highlights"),
-}
 
 
 class TouchedDay(Record):
@@ -120,24 +112,6 @@ class Votes(VoteLists):
                     answers[i] = refusal
         return [answer for answer in answers if answer is not None]
 
-    def with_key(self, idempotency_key: str) -> Vote | None:
-        """The vote that was cast under a key; None where there is none."""
-        wanted = (
-            select(votes)
-            .join(
-                idempotency,
-                and_(
-                    self._database.in_project(idempotency), idempotency.c.vote_id == votes.c.vote_id
-                ),
-            )
-            .where(
-                self._database.in_project(votes), idempotency.c.idempotency_key == idempotency_key
-            )
-        )
-        with self._database.read_transaction() as connection:
-            row = connection.execute(wanted).mappings().one_or_none()
-        return None if row is None else vote_of(dict(row))
-
     def cast_many(self, new_votes: Sequence[NewVote]) -> list[Vote]:
         """`cast` for many, in order, some hundred to a transaction; after an error or a kill, cast
         them all again.
@@ -176,22 +150,29 @@ class Votes(VoteLists):
 
     def get(self, vote_id: str) -> Vote:
         """Raises NotFound."""
-        with self._database.read_transaction() as connection:
-            row = (
-                connection.execute(
-                    select(votes).where(
-                        self._database.in_project(votes), votes.c.vote_id == vote_id
-                    )
-                )
-                .mappings()
-                .one_or_none()
-            )
-        if row is None:
+        vote = self.find(vote_id)
+        if vote is None:
             raise NotFound(
                 f"There is no vote {vote_id!r} in project {self._database.project!r}. Correct the "
                 "id."
             )
-        return vote_of(dict(row))
+        return vote
+
+    def find(self, vote_id: str) -> Vote | None:
+        return self._find_one(votes.c.vote_id == vote_id)
+
+    def with_key(self, idempotency_key: str) -> Vote | None:
+        """The vote that was cast under a key."""
+        ids = select(idempotency.c.vote_id).where(
+            self._database.in_project(idempotency), idempotency.c.idempotency_key == idempotency_key
+        )
+        return self._find_one(votes.c.vote_id == ids.scalar_subquery())
+
+    def _find_one(self, condition: ColumnElement[bool]) -> Vote | None:
+        wanted = select(votes).where(self._database.in_project(votes), condition)
+        with self._database.read_transaction() as connection:
+            row = connection.execute(wanted).mappings().one_or_none()
+        return None if row is None else vote_of(row)
 
     def log(
         self,
@@ -200,91 +181,75 @@ class Votes(VoteLists):
         comparison_ids: Sequence[str] | None = None,
         after_seq: int = 0,
         up_to_seq: int | None = None,
+        schema: FrameSchema = VOTES,
     ) -> pd.DataFrame:
         """VOTES as cast, in seq order: superseded ones, earlier passes, skips and machines' too.
 
         Of all days or of `days`, on all comparisons or on these, above `after_seq` and not above
-        `up_to_seq` (default: now). `votes.counting` tells which of them stand and which count. The
-        same arguments give the same frame for ever.
+        `up_to_seq` (default: now). `votes.counting` selects those that stand or count. The same
+        arguments always give the same frame. `schema`: VOTES, or EXPORTED_VOTES with the reason
+        and, as of `up_to_seq`, whether the vote stands and counts.
         """
-        limit = self.max_seq() if up_to_seq is None else up_to_seq
-        frames: list[pd.DataFrame] = []
-        for which in self._iter_conditions(days, comparison_ids):
-            after = after_seq
-            while after < limit:
-                some = (
-                    self._select_log()
-                    .where(*which, votes.c.seq > after, votes.c.seq <= limit)
-                    .order_by(votes.c.seq)
-                    .limit(ROWS_AT_ONCE)
-                )
-                with self._database.read_transaction() as connection:
-                    rows = connection.execute(some).all()
-                frames += [_votes_frame(rows, VOTES)] if rows else []
-                after = rows[-1].seq if len(rows) == ROWS_AT_ONCE else limit
+        frames = list(
+            self.iter_log(
+                days,
+                comparison_ids=comparison_ids,
+                after_seq=after_seq,
+                up_to_seq=up_to_seq,
+                schema=schema,
+            )
+        )
         if not frames:
-            return VOTES.empty_frame()
+            return schema.empty_frame()
         together = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return together.sort_values("seq", ignore_index=True)
 
-    def _iter_conditions(
-        self, days: Sequence[str] | None, comparison_ids: Sequence[str] | None
-    ) -> Iterator[list[ColumnElement[bool]]]:
-        """A database takes only so many values at once."""
-        for some_days in _in_batches(days):
-            for ids in _in_batches(comparison_ids):
-                yield [
-                    column.in_(values)
-                    for column, values in ((votes.c.day, some_days), (votes.c.comparison_id, ids))
-                    if values is not None
-                ]
+    def iter_log(
+        self,
+        days: Sequence[str] | None = None,
+        *,
+        comparison_ids: Sequence[str] | None = None,
+        after_seq: int = 0,
+        up_to_seq: int | None = None,
+        schema: FrameSchema = VOTES,
+        batch_rows: int = ROWS_AT_ONCE,
+    ) -> Iterator[pd.DataFrame]:
+        """`log` in frames of at most `batch_rows`, in seq order if neither days nor ids are given.
 
-    def _select_log(self) -> Select[Any]:
+        Each frame is read in a transaction of its own, so a slow reader blocks no writer; votes
+        cast meanwhile are left out.
+        """
+        limit = self.max_seq() if up_to_seq is None else up_to_seq
+        wanted = self._select_log(schema, limit).order_by(votes.c.seq).limit(batch_rows)
+        for which in _iter_conditions(days, comparison_ids):
+            after = after_seq
+            while after < limit:
+                some = wanted.where(*which, votes.c.seq > after, votes.c.seq <= limit)
+                with self._database.read_transaction() as connection:
+                    rows = connection.execute(some).all()
+                if rows:
+                    yield _votes_frame(rows, schema)
+                after = rows[-1].seq if len(rows) == batch_rows else limit
+
+    def _select_log(self, schema: FrameSchema, limit: int) -> Select[Any]:
+        """The schema's columns as they were when `limit` was the newest seq."""
+        computed = {
+            **{name: comparisons.c[name] for name in ("prompt_id", "repeat_of", "source_pair_id")},
+            "is_superseded": ~is_standing(self._database, votes, up_to_seq=limit),
+            "is_counting": is_counting(self._database, limit),
+            # both are in one JSON text, which `_votes_frame` takes apart
+            "dimensions": votes.c.details,
+            "highlights": null(),
+        }
         columns = [
-            comparisons.c[name]
-            if name in ("prompt_id", "repeat_of")
-            else _DETAILS[name]
-            if name in _DETAILS
-            else votes.c[name]
-            for name in VOTES.columns
+            (computed[name] if name in computed else votes.c[name]).label(name)
+            for name in schema.columns
         ]
         return (
             select(*columns)
             .join(comparisons, is_on_comparison())
             .where(self._database.in_project(votes))
         )
-
-    def as_cast_for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
-        """VOTES_AS_CAST of every vote on these comparisons as they stand now, in seq order."""
-        rows: list[Row[Any]] = []
-        with self._database.read_transaction() as connection:
-            for ids in batches(sorted(set(comparison_ids)), MAX_ROWS):
-                rows += connection.execute(
-                    self._select_as_cast(LATEST).where(votes.c.comparison_id.in_(ids))
-                ).all()
-        return _votes_frame(sorted(rows, key=lambda row: row.seq), VOTES_AS_CAST)
-
-    def stream(
-        self, *, up_to_seq: int | None = None, batch_rows: int = 5000
-    ) -> Iterator[pd.DataFrame]:
-        """VOTES_AS_CAST: every vote ever cast up to a seq (default: now), in seq order, in frames
-        of at most `batch_rows`.
-
-        Superseded ones, earlier passes and skips are in it and say so. Each frame is read in a
-        transaction of its own, so a slow reader holds nobody up; votes never change, so all frames
-        together are the votes as they stood at that seq.
-        """
-        limit = self.max_seq() if up_to_seq is None else up_to_seq
-        every = self._select_as_cast(limit).order_by(votes.c.seq)
-        after = 0
-        while after < limit:
-            wanted = every.where(votes.c.seq > after, votes.c.seq <= limit).limit(batch_rows)
-            with self._database.read_transaction() as connection:
-                rows = connection.execute(wanted).all()
-            if not rows:
-                return
-            yield _votes_frame(rows, VOTES_AS_CAST)
-            after = rows[-1].seq
 
     def touched_days(self, after_seq: int = 0) -> list[TouchedDay]:
         """Days on which votes with a seq above `after_seq` were cast, oldest first."""
@@ -313,78 +278,6 @@ class Votes(VoteLists):
             )
         with self._database.read_transaction() as connection:
             return connection.execute(newest).scalar() or 0
-
-    def page(
-        self,
-        *,
-        before_seq: int | None = None,
-        day: str | None = None,
-        annotator_id: str | None = None,
-        comparison_id: str | None = None,
-        seen_by: str | None = None,
-        limit: int = 50,
-    ) -> pd.DataFrame:
-        """VOTES_AS_CAST as they stand now, newest first, at most `limit`; the next page is
-        `before_seq` the last row's seq.
-
-        The hundredth page costs what the first one does. `seen_by`: a user who may vote; then only
-        votes that are visible to them, their own and those on comparisons they have judged.
-        """
-        upper = LATEST if before_seq is None else before_seq
-        given = (
-            (votes.c.day, day),
-            (votes.c.annotator_id, annotator_id),
-            (votes.c.comparison_id, comparison_id),
-        )
-        only = [column == value for column, value in given if value is not None]
-        only += self._visibility_conditions(seen_by)
-        wanted = (
-            self._select_as_cast(LATEST)
-            .where(votes.c.seq < upper, *only)
-            .order_by(votes.c.seq.desc())
-            .limit(limit)
-        )
-        with self._database.read_transaction() as connection:
-            return _votes_frame(connection.execute(wanted).all(), VOTES_AS_CAST)
-
-    def with_seqs(self, seqs: Sequence[int]) -> pd.DataFrame:
-        """VOTES_AS_CAST of these as they stand now, newest first; unknown ones are left out."""
-        rows: list[Row[Any]] = []
-        with self._database.read_transaction() as connection:
-            for some in batches(sorted(set(seqs)), MAX_ROWS):
-                rows += connection.execute(
-                    self._select_as_cast(LATEST).where(votes.c.seq.in_(some))
-                ).all()
-        return _votes_frame(sorted(rows, key=lambda row: -row.seq), VOTES_AS_CAST)
-
-    def search(
-        self,
-        text: str,
-        *,
-        before_seq: int | None = None,
-        seen_by: str | None = None,
-        limit: int = 50,
-    ) -> tuple[pd.DataFrame, int | None]:
-        """`page` of the votes whose reason holds `text` in any case, and `before_seq` of the next
-        page (None at the beginning).
-
-        A page reads no more than SEARCH_LOOKS_AT votes: it may hold none and still have a next.
-        """
-        upper = before_seq if before_seq is not None else self.max_seq() + 1
-        lower = max(1, upper - SEARCH_LOOKS_AT)
-        said = votes.c.reason.icontains(text, autoescape=True)
-        among = votes.c.seq < upper, votes.c.seq >= lower, *self._visibility_conditions(seen_by)
-        wanted = (
-            self._select_as_cast(LATEST)
-            .where(*among, said)
-            .order_by(votes.c.seq.desc())
-            .limit(limit)
-        )
-        with self._database.read_transaction() as connection:
-            found = _votes_frame(connection.execute(wanted).all(), VOTES_AS_CAST)
-        if len(found) == limit:
-            lower = int(found["seq"].iloc[-1])
-        return found, lower if lower > 1 else None
 
     def last_imported_seq(self, day: str) -> int:
         """The newest seq among the imported votes that were cast on `day`; 0 where there is none.
@@ -492,22 +385,18 @@ class Votes(VoteLists):
             sha256=content_hash(cast),
         )
 
-    def _select_as_cast(self, limit: int) -> Select[Any]:
-        """VOTES_AS_CAST as they stood when `limit` was the newest seq."""
-        computed = {
-            "is_superseded": ~is_standing(self._database, votes, up_to_seq=limit),
-            "is_counting": is_counting(self._database, limit),
-            "source_pair_id": comparisons.c.source_pair_id,
-        } | _DETAILS
-        columns = [
-            computed[name].label(name) if name in computed else votes.c[name]
-            for name in VOTES_AS_CAST.columns
-        ]
-        return (
-            select(*columns)
-            .join(comparisons, is_on_comparison())
-            .where(self._database.in_project(votes))
-        )
+
+def _iter_conditions(
+    days: Sequence[str] | None, comparison_ids: Sequence[str] | None
+) -> Iterator[list[ColumnElement[bool]]]:
+    """As many values at once as a database takes."""
+    for some_days in _in_batches(days):
+        for ids in _in_batches(comparison_ids):
+            yield [
+                column.in_(values)
+                for column, values in ((votes.c.day, some_days), (votes.c.comparison_id, ids))
+                if values is not None
+            ]
 
 
 def _in_batches(values: Sequence[str] | None) -> Iterator[list[str] | None]:

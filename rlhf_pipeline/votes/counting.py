@@ -4,7 +4,10 @@ Standing: the last revision of each pass; drift reads these. Counting: the stand
 annotator's last pass over a comparison; preference pairs use these.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.frames import VOTES, check_frame
@@ -34,10 +37,22 @@ def counting(votes: pd.DataFrame) -> pd.DataFrame:
         checked[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
         for name in ("pass_no", "revision_no")
     )
-    # np.lexsort: the last key is the primary one.
-    ordered = checked.iloc[np.lexsort((checked["seq"].to_numpy(), revision_no, pass_no))]
-    last = ordered.drop_duplicates(JUDGE, keep="last")
-    return last.sort_values("seq", ignore_index=True)
+    comparisons, _ = pd.factorize(checked["comparison_id"])
+    annotators, names = pd.factorize(checked["annotator_id"])
+    judge = comparisons * np.int64(len(names)) + annotators
+    last = find_last_turns(judge, pass_no, revision_no, checked["seq"].to_numpy())
+    return checked.iloc[last].sort_values("seq", ignore_index=True)
+
+
+def find_last_turns(judge: npt.NDArray[Any], *turn: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Row numbers of each judge's last turn; a turn is compared by its first number, then the next.
+
+    >>> sorted(find_last_turns(np.array([7, 7, 8]), np.array([2, 1, 1])).tolist())
+    [0, 2]
+    """
+    order = np.lexsort(turn[::-1])  # by its last key first
+    last: npt.NDArray[np.intp] = order[~pd.Series(judge[order]).duplicated(keep="last").to_numpy()]
+    return last
 
 
 def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Interval
+from rlhf_pipeline.votes.counting import find_last_turns
 
 Mark = Literal["too_fast", "same_as_before", "duplicate"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
@@ -76,13 +77,8 @@ def quality(cast: npt.NDArray[Any]) -> Quality:
     `duplicate`: the annotator judged the same two completions before in another comparison, among
     votes that are not on repeats, which are duplicates on purpose.
     """
-    last = cast[np.lexsort((cast["turn"], cast["comparison"]))]
-    is_last = (
-        np.append(last["comparison"][1:] != last["comparison"][:-1], True)
-        if len(last)
-        else np.zeros(0, dtype=bool)
-    )
-    judged = np.sort(last[is_last & (last["shown"] != SKIP)], order="seq")
+    last = cast[find_last_turns(cast["comparison"], cast["turn"])]
+    judged = np.sort(last[last["shown"] != SKIP], order="seq")
     seq, shown = judged["seq"], judged["shown"]
     timed = judged["is_fast"] != NO_TIME
     followed = (shown[1:] != UNKNOWN) & (shown[:-1] != UNKNOWN)

@@ -10,13 +10,12 @@ from statistics import median
 
 from rlhf_pipeline.api_types import Confidence, GoldShare, Repeats, Statistics
 from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.records import Choice, Vote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
     GoldCount,
     StandingJudgements,
     StandingSnapshot,
-    TimedVote,
 )
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
@@ -50,7 +49,7 @@ class AnnotatorStatistics:
 
 
 def apply_votes(
-    judged: StandingSnapshot, cast: Sequence[TimedVote], today: date
+    judged: StandingSnapshot, cast: Sequence[Vote], today: date
 ) -> StandingSnapshot | None:
     """What stands after the next votes; None where they change an earlier day, which has to be
     counted again.
@@ -59,7 +58,7 @@ def apply_votes(
         return judged
     standing, skips = dict(judged.today), set(judged.skips)
     for vote in cast:
-        if vote.day < today.isoformat() or not (
+        if vote.day < today or not (
             vote.supersedes is None or vote.supersedes in standing or vote.supersedes in skips
         ):
             return None

@@ -8,7 +8,8 @@ import pandas as pd
 
 from rlhf_pipeline.api_types import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import Feedback, User, Vote, VoteDetails
+from rlhf_pipeline.records import Feedback, User, VoteDetails
+from rlhf_pipeline.store.vote_lists import ListedVote
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, hides_answers
@@ -63,10 +64,12 @@ def votes(
         )
         # the marks may have been counted before the reader took a judgement back
         if seen_by is not None:
-            hidden = found["comparison_id"].isin(
-                filter_unjudged(site, principal, found["comparison_id"])
-            ) & (found["annotator_id"] != seen_by)
-            found = found[~hidden]
+            hidden = filter_unjudged(site, principal, [vote.comparison_id for vote in found])
+            found = [
+                vote
+                for vote in found
+                if vote.comparison_id not in hidden or vote.annotator_id == seen_by
+            ]
     elif words:
         if any(only.values()):
             raise Problem(
@@ -80,10 +83,8 @@ def votes(
         )
     else:
         found = site.store.votes.page(before_seq=before, seen_by=seen_by, limit=limit, **only)
-        following = int(found["seq"].iloc[-1]) if len(found) == limit else None
-    rows = plain_rows(found)
-    said = site.store.votes.with_ids([row["vote_id"] for row in rows])
-    items = [_build_vote(row, said[row["vote_id"]]) for row in rows]
+        following = found[-1].seq if len(found) == limit else None
+    items = [_build_vote(vote) for vote in found]
     return Page(items=items, next=make_cursor(following) if following else None)
 
 
@@ -126,10 +127,13 @@ def feedback_entry(site: Site, principal: Principal, feedback_id: int) -> Feedba
     return found[0]
 
 
-def _build_vote(row: dict[str, Any], vote: Vote) -> VoteOut:
+def _build_vote(vote: ListedVote) -> VoteOut:
     return VoteOut(
-        **{name: getattr(vote, name) for name in VoteOut.model_fields if name in Vote.model_fields},
-        **{name: row[name] for name in ("is_superseded", "is_counting")},
+        **{
+            name: getattr(vote, name)
+            for name in VoteOut.model_fields
+            if name in ListedVote.model_fields
+        },
         **_detail_fields(vote.details or NOTHING),
     )
 
@@ -147,20 +151,20 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
     comparison.
     """
     place = parse_cursor(cursor, int)
-    found = site.store.votes.list_votes_with_status(
-        annotator_id, before_seq=place[0] if place else None, limit=limit
+    found = site.store.votes.page(
+        annotator_id=annotator_id, before_seq=place[0] if place else None, limit=limit
     )
     items = []
-    for vote, is_superseded in found:
+    for vote in found:
         items.append(
             OwnVote(
                 **{name: getattr(vote, name) for name in OWN_AS_CAST},
                 choice=swap_choice(vote.is_swapped, vote.choice),
-                is_superseded=is_superseded,
+                is_superseded=vote.is_superseded,
                 **_detail_fields(swap_sides(vote.is_swapped, vote.details or NOTHING)),
             )
         )
-    return Page(items=items, next=make_cursor(found[-1][0].seq) if len(found) == limit else None)
+    return Page(items=items, next=make_cursor(found[-1].seq) if len(found) == limit else None)
 
 
 def users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:

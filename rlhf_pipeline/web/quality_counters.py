@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.vote_signals import VoteSignals, read_vote_signals
+from rlhf_pipeline.store.vote_lists import VoteSignals
 from rlhf_pipeline.votes.annotators import FiguresParams
 from rlhf_pipeline.votes.quality import (
     LEFT,
@@ -95,7 +95,7 @@ class QualityCounters:
         return self._by_reader.get(reader_id, newest, lambda: self._visible(reader_id, newest))
 
     def _visible(self, reader_id: str, newest: int) -> QualityCounts:
-        visible = read_vote_signals(self._store.database, 0, up_to_seq=newest, seen_by=reader_id)
+        visible = self._store.votes.signals(up_to_seq=newest, seen_by=reader_id)
         counted = {who: quality(rows) for who, rows in _group_by_annotator(visible).items()}
         up_to_seq = visible[-1].seq if visible else 0
         return QualityCounts(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
@@ -147,7 +147,7 @@ class QualityCounters:
             if newest <= self._seq:
                 return False
             upper = min(newest, self._seq + self._at_once)
-            self._add_votes(read_vote_signals(self._store.database, self._seq, up_to_seq=upper))
+            self._add_votes(self._store.votes.signals(self._seq, up_to_seq=upper))
             # after its votes: whoever asks meanwhile is told of no vote that is not there
             self._seq = upper
         finally:

@@ -278,7 +278,7 @@ def _check_undo(
     """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The
     sender's clock counts for an hour after the vote arrived, and forwards only: else whoever sends
     the old time could change a vote for ever."""
-    old = site.store.votes.with_ids([vote_id]).get(vote_id)
+    old = site.store.votes.find(vote_id)
     # The same words for both: a vote's id follows from its choice, so somebody could try which of
     # two ids exists.
     if old is None or old.annotator_id != principal.user_id:

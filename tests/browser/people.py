@@ -119,8 +119,8 @@ class People:
 
     def votes(self, user: User) -> list[Vote]:
         """Every row of one person, oldest first."""
-        found = self.store.votes.list_votes_with_status(user.user_id, before_seq=None, limit=1000)
-        return [vote for vote, _ in reversed(found)]
+        found = self.store.votes.page(annotator_id=user.user_id, limit=1000)
+        return list(reversed(found))
 
 
 @contextmanager

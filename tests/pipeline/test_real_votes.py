@@ -54,7 +54,7 @@ def test_real_votes_are_imported_once_in_the_order_they_were_cast(tmp_path: Path
     )
     with Store.open(f"sqlite:///{home}/store.db", organization="default", project="real") as store:
         assert store.votes.max_seq() == store.votes.count() == 63_011
-        dated = [row.voted_at for frame in store.votes.stream() for row in frame.itertuples()]
+        dated = store.votes.log()["voted_at"].tolist()
         assert store.audit.verify() > 63_011
     known = [moment for moment in dated if not pd.isna(moment)]
     assert known == sorted(known)

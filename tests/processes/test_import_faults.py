@@ -23,6 +23,7 @@ from rlhf_pipeline.cli.imports import import_votes, open_import
 from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ArtefactError, DatasetError, StoreError
+from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.store import Store
 
 PAIRS = [
@@ -488,7 +489,7 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
     assert sum(0 < before < n_votes for before in known) >= n_kills // 8, known
     assert counts(home) == (40, (n_kills + 1) * n_votes)
     with store_of(home) as store:
-        cast = [row for frame in store.votes.stream() for row in frame.itertuples()]
+        cast = list(store.votes.log(schema=EXPORTED_VOTES).itertuples())
         assert set(states(home)) == {"finished", "failed"}
     assert len({(row.comparison_id, row.annotator_id) for row in cast}) == len(cast)
     moments = {}

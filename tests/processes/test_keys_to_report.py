@@ -97,10 +97,7 @@ def sitting(branch: Any, grown: Any) -> Sitting:
         all_sent(page)
         browser.close()
     admin = project.store.users.with_email("admin@localhost")
-    votes = [
-        one
-        for one, _ in reversed(project.store.votes.list_votes_with_status(admin.user_id, limit=100))
-    ]
+    votes = project.store.votes.page(annotator_id=admin.user_id, limit=100)[::-1]
     return Sitting(project, link, judged, keys_s, votes, asked_before)
 
 

@@ -78,9 +78,7 @@ def test_votes_sent_again_after_an_upgrade_are_known(upgraded_home: UpgradedHome
     key.
     """
     store = upgraded_home.store
-    seen = [
-        store.votes.get(vote_id) for frame in store.votes.stream() for vote_id in frame["vote_id"]
-    ]
+    seen = [store.votes.get(vote_id) for vote_id in store.votes.log()["vote_id"]]
     again = store.votes.cast_all(
         NewVote.model_validate(vote.model_dump(include=set(NewVote.model_fields))) for vote in seen
     )

@@ -252,7 +252,7 @@ def test_more_votes_on_unjudged_cards_move_only_running_numbers(tmp_path: Path, 
 def test_no_answer_to_a_change_depends_on_unjudged_cards(tmp_path: Path, migrated: Path, who: str):
     made = base(tmp_path / "home", migrated, *BLIND[who])
     worlds = [made.world(plan) for plan in plans(Random(f"changes, {who}"), made.user_id, extra=0)]
-    hidden = [set(store.votes.as_cast_for_comparisons(UNJUDGED)["vote_id"]) for _, store in worlds]
+    hidden = [set(store.votes.log(comparison_ids=UNJUDGED)["vote_id"]) for _, store in worlds]
     asked = changes(sorted(hidden[0] ^ hidden[1])[:10])
     one, other = (
         asyncio.run(

@@ -232,7 +232,7 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     vote(web, ids[:3], "aba")
     engineer = web.client("engineer")
     assert told(engineer, "/calibrations/probe")["n_votes"] == 3
-    kept = web.store.votes.with_seqs([1])["vote_id"].iloc[0]
+    kept = web.store.votes.with_seqs([1])[0].vote_id
     vote(web, ids[:1], ["skip"], supersedes=kept)
     vote(web, ids[1:2], ["tie"], person="bob")
     web.store.votes.cast(

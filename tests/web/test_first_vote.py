@@ -72,7 +72,7 @@ def test_the_first_vote_is_stored_within_five_minutes_and_six_steps(
     step("vote")
     seconds = steps[-1][1]
     with server.opened() as store:
-        (kept,) = store.votes.with_ids([cast.json()["vote_id"]]).values()
+        kept = store.votes.get(cast.json()["vote_id"])
         assert (kept.annotator_kind, kept.strength) == ("human", 4)
         store.audit.verify()
 

@@ -248,7 +248,7 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
     ]
     assert own == [
         vote.assignment_id
-        for vote, _ in web.store.votes.list_votes_with_status(ann.user.user_id, limit=200)
+        for vote in web.store.votes.page(annotator_id=ann.user.user_id, limit=200)
     ]
 
 

@@ -32,17 +32,17 @@ def home(tmp_path: Path) -> LearntHome:
     """Votes of 2026-01-02, and ann0's change of the first one a fortnight later."""
     found = voted_home(tmp_path)
     with found.store as store:
-        first = store.votes.page(limit=1000, annotator_id="ann0").iloc[-1]
+        first = store.votes.page(limit=1000, annotator_id="ann0")[-1]
         store.votes.cast(
             NewVote(
-                comparison_id=first["comparison_id"],
+                comparison_id=first.comparison_id,
                 annotator_id="ann0",
-                annotator_kind=first["annotator_kind"],
+                annotator_kind=first.annotator_kind,
                 choice="tie",
                 voted_at=datetime(2026, 1, 16, 12, tzinfo=UTC),
                 origin="cli",
                 idempotency_key="changed",
-                supersedes=first["vote_id"],
+                supersedes=first.vote_id,
             )
         )
     return found

@@ -20,6 +20,7 @@ from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.errors import ConfigurationError, DatasetError
+from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
 
@@ -94,8 +95,7 @@ def write(path, rows):
 
 def votes_in(home, project="real"):
     with store_of(home, project) as store:
-        frames = list(store.votes.stream())
-    return [row for frame in frames for row in frame.to_dict("records")]
+        return store.votes.log(schema=EXPORTED_VOTES).to_dict("records")
 
 
 def comparisons_in(home, project="real"):

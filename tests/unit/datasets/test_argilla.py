@@ -18,7 +18,7 @@ from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.preference import comparison_rows
 from rlhf_pipeline.datasets.row_files import open_rows
 from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, check_frame
+from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 
 MOMENT = pd.Timestamp("2026-01-01T10:00:00.000001Z")
 
@@ -47,7 +47,7 @@ def comparisons(n=1):
 def votes(*cast):
     """(comparison, annotator, choice, more)"""
     rows = [
-        dict.fromkeys(VOTES_AS_CAST.columns)
+        dict.fromkeys(EXPORTED_VOTES.columns)
         | {
             "day": "2026-01-01",
             "seq": i + 1,
@@ -65,7 +65,7 @@ def votes(*cast):
         | more
         for i, (c, who, choice, more) in enumerate(cast)
     ]
-    return check_frame(pd.DataFrame(rows), VOTES_AS_CAST) if rows else VOTES_AS_CAST.empty_frame()
+    return check_frame(pd.DataFrame(rows), EXPORTED_VOTES) if rows else EXPORTED_VOTES.empty_frame()
 
 
 def records(*frames):

@@ -22,7 +22,7 @@ from rlhf_pipeline.datasets.preference import (
     vote_rows,
 )
 from rlhf_pipeline.errors import FrameError, UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, check_frame
+from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.votes.splits import split_of
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -86,7 +86,7 @@ def votes(*rows):
         for seq, (comparison, choice, more) in enumerate(rows, start=1)
     ]
     return check_frame(
-        pd.DataFrame(made, columns=list(VOTES_AS_CAST.columns), dtype=object), VOTES_AS_CAST
+        pd.DataFrame(made, columns=list(EXPORTED_VOTES.columns), dtype=object), EXPORTED_VOTES
     )
 
 

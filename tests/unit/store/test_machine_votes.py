@@ -1,5 +1,6 @@
 """Votes of machines stand beside people's and are counted apart from them."""
 
+from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.records import AnnotationRules, VoteDetails
 from tests.unit.store.conftest import NOON
 
@@ -28,7 +29,7 @@ def test_votes_on_comparisons_are_told_as_they_were_cast(store, make_comparisons
     )
     other = store.votes.cast(make_vote("c1"))
     store.votes.cast(make_vote("c2"))
-    told = store.votes.as_cast_for_comparisons(["c1", "c0"])
+    told = store.votes.log(comparison_ids=["c1", "c0"], schema=EXPORTED_VOTES)
     assert told["vote_id"].tolist() == [first.vote_id, second.vote_id, other.vote_id]
     assert told["is_superseded"].tolist() == [True, False, False]
     assert told["is_counting"].tolist() == [False, True, True]

@@ -4,7 +4,7 @@ meanwhile.
 
 from datetime import UTC, datetime, timedelta
 
-from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST
+from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.records import Choice
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -15,12 +15,11 @@ def test_pages_of_votes_hold_each_once(store, make_comparisons, make_vote):
     cast = store.votes.cast_many([make_vote(f"c{i}") for i in range(7)])
     seen: list[int] = []
     page = store.votes.page(limit=3)
-    while not page.empty:
-        seen += page["seq"].tolist()
+    while page:
+        seen += [vote.seq for vote in page]
         store.votes.cast(make_vote("c0", f"late{len(seen)}"))  # pages do not shift
         page = store.votes.page(limit=3, before_seq=seen[-1])
     assert seen == [vote.seq for vote in reversed(cast)]
-    assert page.dtypes.equals(VOTES_AS_CAST.empty_frame().dtypes)
 
 
 def test_a_page_of_votes_says_what_became_of_each(store, make_comparisons, make_vote):
@@ -29,10 +28,13 @@ def test_a_page_of_votes_says_what_became_of_each(store, make_comparisons, make_
     store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"))
     store.votes.cast(make_vote("c1", voted_at=NOON + timedelta(days=1)))
     page = store.votes.page()
-    assert page["seq"].tolist() == [3, 2, 1]
-    assert page["is_superseded"].tolist() == [False, False, True]
-    assert page["is_counting"].tolist() == [True, True, False]
-    assert store.votes.page(day="2026-01-02")["seq"].tolist() == [3]
+    assert [(vote.seq, vote.is_superseded, vote.is_counting) for vote in page] == [
+        (3, False, True),
+        (2, False, True),
+        (1, True, False),
+    ]
+    assert [vote.seq for vote in store.votes.page(day="2026-01-02")] == [3]
+    assert store.votes.with_seqs([1, 3, 9]) == [page[0], page[2]]
 
 
 def test_pages_of_comparisons_hold_each_once(store, make_comparisons):

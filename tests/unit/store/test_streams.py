@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import COMPARISONS, VOTES_AS_CAST, check_frame
+from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ def test_comparisons_of_equal_day_and_position_are_all_there(store, make_compari
 
 def test_an_empty_store_streams_nothing(store):
     assert list(store.comparisons.stream()) == []
-    assert list(store.votes.stream()) == []
+    assert list(store.votes.iter_log()) == []
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
@@ -59,9 +59,9 @@ def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(
         make_vote(choice="tie", idempotency_key="second pass", voted_at=NOON + timedelta(days=3))
     )
     store.votes.cast(make_vote("c1", choice="skip", voted_at=None, origin="import"))
-    batches = list(store.votes.stream(batch_rows=batch_rows))
+    batches = list(store.votes.iter_log(schema=EXPORTED_VOTES, batch_rows=batch_rows))
     assert all(len(batch) <= batch_rows for batch in batches)
-    cast = check_frame(pd.concat(batches, ignore_index=True), VOTES_AS_CAST)
+    cast = check_frame(pd.concat(batches, ignore_index=True), EXPORTED_VOTES)
     assert cast["seq"].tolist() == [1, 2, 3, 4]
     assert cast["choice"].tolist() == ["a", "b", "tie", "skip"]
     assert cast["is_superseded"].tolist() == [True, False, False, False]
@@ -85,7 +85,7 @@ def test_votes_up_to_a_seq_are_as_they_stood_there_though_more_are_cast_while_re
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))
-    stream = store.votes.stream(batch_rows=1)
+    stream = store.votes.iter_log(schema=EXPORTED_VOTES, batch_rows=1)
     read = [next(stream)]
     store.votes.cast(
         make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="corrected")
@@ -96,9 +96,9 @@ def test_votes_up_to_a_seq_are_as_they_stood_there_though_more_are_cast_while_re
         (1, False),
         (2, False),
     ]
-    again = pd.concat(store.votes.stream(up_to_seq=2), ignore_index=True)
+    again = store.votes.log(up_to_seq=2, schema=EXPORTED_VOTES)
     pd.testing.assert_frame_equal(again, pd.concat(read, ignore_index=True))
-    assert [row.is_superseded for row in pd.concat(store.votes.stream()).itertuples()] == [
+    assert store.votes.log(schema=EXPORTED_VOTES)["is_superseded"].tolist() == [
         True,
         False,
         False,

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from rlhf_pipeline.records import Choice, NewVote, VoteDetails
 from rlhf_pipeline.store import Store, visibility
-from rlhf_pipeline.store.vote_signals import read_vote_signals
 from tests.unit.store.conftest import NOON
 
 READER, OTHERS = "reader", ("ann", "bob")
@@ -71,13 +70,13 @@ def read(store: Store) -> tuple[Any, ...]:
     """All that the store counts or lists for a reader."""
     votes = store.votes
     return (
-        votes.page(seen_by=READER, limit=100).to_dict("records"),
+        votes.page(seen_by=READER, limit=100),
         votes.search("x", seen_by=READER),
         votes.judged_comparisons(seen_by=READER, limit=100),
         sorted(map(repr, votes.tallies(seen_by=READER))),
         sorted(map(repr, votes.superseded_tallies(seen_by=READER))),
         votes.paces(0, up_to_seq=votes.max_seq(), seen_by=READER),
-        read_vote_signals(store.database, 0, up_to_seq=votes.max_seq(), seen_by=READER),
+        votes.signals(up_to_seq=votes.max_seq(), seen_by=READER),
     )
 
 
@@ -122,7 +121,7 @@ def test_hidden_votes_change_nothing_that_is_read(
                 play(store, own, world)
                 found.append(read(store))
     assert repr(found[0]) == repr(found[1])
-    seen = {(row["annotator_id"], row["comparison_id"]) for row in found[0][0]}
+    seen = {(vote.annotator_id, vote.comparison_id) for vote in found[0][0]}
     assert seen >= {(who, c) for who, c, _ in others if c not in hidden}
     assert not {(who, c) for who, c in seen if who != READER and c in hidden}
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, StoreError, UnknownComparison
-from rlhf_pipeline.frames import VOTES
+from rlhf_pipeline.frames import EXPORTED_VOTES, VOTES
 from rlhf_pipeline.records import AnnotatorKind, Choice, Vote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
@@ -233,7 +233,7 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
         assert standing(log)["seq"].tolist() == expected_standing(rows, seq)
         assert counting(log)["seq"].tolist() == expected_counting(rows, seq)
         if seq:  # the same two rules as SQL
-            cast = pd.concat(store.votes.stream(up_to_seq=seq))
+            cast = store.votes.log(up_to_seq=seq, schema=EXPORTED_VOTES)
             assert cast.loc[~cast["is_superseded"], "seq"].tolist() == standing(log)["seq"].tolist()
             assert cast.loc[cast["is_counting"], "seq"].tolist() == counting(log)["seq"].tolist()
         for asked in (days[:1], days[1:2], days[:2]):
@@ -291,8 +291,8 @@ def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
     assert log["dimensions"].isna().tolist() == [True, True, False]
     assert json.loads(log["dimensions"][2]) == {"tone": "b"}
     assert json.loads(log["highlights"][2])[0]["side"] == "a"
-    (listed,) = store.votes.stream()
-    assert listed["dimensions"][2] == log["dimensions"][2]
+    exported = store.votes.log(schema=EXPORTED_VOTES)
+    assert exported["dimensions"][2] == log["dimensions"][2]
 
 
 def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch):
