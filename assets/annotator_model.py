@@ -21,6 +21,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
 from rlhf_pipeline.frames import SOFT_LABELS
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.annotators import over_time_chart, reliability_chart
+from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     AnnotatorModel,
@@ -37,7 +39,6 @@ from rlhf_pipeline.votes.annotators_over_time import (
 )
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import store_labels
-from rlhf_pipeline.votes.plots import over_time_plot, reliability_plot
 
 PREVIEW_COLUMNS = [
     "annotator_id",
@@ -137,9 +138,9 @@ def annotator_model(
         f"alpha {learnt.alpha or 'unknown: nothing overlaps'}",
         rows=figures[PREVIEW_COLUMNS],
         figures={
-            "annotators": reliability_plot(figures),
-            "annotators_over_time": over_time_plot(
-                over_time, together, figures["annotator_id"].tolist()
+            "annotators": draw_png(reliability_chart(figures)),
+            "annotators_over_time": draw_png(
+                over_time_chart(over_time, together, figures["annotator_id"].tolist())
             ),
         },
         texts={

@@ -26,7 +26,6 @@ from rlhf_pipeline.calibration import (
     calibrate_version,
     calibration_figures,
     calibration_log,
-    draw_calibration,
     evidently_calibration_report,
     group_comparisons,
     voted_rows,
@@ -37,6 +36,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.registry import Registry, opening_recorder
+from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reward_model import AcceptanceParams
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, open_test_split

@@ -18,8 +18,9 @@ from assets.delivery import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
 from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
 
@@ -122,8 +123,10 @@ def candidate_model(
             headline=f"{version.label} from {parent.label} by {config.strategy}: {report.n_pairs} "
             f"pairs, {report.n_steps} steps{resumed}",
             figures={
-                "loss_curve": draw_loss_curve(
-                    report.loss_curve, title=f"Loss of {version.label}", others=report.curves
+                "loss_curve": draw_png(
+                    loss_chart(
+                        report.loss_curve, title=f"Loss of {version.label}", others=report.curves
+                    )
                 )
             },
             texts={"report.json": report.model_dump_json(indent=1)},

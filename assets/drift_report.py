@@ -16,7 +16,6 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
     OverTimeParams,
     calibration_by_group,
-    calibration_series,
     ceilings_by_group,
     evidently_calibration_report,
     group_comparisons,
@@ -25,8 +24,6 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
-from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.reference import Embed, Window, current_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
@@ -36,6 +33,10 @@ from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.records import CalibrationWindow, GroupCalibration, Interval, Verdict
 from rlhf_pipeline.reflection import judged_predictions
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.calibration import windows_chart
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 
@@ -81,7 +82,7 @@ def drift_report(
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         found, evidently = _collect_evidence(day, rows, cast, streams, champions, store, config)
-        page = render_html_report(replace(found, over_time=series.windows_of(day)), config)
+        page = render_drift_page(replace(found, over_time=series.windows_of(day)), config)
         reports.append(found.report)
         pages[files.report_path(day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
@@ -282,18 +283,20 @@ def _measure_data_drift(
 
 
 def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
-    return draw_drift_timeline(
-        stream.errors,
-        store.events.for_model(label),
-        stream.found.warnings,
-        noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
-        title=f"Errors of {label} in vote order",
+    return draw_png(
+        timeline_chart(
+            stream.errors,
+            store.events.for_model(label),
+            stream.found.warnings,
+            noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
+            title=f"Errors of {label} in vote order",
+        )
     )
 
 
 def _draw_calibration(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
     judged = not isinstance(windows, str) and any(window.n_votes for window in windows)
-    return {"calibration_over_time": calibration_series(windows)} if judged else {}
+    return {"calibration_over_time": draw_png(windows_chart(windows))} if judged else {}
 
 
 def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:

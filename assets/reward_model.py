@@ -22,8 +22,9 @@ from assets.delivery import (
 from assets.votes import CHANGE_SEQ_DESCRIPTION, pairs_up_to, votes_up_to
 from rlhf_pipeline.champions import Champions, Judge
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.registry import CANDIDATE, Registry, opening_recorder
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.reward_model import (
     FineTuningParams,
     RewardModel,
@@ -151,8 +152,8 @@ def reward_model(
             ],
             headline=f"{told}; {instead}" if instead else told,
             figures={
-                "loss_curve": draw_loss_curve(
-                    list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"
+                "loss_curve": draw_png(
+                    loss_chart(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")
                 )
             },
             texts={"report.json": report.model_dump_json(indent=1)},

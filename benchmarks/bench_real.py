@@ -53,11 +53,12 @@ from rlhf_pipeline.calibration import (  # noqa: E402
     calibrate,
     calibration_metrics,
     fit_calibrator,
-    reliability_diagram,
 )
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
 from rlhf_pipeline.records import CalibrationMetrics, Interval  # noqa: E402
+from rlhf_pipeline.reports.calibration import calibration_chart  # noqa: E402
+from rlhf_pipeline.reports.draw import draw_png  # noqa: E402
 from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingCache,
     EmbeddingRewardModel,
@@ -431,7 +432,7 @@ def _calibration(fitted: FittedProject, out: Path, limits: Limits, looks: Openin
         )
         print("\nCross-validated log loss on the calib debates: " + _losses(report.candidates))
         (out / f"reliability_{asked.replace(' ', '_')}.png").write_bytes(
-            reliability_diagram(report)
+            draw_png(calibration_chart(report))
         )
         if pairs is single:
             _judge_ece(

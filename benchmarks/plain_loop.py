@@ -23,8 +23,6 @@ from rlhf_pipeline.calibration import (
     ceilings_by_group,
     evidently_calibration_report,
     group_comparisons,
-    reliability_by_group,
-    reliability_diagram,
     voted_rows,
 )
 from rlhf_pipeline.champions import Champions, Judge, assess
@@ -33,8 +31,6 @@ from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.completions import generate as complete_prompts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.calibration_events import calibration_events
-from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
-from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.reference import current_window, reference_window
 from rlhf_pipeline.drift.report import DriftParams, data_drift_report, drift_report
 from rlhf_pipeline.drift.stream import scan
@@ -46,13 +42,18 @@ from rlhf_pipeline.evaluation import (
     frozen_prompt_ids,
     frozen_prompts,
 )
-from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.expectations import build_suite, require, validate
 from rlhf_pipeline.frames import SCHEMAS, frame_hash
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import Evaluation, ModelVersion, Record, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.registry import Registry, Run, opening_recorder
+from rlhf_pipeline.reports.annotators import reliability_chart
+from rlhf_pipeline.reports.calibration import draw_calibration
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.drift import timeline_chart
+from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
+from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
 from rlhf_pipeline.retraining.strategies import train_candidate
@@ -68,7 +69,6 @@ from rlhf_pipeline.votes import (
     preference_pairs,
 )
 from rlhf_pipeline.votes.counting import standing
-from rlhf_pipeline.votes.plots import reliability_plot
 
 
 @dataclass
@@ -229,7 +229,9 @@ class PlainScript:
         run.log_text(json.dumps(data_drift), "data_drift.json")
         errors = self.store.detectors.errors_after(label)
         run.log_figure(
-            draw_drift_timeline(errors, events, found.warnings, noise_ceiling=ceiling, title=label),
+            draw_png(
+                timeline_chart(errors, events, found.warnings, noise_ceiling=ceiling, title=label)
+            ),
             "drift_timeline.png",
         )
         shown = DayEvidence(
@@ -247,7 +249,7 @@ class PlainScript:
             texts=self._load_texts,
             data_drift=data_drift,
         )
-        run.log_text(render_html_report(shown, params), f"drift_report_{day}.html")
+        run.log_text(render_drift_page(shown, params), f"drift_report_{day}.html")
         return report
 
     def _load_texts(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -266,7 +268,7 @@ class PlainScript:
             learnt = fit_annotator_model(
                 votes, self.store.comparisons.with_ids(judged_comparison_ids(votes))
             )
-            run.log_figure(reliability_plot(learnt.figures), "annotators.png")
+            run.log_figure(draw_png(reliability_chart(learnt.figures)), "annotators.png")
             run.log_text(learnt.figures.to_csv(index=False), "annotators.csv")
             run.log_text(learnt.report().model_dump_json(indent=1), "annotator_model.json")
             run.log_text(learnt.kappas.to_csv(index=False), "pairwise_kappa.csv")
@@ -293,7 +295,9 @@ class PlainScript:
             )
             self.registry.set_alias("reward_model", "candidate", version.version)
             run.log_figure(
-                draw_loss_curve(list(enumerate(fitted.report.loss_curve)), title=version.label),
+                draw_png(
+                    loss_chart(list(enumerate(fitted.report.loss_curve)), title=version.label)
+                ),
                 "loss_curve.png",
             )
             self.deliver(run, "reward_model", version, {"n_train": fitted.report.n_train})
@@ -334,8 +338,8 @@ class PlainScript:
                 by_group=report.by_group,
             )
             run.log_text(evidently.html().decode(), "evidently.html")
-            run.log_figure(reliability_diagram(report), "reliability_diagram.png")
-            run.log_figure(reliability_by_group(report) or b"", "reliability_by_group.png")
+            for name, png in draw_calibration(report).items():
+                run.log_figure(png, f"{name}.png")
             verdict = assess(judge, self.champions.judge(), calib, ceiling=report.noise_ceiling)
             self.deliver(
                 run, "calibration", report, {"ece": report.calibrated.ece_equal_mass.value}
@@ -371,7 +375,7 @@ class PlainScript:
             )
             self.registry.set_alias("policy", "candidate", candidate.version)
             run.log_figure(
-                draw_loss_curve(trained.loss_curve, title=candidate.label), "loss_curve.png"
+                draw_png(loss_chart(trained.loss_curve, title=candidate.label)), "loss_curve.png"
             )
             self.deliver(run, "candidate_model", candidate, {"n_steps": trained.n_steps})
         with self.time_stage("evaluation") as run:

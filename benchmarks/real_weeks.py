@@ -10,7 +10,6 @@ import pandas as pd
 from benchmarks.measurement import StageTimes, print_table
 from benchmarks.real_days import RealDays, iso_week, models_between, week_windows
 from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.two_sample import (
     TestResult,
     adjust_p_values,
@@ -19,6 +18,8 @@ from rlhf_pipeline.drift.two_sample import (
     maximum_mean_discrepancy,
 )
 from rlhf_pipeline.drift.windows import WindowParams, compare_windows
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.drift import timeline_chart
 from rlhf_pipeline.reward_model import Encoder
 from rlhf_pipeline.votes import interval_of_mean, noise_ceiling_or_repeats
 from rlhf_pipeline.votes.test_split import Recorder
@@ -49,7 +50,7 @@ def run_real_days(
         for s in lived.models
     }
     warned = [w for s in lived.models if s.scanned for w in s.scanned.warnings]
-    picture = draw_drift_timeline(
+    chart = timeline_chart(
         stream,
         lived.events,
         warned,
@@ -58,6 +59,7 @@ def run_real_days(
         window=TRAILING,
         title="UKPConvArg1, 2016: errors of the reward model of the day, in vote order",
     )
+    picture = draw_png(chart)
     (out / "drift_timeline.png").write_bytes(picture)
     print(
         f"\n{out / 'drift_timeline.png'}: {len(picture):,} bytes. All days in {spent.total[0]:.0f} "

@@ -58,6 +58,8 @@ ALLOWED: dict[str, set[str]] = {
     "simulation": {*FOUNDATION, *STAGES},
     # what plug-in authors run against their classes; the library never imports it
     "testing": {*FOUNDATION, *STAGES, "datasets"},
+    # pictures and pages of what stages return; they read no storage
+    "reports": {*FOUNDATION, *STAGES},
     "object_stores": set(FOUNDATION),
     "artefacts": {*FOUNDATION, "object_stores"},
     # files of comparisons, votes and prompts; the store is handed in
@@ -78,6 +80,7 @@ ALLOWED: dict[str, set[str]] = {
         *FOUNDATION,
         *STAGES,
         *BESIDE,
+        "reports",
         "object_stores",
         "artefacts",
         "datasets",
@@ -92,6 +95,7 @@ ALLOWED: dict[str, set[str]] = {
         *STAGES,
         *BESIDE,
         "simulation",
+        "reports",
         "object_stores",
         "artefacts",
         "backups",
@@ -118,7 +122,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "fastapi": ("web/",),
     "starlette": ("web/",),
     "uvicorn": ("web/",),
-    "jinja2": ("web/",),
+    "jinja2": ("web/", "reports/"),
+    "matplotlib": ("reports/",),
     "argon2": ("web/",),
     "itsdangerous": ("web/",),
     "httpx": ("client/",),

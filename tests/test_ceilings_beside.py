@@ -29,10 +29,11 @@ SHOWN = (
     "rlhf_pipeline/reward_model",
     "rlhf_pipeline/calibration",
     "rlhf_pipeline/evaluation",
+    "rlhf_pipeline/reports",
 )
 # Where an error rate is one of predictions shown to people, and so an accuracy. Drift's are names
 # of tests and states of detectors too; what its page says beside them is held by
-# tests/unit/drift/test_html_report.py.
+# tests/unit/reports/test_drift_page.py.
 ERRORS_SHOWN = ("assets", "demo", "replay", "rlhf_pipeline/cli", "rlhf_pipeline/web")
 ACCURACY, ERRORS = ("accuracy",), ("accuracy", "error_rate", "error rate")
 # What has the word in its name and is no share of people's judgements found by a model.
@@ -52,7 +53,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "MEASURES": "keys of _measured; the table has a row with the ceiling",
         "_measured": "one model's figures for quality's table, which has a row with the ceiling",
     },
-    "rlhf_pipeline/calibration/plots.py": {"_draw_bins": BIN},
     "rlhf_pipeline/calibration/summary.py": {
         "calibration_metrics": "measures of rows, whose votes it does not know; CalibrationReport "
         "holds the ceiling",
@@ -62,8 +62,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "STANDS_FOR": "which of two columns is left out; SHOWN has the ceiling's",
     },
     "rlhf_pipeline/cli/probe.py": {"_build_bin_row": BIN},
-    "rlhf_pipeline/drift/drawings.py": {"_draw_bin": BIN},
-    "rlhf_pipeline/drift/page_parts.py": {"_bin_cells": BIN},
+    "rlhf_pipeline/reports/calibration.py": {"_bin_series": BIN, "describe_bin": BIN},
     "rlhf_pipeline/reward_model/acceptance.py": {
         "find_regression": "a difference of two models on the same pairs, which have one ceiling",
     },

@@ -34,12 +34,6 @@ from rlhf_pipeline.calibration.monitoring import (
     ece_lower_bound,
     overconfidence_test,
 )
-from rlhf_pipeline.calibration.plots import (
-    calibration_series,
-    draw_ceiling,
-    reliability_by_group,
-    reliability_diagram,
-)
 from rlhf_pipeline.calibration.selection import (
     CalibrationParams,
     calibrate,
@@ -52,7 +46,6 @@ from rlhf_pipeline.calibration.summary import calibration_metrics, reliability_t
 from rlhf_pipeline.calibration.version import (
     calibrate_version,
     calibration_figures,
-    draw_calibration,
 )
 
 __all__ = [
@@ -72,12 +65,9 @@ __all__ = [
     "calibration_log",
     "calibration_metrics",
     "calibration_over_time",
-    "calibration_series",
     "calibration_slope",
     "calibrator_from_json",
     "ceilings_by_group",
-    "draw_calibration",
-    "draw_ceiling",
     "ece_debiased",
     "ece_equal_mass",
     "ece_equal_width",
@@ -91,8 +81,6 @@ __all__ = [
     "overconfidence_test",
     "read_calibration_log",
     "recalibrated_loss",
-    "reliability_by_group",
-    "reliability_diagram",
     "reliability_table",
     "voted_rows",
 ]

@@ -10,7 +10,6 @@ import pandas as pd
 
 from rlhf_pipeline.calibration.base import Calibrator
 from rlhf_pipeline.calibration.group_calibration import ceilings_by_group, group_comparisons
-from rlhf_pipeline.calibration.plots import reliability_by_group, reliability_diagram
 from rlhf_pipeline.calibration.selection import CalibrationParams, calibrate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion
@@ -60,16 +59,6 @@ def calibrate_version(
         taste_changes=taste_changes,
         record=record,
         progress=progress,
-    )
-
-
-def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
-    """PNG by name: the reliability diagram, and small multiples of the groups where there are
-    any.
-    """
-    by_group = reliability_by_group(report)
-    return {"reliability_diagram": reliability_diagram(report)} | (
-        {} if by_group is None else {"reliability_by_group": by_group}
     )
 
 

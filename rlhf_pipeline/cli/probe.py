@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import draw_ceiling
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
@@ -18,6 +17,8 @@ from rlhf_pipeline.evaluation.probe import probe_model as probed
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
 from rlhf_pipeline.reflection import reflect, reflection_rows
+from rlhf_pipeline.reports.calibration import reliability_chart
+from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.counting import counting
 
@@ -80,12 +81,12 @@ def probe(
     found = probed(mine, votes)
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
-    write_atomically(
-        picture,
-        render_diagram(
-            found.bins, metrics, ceiling, title=f"{label} against {found.n_votes:,} later votes"
-        ),
+    chart = reliability_chart(
+        {f"ECE {metrics.ece_equal_mass}": found.bins},
+        ceiling,
+        title=f"{label} against {found.n_votes:,} later votes",
     )
+    write_atomically(picture, draw_png(chart))
     if as_json:
         show_json(build_document(label, metrics, ceiling, found.bins))
         return
@@ -137,58 +138,6 @@ def read_reflections(store: Store) -> pd.DataFrame:
         for _, of_model in predictions.groupby("reward_model", sort=True)
     ]
     return pd.concat(parts, ignore_index=True)
-
-
-def render_diagram(
-    bins: tuple[ReliabilityBin, ...],
-    metrics: CalibrationMetrics,
-    ceiling: Interval | None,
-    *,
-    title: str,
-) -> bytes:
-    """The reliability diagram as PNG, with counts below and the noise ceiling across."""
-    from io import BytesIO
-
-    png = BytesIO()
-    draw_diagram(bins, metrics, ceiling, title=title).savefig(png, format="png", dpi=110)
-    return png.getvalue()
-
-
-def draw_diagram(
-    bins: tuple[ReliabilityBin, ...],
-    metrics: CalibrationMetrics,
-    ceiling: Interval | None,
-    *,
-    title: str,
-) -> Any:
-    """That diagram as a figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
-    top.plot([0.5, 1], [0.5, 1], color="0.6", linestyle="--", label="perfect")
-    x, y = [b.mean_confidence for b in bins], [b.accuracy for b in bins]
-    errors = [
-        [max(0.0, b.accuracy - b.accuracy_low) for b in bins],
-        [max(0.0, b.accuracy_high - b.accuracy) for b in bins],
-    ]
-    top.errorbar(x, y, yerr=errors, marker="o", capsize=3, label=f"ECE {metrics.ece_equal_mass}")
-    draw_ceiling(top, ceiling)
-    top.set(ylabel="share predicted right", ylim=(0, 1.02), title=title)
-    top.legend(loc="lower right", fontsize="small")
-    middles = [(b.low + b.high) / 2 for b in bins]
-    bottom.bar(middles, [b.n for b in bins], width=0.04)
-    for middle, found in zip(middles, bins, strict=True):
-        bottom.annotate(
-            f"{found.n}", (middle, found.n), ha="center", va="bottom", fontsize="x-small"
-        )
-    bottom.set(
-        xlabel="stated confidence",
-        ylabel="votes",
-        xlim=(0.49, 1.01),
-        ylim=(0, 1.25 * max(b.n for b in bins)),
-    )
-    return figure
 
 
 def _select_model(reflections: pd.DataFrame, wanted: str | None) -> str:

@@ -16,7 +16,6 @@ from rlhf_pipeline.calibration import (
     calibrate_version,
     calibration_figures,
     calibration_log,
-    draw_calibration,
 )
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
@@ -27,10 +26,12 @@ from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
-from rlhf_pipeline.evaluation.plots import draw_loss_curve
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import ModelVersion, folder_hash
 from rlhf_pipeline.registry import CANDIDATE, list_openings, opening_recorder
+from rlhf_pipeline.reports.calibration import draw_calibration
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     AcceptanceParams,
@@ -158,7 +159,9 @@ def train(
         run.log_metrics(metrics)
         run.log_text(report.model_dump_json(indent=1), "report.json")
         run.log_figure(
-            draw_loss_curve(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}"),
+            draw_png(
+                loss_chart(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")
+            ),
             "loss_curve.png",
         )
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)

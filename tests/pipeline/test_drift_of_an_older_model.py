@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tests.unit.drift.test_html_report import Page
+from tests.unit.reports.test_drift_page import Page
 from tests.unit.reward_model.tiny_networks import save_tiny_bert
 
 

@@ -14,9 +14,9 @@ import dagster as dg
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.page_parts import PROMPT_WIDTH
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
+from rlhf_pipeline.reports.drift_page import PROMPT_WIDTH
 
 DAILY = (
     "prompts",

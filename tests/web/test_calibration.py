@@ -558,7 +558,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         page = get("/calibration").text
         assert 'href="/calibration/pairs?bin=0.925"' in page
         assert 'aria-label="confidence 90% to 95%: 25 votes' in page
-        assert 'class="steps"' in page
+        assert 'class="chart steps"' in page
         assert f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=2" in page
         assert "noise ceiling" in page
         first = get("/calibration/pairs", bin=0.925).text

@@ -1,13 +1,17 @@
 """Calibration as a page: the calibrators there were, the reliability of what was served, and the
 votes behind each of its bins. Knows words and addresses; what is told is `web.calibration`'s."""
 
+from collections.abc import Sequence
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from markupsafe import Markup
 
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import Text
+from rlhf_pipeline.records import Interval, ReliabilityBin, Text
+from rlhf_pipeline.reports.calibration import calibrators_chart, describe_bin, reliability_chart
+from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.auth import Principal
@@ -15,7 +19,6 @@ from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import CALIBRATION
 from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite
-from rlhf_pipeline.web.diagrams import build_diagram, build_steps
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render
 from rlhf_pipeline.web.pagination import Cursor
@@ -57,6 +60,9 @@ def read(
         if chosen is not None and chosen.is_imported
         else calibration.probe_of(site, asked, wait_s=WAIT_S)
     )
+    pairs_at = (
+        _pairs_url(asked, model, version) if principal.may(Permission.PREDICTIONS_MAKE) else None
+    )
     return render(
         "calibration.html",
         request,
@@ -64,23 +70,22 @@ def read(
         principal,
         page=page,
         is_later=cursor is not None,
-        series=build_steps(drawn[::-1]),
+        series=_draw_series(drawn[::-1]),
         chosen=None
         if chosen is None
         else calibration.entry(site, chosen.report.reward_model, chosen.version),
         before=None
         if chosen is None
-        else build_diagram(chosen.report.raw_bins, chosen.report.noise_ceiling),
+        else _draw_bins("before", chosen.report.raw_bins, chosen.report.noise_ceiling),
         after=None
         if chosen is None
-        else build_diagram(chosen.report.calibrated_bins, chosen.report.noise_ceiling),
+        else _draw_bins("after", chosen.report.calibrated_bins, chosen.report.noise_ceiling),
         probe=probe,
         served=None
         if probe is None or not probe.bins
-        else build_diagram(probe.bins, probe.noise_ceiling),
-        pairs_at=_pairs_url(asked, model, version)
-        if principal.may(Permission.PREDICTIONS_MAKE)
-        else None,
+        else _draw_bins("later votes", probe.bins, probe.noise_ceiling, pairs_at),
+        pairs_at=pairs_at,
+        middle_of=_format_middle,
     )
 
 
@@ -111,11 +116,38 @@ def pairs(
         site,
         principal,
         page=page,
-        bin=build_diagram([wanted], None).bins[0],
+        bin=wanted,
+        words=describe_bin(wanted),
         names=names_for(site, principal),
         query=query_of({**query, "bin": str(value)}),
         back=f"/calibration?{query_of(query)}#served",
     )
+
+
+def _draw_bins(
+    name: str,
+    bins: Sequence[ReliabilityBin],
+    ceiling: Interval | None,
+    pairs_at: str | None = None,
+) -> Markup | None:
+    """The reliability diagram; each bin leads to its pairs if `pairs_at` is given."""
+    if not bins:
+        return None
+    link = None if pairs_at is None else lambda b: pairs_at + _format_middle(b)
+    return draw_svg(reliability_chart({name: bins}, ceiling, title=name, width=480, link=link))
+
+
+def _draw_series(entries: Sequence[CalibrationOut]) -> Markup | None:
+    """ECE before and after each calibration; of a single one there is nothing to compare."""
+    if len(entries) < 2:
+        return None
+    before, after = [e.ece_raw for e in entries], [e.ece_calibrated for e in entries]
+    return draw_svg(calibrators_chart(before, after))
+
+
+def _format_middle(b: ReliabilityBin) -> str:
+    """The stated confidence that names a bin in an address."""
+    return f"{(b.low + b.high) / 2:.4f}".rstrip("0")
 
 
 def _find_calibration(

@@ -13,7 +13,6 @@ from rlhf_pipeline.calibration import (
     calibrator_from_json,
     fit_calibrator,
     read_calibration_log,
-    reliability_diagram,
     voted_rows,
 )
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, InvalidScores, NotEnoughData
@@ -210,10 +209,6 @@ def test_a_log_that_is_none_is_named():
     ):
         with pytest.raises(DatasetError, match=words):
             read_calibration_log(text)
-
-
-def test_the_reliability_diagram_is_a_png():
-    assert reliability_diagram(run(make_pairs(), 3.0)[1]).startswith(b"\x89PNG")
 
 
 def test_the_calibrator_can_be_chosen_before_there_is_a_test_split_to_open():

@@ -673,20 +673,10 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     assert all(row["reward_model"] and row["calibrator"] and row["features_hash"] for row in log)
 
 
-@pytest.mark.parametrize(
-    ("ceiling", "words"),
-    [
-        (None, "noise ceiling unknown: no two votes overlap"),
-        (Interval(value=0.8, low=0.7, high=0.9, n=9), "noise ceiling 0.800 [0.700, 0.900]"),
-    ],
-)
-def test_json_and_picture_say_the_ceiling_or_that_nobody_knows_it(
-    ceiling: Interval | None, words: str
-) -> None:
+@pytest.mark.parametrize("ceiling", [None, Interval(value=0.8, low=0.7, high=0.9, n=9)])
+def test_json_has_the_ceiling_or_null(ceiling: Interval | None) -> None:
     p, y = np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20)
     bins, metrics = reliability_table(p, y), calibration_metrics(p, y)
-    legend = probing.draw_diagram(bins, metrics, ceiling, title="t").axes[0].get_legend()
-    assert any(words in " ".join(text.get_text().split()) for text in legend.get_texts())
     told = probing.build_document("m@1", metrics, ceiling, bins)
     assert told["noise_ceiling"] == (None if ceiling is None else ceiling.model_dump(mode="json"))
 

@@ -8,7 +8,6 @@ from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, FiguresParams, annotator_figures
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.joint_model import JointParams, joint_model
-from rlhf_pipeline.votes.plots import distinct_labels, reliability_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 
@@ -190,25 +189,6 @@ def test_machines_and_skips_are_nobodys_figures():
     machine = votes_of([0], [7], ["a"]).assign(annotator_kind="machine", vote_id="m", seq=9)
     both = pd.concat([votes, machine], ignore_index=True)
     assert figures(both.assign(duration_s=1.0)).index.tolist() == ["ann0000"]
-
-
-def test_the_picture_is_a_png_of_any_number_of_annotators():
-    for n in (1, 60):
-        truth = simulate(60, n_annotators=n, votes_each=1)
-        assert reliability_plot(
-            annotator_figures(truth.votes, joint_model(truth.votes))
-        ).startswith(b"\x89PNG")
-
-
-@pytest.mark.filterwarnings("error")
-def test_nobody_can_be_drawn_too():
-    assert reliability_plot(ANNOTATOR_FIGURES.empty_frame()).startswith(b"\x89PNG")
-
-
-def test_names_are_cut_as_long_as_they_stay_apart():
-    assert distinct_labels(["ann", "x" * 20 + "y" * 20]) == ["ann", "x" * 12 + "…" + "y" * 11]
-    alike = [f"somebody-with-a-long-name-{n}@example.org" for n in range(3)]
-    assert distinct_labels(alike) == alike
 
 
 def test_straight_lining_is_told_by_what_was_shown_and_not_by_the_comparisons_sides():

@@ -18,7 +18,6 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
-from rlhf_pipeline.votes.plots import over_time_plot
 from tests.unit.votes.simulated import comparisons_of, simulate, votes_of
 
 MONDAY, TUESDAY, SUNDAY, NEXT_MONDAY = "2026-01-05", "2026-01-06", "2026-01-11", "2026-01-12"
@@ -356,12 +355,3 @@ def test_machines_are_no_annotators_and_a_broken_frame_is_refused():
     ].tolist() == ["ann0000"]
     with pytest.raises(FrameError, match="missing columns"):
         annotators_over_time(cast.drop(columns="seq"))
-
-
-def test_the_picture_has_a_row_for_each_of_those_who_come_first():
-    cast, shown, _ = of_world()
-    figures, together = annotators_over_time(cast, shown), agreement_over_time(cast)
-    png = over_time_plot(figures, together, ["ann0011", "who never voted"])
-    assert png.startswith(b"\x89PNG")
-    assert png != over_time_plot(figures, together, ["ann0000"])
-    assert over_time_plot(figures.head(0), together.head(0)).startswith(b"\x89PNG")

@@ -13,12 +13,16 @@ import pytest
 
 from rlhf_pipeline.calibration import calibration_by_group
 from rlhf_pipeline.drift.clusters import ClusterParams
-from rlhf_pipeline.drift.html_report import DayEvidence, render_html_report
-from rlhf_pipeline.drift.page_parts import MOST_GROUPS, PROMPT_WIDTH
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.report import DriftParams, drift_report
 from rlhf_pipeline.drift.stream import error_stream, scan
 from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.reports.drift_page import (
+    MAX_GROUPS,
+    PROMPT_WIDTH,
+    DayEvidence,
+    render_drift_page,
+)
 
 MODEL, DAY = "demo.reward_model@3", "2026-01-05"
 NASTY = '<script>alert("x")</script> & <img src=http://evil.example/x onerror=alert(1)> what then?'
@@ -174,7 +178,7 @@ def nothing() -> DayEvidence:
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    return render_html_report(evidence())
+    return render_drift_page(evidence())
 
 
 def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -> None:
@@ -196,7 +200,7 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
     "made", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
 )
 def test_nothing_is_fetched_and_nothing_runs(made) -> None:
-    source = render_html_report(made())
+    source = render_drift_page(made())
     page = Page(source)
     assert not {tag for tag, _ in page.elements} & {
         "script",
@@ -224,17 +228,17 @@ def test_nothing_is_fetched_and_nothing_runs(made) -> None:
 
 
 def test_a_prompt_is_shown_as_it_is_and_never_becomes_markup() -> None:
-    source = render_html_report(evidence(NASTY))
+    source = render_drift_page(evidence(NASTY))
     assert "<script" not in source
     assert "<img" not in source
     assert NASTY in Page(source).text
     assert [tag for tag, _ in Page(source).elements] == [
-        tag for tag, _ in Page(render_html_report(evidence("x"))).elements
+        tag for tag, _ in Page(render_drift_page(evidence("x"))).elements
     ]
 
 
 def test_a_long_prompt_is_cut() -> None:
-    page = Page(render_html_report(evidence("x" * 5000)))
+    page = Page(render_drift_page(evidence("x" * 5000)))
     assert max(len(text) for text in page.texts) < 1000
     assert "x" * (PROMPT_WIDTH - 1) + " …" in page.text
 
@@ -253,7 +257,7 @@ def test_the_verdict_is_said_in_words_and_the_worst_cluster_first(source: str) -
 
 
 def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> None:
-    page = Page(render_html_report(nothing()))
+    page = Page(render_drift_page(nothing()))
     assert page.open == []
     assert set(page.attributes("id")) >= PARTS
     assert "? insufficient" in page.text
@@ -271,7 +275,7 @@ def test_a_day_without_anything_still_has_a_page_that_says_what_is_missing() -> 
 
 def test_parts_are_missing_one_by_one() -> None:
     full = evidence()
-    few = render_html_report(
+    few = render_drift_page(
         replace(
             full, judged=full.judged.iloc[:20], errors=full.errors.iloc[:5], events=(), warnings=()
         )
@@ -290,7 +294,7 @@ def test_a_day_whose_votes_all_go_with_the_model_has_no_slope_and_says_so() -> N
     groups = calibration_by_group(
         agreeing["p"], agreeing["outcome"], ids, {"source": dict.fromkeys(ids, "web")}
     )
-    text = Page(render_html_report(replace(full, judged=agreeing, by_group=groups))).text
+    text = Page(render_drift_page(replace(full, judged=agreeing, by_group=groups))).text
     assert "every vote went one way, or no side was taken" in text
     assert re.search(r"Calibration slope \(1 is calibrated\) \d\.\d+ \([\d. to]+\) unknown", text)
     assert re.search(
@@ -300,7 +304,7 @@ def test_a_day_whose_votes_all_go_with_the_model_has_no_slope_and_says_so() -> N
 
 
 def test_small_bins_and_small_clusters_are_words_not_numbers() -> None:
-    page = Page(render_html_report(evidence(), ClusterParams(min_in_cluster=60)))
+    page = Page(render_drift_page(evidence(), ClusterParams(min_in_cluster=60)))
     table = page.text[page.text.index("Share predicted right") :]
     assert (
         "too few"
@@ -331,14 +335,14 @@ def test_every_share_of_votes_predicted_stands_beside_its_ceiling(source: str) -
     ):
         assert words in part, words
     assert source.count('class="ceiling-band"') == 2  # in both pictures of such shares
-    unknown = Page(render_html_report(replace(evidence(), noise_ceiling=None))).text
+    unknown = Page(render_drift_page(replace(evidence(), noise_ceiling=None))).text
     assert unknown.count("no two votes overlap, and nobody judged one again") >= 3
 
 
 def test_a_ceiling_from_repeats_says_so_wherever_it_stands() -> None:
     """One vote against the majority of the others is what it is not."""
     repeats = Interval(value=0.86, low=0.83, high=0.89, n=240, basis="repeats")
-    page = Page(render_html_report(replace(evidence(), noise_ceiling=repeats))).text
+    page = Page(render_drift_page(replace(evidence(), noise_ceiling=repeats))).text
     assert page.count("best reachable 14.0 % (11.0 % to 17.0 %), from repeats") == 2
     assert "Noise ceiling, from repeats: 86.0 %" in page
     assert "Noise ceiling, from repeats: by how often annotators repeat their own choice" in page
@@ -360,7 +364,7 @@ def test_each_source_and_category_has_its_figures_and_ceiling_and_a_tiny_one_has
     groups = calibration_by_group(
         e.judged["p"], e.judged["outcome"], ids, {"source": names}, ceilings=ceilings
     )
-    text = Page(render_html_report(replace(e, by_group=groups))).text
+    text = Page(render_drift_page(replace(e, by_group=groups))).text
     table = text[
         text.index("This day by source and category") : text.index("Of fewer than 10 comparisons")
     ]
@@ -389,20 +393,20 @@ def test_of_many_groups_the_largest_are_seen_and_no_name_pushes_the_figures_asid
         ids,
         {"source": names, "category": dict.fromkeys(ids, "coding")},
     )
-    assert len(groups) > MOST_GROUPS + 1
-    text = Page(render_html_report(replace(e, by_group=groups))).text
+    assert len(groups) > MAX_GROUPS + 1
+    text = Page(render_drift_page(replace(e, by_group=groups))).text
     table, rest = text[text.index("This day by source and category") :].split(
-        f"{len(groups) - MOST_GROUPS} smaller groups"
+        f"{len(groups) - MAX_GROUPS} smaller groups"
     )
-    assert table.count("source: ") == MOST_GROUPS - 1
+    assert table.count("source: ") == MAX_GROUPS - 1
     assert "category: coding 300" in table
     assert "source: big 60" in table
-    assert rest.count("source: ") == len(groups) - MOST_GROUPS
+    assert rest.count("source: ") == len(groups) - MAX_GROUPS
     assert re.search(r"source: a-very-long-name-of-…\S*set/with-a-path/\d+ ", table)
 
 
 def test_the_same_evidence_gives_the_same_bytes(source: str) -> None:
-    assert render_html_report(evidence()) == source
+    assert render_drift_page(evidence()) == source
     assert len(source.encode()) < 150_000
 
 
@@ -415,23 +419,23 @@ def test_a_stream_of_many_days_and_votes_stays_small() -> None:
             "error": 0.0,
         }
     )
-    source = render_html_report(replace(evidence(), errors=errors, events=(), warnings=()))
+    source = render_drift_page(replace(evidence(), errors=errors, events=(), warnings=()))
     assert len(source.encode()) < 150_000
     assert "vote seq 30,000 to 49,999" in source
 
 
 def test_the_error_rate_of_a_day_without_a_reference_is_its_own():
     full = evidence()
-    page = render_html_report(replace(full, reference=None))
+    page = render_drift_page(replace(full, reference=None))
     rate = full.judged["error"].mean()
     assert f">{100 * rate:.0f}" in page
     assert "no reference yet" in page
-    assert "nothing was judged" in render_html_report(replace(full, judged=full.judged.iloc[:0]))
+    assert "nothing was judged" in render_drift_page(replace(full, judged=full.judged.iloc[:0]))
 
 
 def test_the_band_of_a_stream_without_errors_is_not_a_line():
     full = evidence()
-    page = render_html_report(
+    page = render_drift_page(
         replace(full, errors=full.errors.assign(error=0).iloc[:60], events=(), warnings=())
     )
     band = re.search(r'<polygon[^>]*points="([^"]+)"', page)

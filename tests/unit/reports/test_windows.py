@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_pipeline.calibration import calibration_series
 from rlhf_pipeline.calibration.calibration_windows import new_models
-from rlhf_pipeline.drift.calibration_section import render_calibration_over_time
-from rlhf_pipeline.drift.html_report import render_html_report
-from rlhf_pipeline.drift.markup import make_element, render_html
 from rlhf_pipeline.records import CalibrationWindow, Interval
-from tests.unit.drift.test_html_report import Page, evidence
+from rlhf_pipeline.reports.calibration import windows_chart
+from rlhf_pipeline.reports.draw import draw_png, draw_svg
+from rlhf_pipeline.reports.drift_page import render_drift_page
+from tests.unit.reports.test_drift_page import Page, evidence
 
 LABELS = ("demo.reward_model@1", "demo.reward_model@2")
 
@@ -71,7 +70,7 @@ def windows() -> list[CalibrationWindow]:
 
 
 def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows) -> None:
-    source = render_html_report(replace(evidence(), over_time=windows))
+    source = render_drift_page(replace(evidence(), over_time=windows))
     page = Page(source)
     assert page.open == []
     assert "calibration-over-time" in page.attributes("id")
@@ -105,7 +104,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
 
 
 def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count(windows) -> None:
-    source = render_html(make_element("div", render_calibration_over_time(windows)))
+    source = draw_svg(windows_chart(windows))
     judged = [w for w in windows if w.brier is not None]
     assert source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(judged)
     assert source.count('class="ceiling-band"') == len(judged)
@@ -114,12 +113,11 @@ def test_every_figure_is_drawn_with_its_interval_and_every_window_with_its_count
 
 
 def test_one_window_and_one_day_windows_are_drawn() -> None:
-    alone = render_html(
-        make_element("div", render_calibration_over_time([window(3, first_day="2026-01-10")]))
-    )
-    assert "Each day by itself" in alone
-    assert alone.count('class="dot now"') == 3
-    assert "from here" not in alone
+    alone = window(3, first_day="2026-01-10")
+    drawn = draw_svg(windows_chart([alone]))
+    assert drawn.count('class="dot now"') == 3
+    assert "from here" not in drawn
+    assert "Each day by itself" in render_drift_page(replace(evidence(), over_time=[alone]))
 
 
 @pytest.mark.parametrize(
@@ -134,14 +132,14 @@ def test_one_window_and_one_day_windows_are_drawn() -> None:
     ],
 )
 def test_what_is_missing_is_said(given, words: str) -> None:
-    assert words in Page(render_html_report(replace(evidence(), over_time=given))).text
+    assert words in Page(render_drift_page(replace(evidence(), over_time=given))).text
 
 
 def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
     told = window(
         1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2)
     )
-    text = Page(render_html_report(replace(evidence(), over_time=[told]))).text
+    text = Page(render_drift_page(replace(evidence(), over_time=[told]))).text
     assert "0.800 0.760 to 0.840 from repeats" in text
     assert "0.200 0.160 to 0.240 within 2 groups" in text
 
@@ -152,7 +150,7 @@ def test_the_picture_for_dagster_is_drawn_also_of_windows_without_figures(window
         [window(0, **NOTHING), window(1, n_comparisons=3, **NO_FIGURES)],
         windows[:1],
     ):
-        assert calibration_series(given).startswith(b"\x89PNG")
+        assert draw_png(windows_chart(given)).startswith(b"\x89PNG")
 
 
 def test_a_model_is_new_where_it_was_first_judged(windows) -> None:

@@ -1,18 +1,10 @@
-"""How the day's page says things: verdicts, names, numbers with their intervals. Knows words; knows
-no evidence.
-"""
-
-from collections.abc import Sequence
-from xml.etree.ElementTree import Element
+"""Names and numbers as pages show them: tests, shares, p-values, noise ceilings."""
 
 import pandas as pd
 
 from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
-from rlhf_pipeline.drift.markup import make_element
-from rlhf_pipeline.drift.reference import LEFT_OUT
-from rlhf_pipeline.records import Interval, Verdict
+from rlhf_pipeline.records import Interval
 
-SIGNS = {Verdict.INSUFFICIENT: "?", Verdict.STABLE: "✓", Verdict.WARNING: "!", Verdict.DRIFT: "✕"}
 DISPLAY_NAMES = {
     "adwin": "ADWIN",
     "ddm": "DDM",
@@ -30,31 +22,8 @@ DISPLAY_NAMES = {
 }
 
 
-def missing_note(words: str) -> Element:
-    heading, said = (
-        ("Left out. ", words.removeprefix(LEFT_OUT))
-        if words.startswith(LEFT_OUT)
-        else ("Too little data. ", words)
-    )
-    return make_element("p", make_element("strong", heading), said, class_="missing")
-
-
-def make_badge(verdict: str, words: str | None = None) -> Element:
-    verdict = Verdict(verdict)
-    return make_element(
-        "span",
-        make_element("span", SIGNS[verdict], aria_hidden="true"),
-        f" {words or verdict}",
-        class_=f"badge {verdict}",
-    )
-
-
 def display_name(name: str) -> str:
     return DISPLAY_NAMES.get(name, name.replace("_", " "))
-
-
-def join_names(names: Sequence[str]) -> str:
-    return ", ".join(display_name(name) for name in names)
 
 
 def format_interval(interval: Interval) -> str:
@@ -74,9 +43,7 @@ def format_p_value(p: float) -> str:
 
 
 def describe_best_error_rate(ceiling: Interval | None) -> str:
-    """The noise ceiling as an error rate: what stands beside every share of votes predicted
-    wrong.
-    """
+    """The noise ceiling as an error rate, beside every share of votes predicted wrong."""
     if ceiling is None:
         return f"the best reachable is {UNKNOWN_CEILING}"
     return (
@@ -86,7 +53,7 @@ def describe_best_error_rate(ceiling: Interval | None) -> str:
 
 
 def describe_ceiling(ceiling: Interval | None) -> str:
-    """The noise ceiling as an accuracy: what stands beside every share of votes predicted right."""
+    """The noise ceiling as an accuracy, beside every share of votes predicted right."""
     if ceiling is None:
         return f"Noise ceiling {UNKNOWN_CEILING}."
     reached = (
@@ -97,7 +64,7 @@ def describe_ceiling(ceiling: Interval | None) -> str:
 
 
 def explain_ceiling(ceiling: Interval | None) -> str:
-    """How the noise ceiling was measured, and what it means for the share of errors."""
+    """How the noise ceiling was measured, and the error rate it implies."""
     if ceiling is None:
         return f"Noise ceiling {UNKNOWN_CEILING}."
     measured = (
@@ -112,6 +79,11 @@ def explain_ceiling(ceiling: Interval | None) -> str:
         f"Noise ceiling{describe_basis(ceiling)}: {measured}, so no model can be expected below "
         f"{format_share(1 - ceiling.value)} errors."
     )
+
+
+def describe_qualifier(interval: Interval) -> str:
+    """How few groups the interval rests on, and what a ceiling is from; mostly empty."""
+    return str(interval).rpartition("]")[2].strip()
 
 
 def describe_basis(ceiling: Interval) -> str:

@@ -1,0 +1,338 @@
+"""Charts of calibration: reliability, of all pairs and by group, over time and over calibrators."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rlhf_pipeline.calibration.calibration_windows import new_models
+from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING, largest_groups
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    CalibrationWindow,
+    GroupCalibration,
+    Interval,
+    ReliabilityBin,
+)
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    mark_ceiling,
+    numbers,
+    percent_ticks,
+    point_series,
+    spaced,
+)
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.names import shorten
+
+MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
+N_COLUMNS, MAX_PANELS = 3, 12
+NAME_WIDTH = 24  # characters of a group's name
+COIN_BRIER = 0.25  # Brier score of a coin
+INTERVALS = "bars: 95 % intervals"
+WINDOW_LABELS = 14  # more cannot be read
+CONFIDENCE = Axis(low=0.49, high=1.01, unit="share", has_grid=False)
+SHARE = Axis(
+    low=0,
+    high=1,
+    label="share predicted right",
+    unit="share",
+    ticks=percent_ticks(np.arange(6) / 5),
+)
+PERFECT = Mark(style="line", role="perfect", x=(0.5, 1), y=(0.5, 1), name="perfect")
+
+
+def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
+    """PNG by name: the reliability diagram, and small multiples of the groups if there are any."""
+    charts = {"reliability_diagram": calibration_chart(report)}
+    if report.by_group:
+        charts["reliability_by_group"] = group_chart(report)
+    return {name: draw_png(chart) for name, chart in charts.items()}
+
+
+def calibration_chart(report: CalibrationReport) -> Chart:
+    """Reliability before and after a calibration."""
+    raw, calibrated = (m.ece_debiased or m.ece_equal_mass for m in (report.raw, report.calibrated))
+    return reliability_chart(
+        {
+            f"raw: ECE {raw}": report.raw_bins,
+            f"{report.method}: ECE {calibrated}": report.calibrated_bins,
+        },
+        report.noise_ceiling,
+        title=f"{report.reward_model}: reliability on {report.raw.n} test comparisons",
+        notes=(f"accuracy {report.raw.accuracy}",),
+    )
+
+
+def reliability_chart(
+    sides: Mapping[str, Sequence[ReliabilityBin]],
+    ceiling: Interval | None,
+    *,
+    title: str,
+    ceiling_name: str | None = None,
+    notes: Sequence[str] = (),
+    width: int = 640,
+    link: Callable[[ReliabilityBin], str] | None = None,
+) -> Chart:
+    """Stated confidence against the share predicted right, and below it how many rows each bin has.
+
+    `sides`: name -> bins, one or two of them; two are drawn beside each other. With one side each
+    bin can be read aloud, and leads to its `link`.
+    """
+    roles: tuple[Role, ...] = ("now",) if len(sides) == 1 else ("ref", "now")
+    shifts = (0.0,) if len(sides) == 1 else (-5.0, 5.0)
+    drawn = list(zip(sides.items(), roles, shifts, strict=True))
+    most = max((b.n for bins in sides.values() for b in bins), default=1)
+    if any(b.n < MIN_IN_BIN for bins in sides.values() for b in bins):
+        notes = (*notes, f"faint: fewer than {MIN_IN_BIN} rows")
+    if ceiling is None:
+        notes = (*notes, f"noise ceiling {UNKNOWN_CEILING}")
+    name = f"noise ceiling {ceiling}" if ceiling_name is None else ceiling_name
+    targets = [
+        Mark(style="area", role="now", x=(b.low, b.high), label=describe_bin(b), link=address)
+        for bins in sides.values()
+        for b in bins
+        if len(sides) == 1
+        for address in [link(b) if link else ""]
+    ]
+    return Chart(
+        kind="reliability",
+        title=title,
+        alt=f"Stated confidence against the share predicted right: {', '.join(sides)}"
+        + ("; each bin leads to its votes" if link else ""),
+        width=width,
+        notes=(*notes, INTERVALS),
+        panels=(
+            Panel(
+                x=CONFIDENCE,
+                y=SHARE,
+                height=300,
+                marks=(PERFECT, *mark_ceiling(ceiling, name), *targets),
+                series=tuple(
+                    _bin_series(bins, role, name=name, offset=shift)
+                    for (name, bins), role, shift in drawn
+                ),
+            ),
+            Panel(
+                x=CONFIDENCE.model_copy(
+                    update={
+                        "label": "stated confidence in the predicted side",
+                        "ticks": percent_ticks(np.arange(5, 11) / 10),
+                    }
+                ),
+                y=Axis(low=0, high=1.3 * most, label="rows", unit="rows"),
+                height=60,
+                series=tuple(
+                    Series(
+                        style="bars",
+                        role=role,
+                        x=numbers((b.low + b.high) / 2 for b in bins),
+                        y=numbers(b.n for b in bins),
+                        labels=tuple(f"{b.n:,}" for b in bins) if len(sides) == 1 else (),
+                        width=0.036 if len(sides) == 1 else 0.012,
+                        offset=shift * 1.3,
+                    )
+                    for (_, bins), role, shift in drawn
+                ),
+            ),
+        ),
+    )
+
+
+def describe_bin(b: ReliabilityBin) -> str:
+    return (
+        f"confidence {b.low:.0%} to {b.high:.0%}: {b.n:,} {'vote' if b.n == 1 else 'votes'}, "
+        f"{b.mean_confidence:.1%} stated, {b.accuracy:.1%} right ({b.accuracy_low:.1%} to "
+        f"{b.accuracy_high:.1%})"
+    )
+
+
+def group_chart(report: CalibrationReport) -> Chart:
+    """The reliability of each group beside its own noise ceiling, the largest groups first.
+
+    A group too small for an interval shows its size and no points. The title counts the groups
+    beyond MAX_PANELS.
+    """
+    groups = largest_groups(report.by_group, MAX_PANELS)
+    n_columns = min(N_COLUMNS, len(groups))
+    n_omitted = len(report.by_group) - len(groups)
+    more = f"; {n_omitted} smaller groups are in the report" if n_omitted else ""
+    return Chart(
+        kind="reliability-by-group",
+        title=f"{report.reward_model}, {report.method}: reliability by group{more}",
+        alt="Stated confidence against the share predicted right, in each group",
+        columns=n_columns,
+        width=max(340 * n_columns, 640),
+        notes=("across: stated confidence; up: share predicted right", INTERVALS),
+        panels=tuple(_group_panel(group) for group in groups),
+    )
+
+
+def _group_panel(group: GroupCalibration) -> Panel:
+    measured = group.calibrated
+    notes: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = (
+        PERFECT,
+        Mark(style="word", role="small", label=f"{group.n} pairs: too few"),
+    )
+    if measured:
+        notes = (
+            f"accuracy {measured.accuracy}",
+            f"ECE {measured.ece_debiased}",
+            f"noise ceiling {group.noise_ceiling or 'unknown'}",
+        )
+        marks = (PERFECT, *mark_ceiling(group.noise_ceiling, "noise ceiling"))
+    return Panel(
+        title=f"{group.by}: {shorten(group.group, NAME_WIDTH)}, {group.n:,} pairs",
+        notes=notes,
+        x=CONFIDENCE.model_copy(update={"ticks": percent_ticks([0.5, 0.75, 1])}),
+        y=SHARE,
+        height=190,
+        marks=marks,
+        series=(_bin_series(group.calibrated_bins, "now"),) if measured else (),
+    )
+
+
+def _bin_series(
+    bins: Sequence[ReliabilityBin], role: Role, name: str = "", offset: float = 0
+) -> Series:
+    return Series(
+        style="dots",
+        role=role,
+        name=name,
+        x=numbers(b.mean_confidence for b in bins),
+        y=numbers(b.accuracy for b in bins),
+        low=numbers(b.accuracy_low for b in bins),
+        high=numbers(b.accuracy_high for b in bins),
+        faint=tuple(b.n < MIN_IN_BIN for b in bins),
+        offset=offset,
+    )
+
+
+def windows_chart(windows: Sequence[CalibrationWindow], *, marks_last: bool = False) -> Chart:
+    """Share predicted right beside its noise ceiling, ECE without its noise, Brier score and votes,
+    window by window. `marks_last` shades the last window.
+    """
+    places = range(len(windows))
+    most = max(window.n_votes for window in windows)
+    shade = (len(windows) - 1.5, len(windows) - 0.5)
+    changes = [(i - 0.5, label) for i, label in new_models(windows)]
+    has_ceiling = any(window.noise_ceiling for window in windows)
+    labelled = set(spaced(places, -(-len(windows) // WINDOW_LABELS)))
+    days = tuple(
+        Tick(value=i, label=windows[i].day[5:], strong=i == len(windows) - 1)
+        for i in places
+        if i in labelled
+    )
+    x = Axis(low=-0.5, high=len(windows) - 0.5, unit="window", has_grid=False)
+    model_marks = [Mark(style="line", role="model", x=(at, at)) for at, _ in changes]
+    last = (
+        [Mark(style="band", role="today", x=shade, name="window of this day")] if marks_last else []
+    )
+    ceilings = [
+        mark
+        for i, window in enumerate(windows)
+        for mark in mark_ceiling(
+            window.noise_ceiling, "noise ceiling of its votes", (i - 0.5, i + 0.5)
+        )
+    ]
+    labels = [
+        Mark(style="line", role="model", x=(at, at), label=f"{label} from here")
+        for at, label in changes
+    ]
+    coin = Mark(style="line", role="perfect", y=(COIN_BRIER, COIN_BRIER))
+    shares = [w.accuracy for w in windows], [w.noise_ceiling for w in windows]
+    lowest = min([0.5, *(i.low for side in shares for i in side if i is not None)])
+    panels: list[tuple[str, Sequence[Interval | None], float, float, list[Mark]]] = [
+        ("share predicted right", shares[0], np.floor(lowest * 10) / 10, 1, [*ceilings, *labels]),
+        ("ECE without its noise", [w.ece for w in windows], 0, 0.1, model_marks),
+        (
+            "Brier score; dashed: a coin",
+            [w.brier for w in windows],
+            0,
+            COIN_BRIER,
+            [coin, *model_marks],
+        ),
+    ]
+    return Chart(
+        kind="calibration-over-time",
+        title=f"Calibration of {windows[0].day} to {windows[-1].day}, as served",
+        alt="Share predicted right beside the noise ceiling, ECE, Brier score and number of votes, "
+        "window by window",
+        notes=(INTERVALS, *(() if has_ceiling else (f"noise ceiling {UNKNOWN_CEILING}",))),
+        panels=(
+            *(
+                Panel(
+                    x=x,
+                    y=_ends_axis(name, low, intervals, least),
+                    series=(point_series(places, intervals, role="now", name="of the window"),),
+                    marks=(*last, *marks),
+                )
+                for name, intervals, low, least, marks in panels
+            ),
+            Panel(
+                x=x.model_copy(update={"label": "last day of the window", "ticks": days}),
+                y=Axis(
+                    low=0,
+                    high=most or 1,
+                    label="votes",
+                    unit="votes",
+                    ticks=(Tick(value=most, label=f"{most:,}"),),
+                    has_grid=False,
+                ),
+                height=60,
+                series=(
+                    Series(
+                        style="bars",
+                        role="now",
+                        x=numbers(places),
+                        y=numbers(w.n_votes for w in windows),
+                        width=0.7,
+                    ),
+                ),
+                marks=(*last, *model_marks),
+            ),
+        ),
+    )
+
+
+def _ends_axis(label: str, low: float, intervals: Iterable[Interval | None], least: float) -> Axis:
+    """From `low` to the highest end of an interval, at least `least`."""
+    high = max([least, *(i.high for i in intervals if i is not None)])
+    high = float(np.ceil(high * 20 - 1e-9) / 20)
+    ticks = tuple(
+        Tick(value=float(value), label=f"{value:.3g}") for value in np.linspace(low, high, 3)
+    )
+    return Axis(low=low, high=high, label=label, ticks=ticks)
+
+
+def calibrators_chart(before: Sequence[Interval], after: Sequence[Interval]) -> Chart:
+    """ECE before and after each calibration, the oldest first, in bins of equal weight: every entry
+    of the calibration log has it.
+    """
+    places = range(len(before))
+    at, values = numbers(places), numbers(i.value for i in after)
+    return Chart(
+        kind="steps",
+        title="Calibration error before and after each calibration",
+        alt=f"Calibration error before and after each of {len(before)} calibrations, in the order "
+        "of their fitting; the table has the figures",
+        width=480,
+        panels=(
+            Panel(
+                x=Axis(low=-0.5, high=max(len(before) - 0.5, 0.5), unit="calibrator"),
+                y=_ends_axis("", 0, (*before, *after), 0.05),
+                height=166,
+                series=(
+                    Series(style="line", role="ref", x=at, y=values),
+                    point_series(places, before, role="ref", name="before", offset=-4),
+                    point_series(places, after, role="now", name="after", offset=4),
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,196 @@
+"""Charts as plain records: `draw` makes pictures of them, and a browser can draw their JSON.
+
+A chart is a grid of panels. Values stay in their units; only `Series.offset` and `Panel.height` are
+in pixels. Missing points are left out: no record holds NaN.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from rlhf_pipeline.records import Interval, Record
+
+# What a series or mark means; its colour follows from it.
+Role = Literal[
+    "now",
+    "ref",
+    "changed",
+    "ceiling",
+    "perfect",
+    "today",
+    "fired",
+    "warned",
+    "since",
+    "model",
+    "day",
+    "small",
+]
+Numbers = tuple[float, ...]
+
+
+class Tick(Record):
+    """A labelled value of an axis."""
+
+    value: float
+    label: str
+    strong: bool = False
+
+
+class Axis(Record):
+    """One direction of a panel: meaning, unit, ends and labelled values. `low` may exceed `high`,
+    as on an axis that lists names from top to bottom.
+    """
+
+    low: float
+    high: float
+    label: str = ""
+    unit: str = ""
+    ticks: tuple[Tick, ...] = ()
+    has_grid: bool = True
+
+
+class Series(Record):
+    """Points with their intervals. `low` and `high` are ends along `along`, one per point, or
+    empty.
+
+    `name` is the legend's entry; series with one name share it. `width` is that of bars, in units
+    of x. `offset` shifts points by pixels, so that two series do not hide each other.
+    """
+
+    style: Literal["dots", "line", "bars", "triangles"]
+    role: Role
+    x: Numbers
+    y: Numbers
+    name: str = ""
+    low: Numbers = ()
+    high: Numbers = ()
+    along: Literal["x", "y"] = "y"
+    faint: tuple[bool, ...] = ()
+    labels: tuple[str, ...] = ()
+    width: float = 0.0
+    offset: float = 0.0
+
+
+class Mark(Record):
+    """A line, band, word or clickable area that belongs to no series; without `x` or `y` it spans
+    the panel in that direction.
+
+    `label` stands beside it (of an area: what a screen reader reads), `name` in the legend.
+    """
+
+    style: Literal["line", "band", "word", "area"]
+    role: Role
+    x: tuple[float, float] | None = None
+    y: tuple[float, float] | None = None
+    label: str = ""
+    name: str = ""
+    link: str = ""
+
+
+class Panel(Record):
+    """One pair of axes. `notes` are lines of small text below the title."""
+
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    height: int = 110
+
+
+class LegendEntry(Record):
+    style: str
+    role: Role
+    name: str
+
+
+class Chart(Record):
+    """Panels in `columns`, row by row; None leaves a place empty.
+
+    `kind` names charts of one shape, `alt` describes them in words, `notes` end the legend.
+    """
+
+    kind: str
+    title: str
+    alt: str
+    panels: tuple[Panel | None, ...]
+    columns: int = 1
+    width: int = 960
+    notes: tuple[str, ...] = ()
+
+    @property
+    def legend(self) -> list[LegendEntry]:
+        """One entry per name, in the order of the panels."""
+        found: dict[str, LegendEntry] = {}
+        for panel in self.panels:
+            items: tuple[Series | Mark, ...] = (*panel.series, *panel.marks) if panel else ()
+            for item in items:
+                if item.name:
+                    found[item.name] = LegendEntry(style=item.style, role=item.role, name=item.name)
+        return list(found.values())
+
+
+def numbers(values: Iterable[Any]) -> Numbers:
+    return tuple(float(value) for value in values)
+
+
+def point_series(
+    places: Sequence[float], intervals: Sequence[Interval | None], *, along: str = "y", **more: Any
+) -> Series:
+    """Dots with intervals at `places`; a place whose interval is None stays empty."""
+    known = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
+    at, value = numbers(at for at, _ in known), numbers(i.value for _, i in known)
+    return Series(
+        style="dots",
+        x=at if along == "y" else value,
+        y=value if along == "y" else at,
+        low=numbers(i.low for _, i in known),
+        high=numbers(i.high for _, i in known),
+        along=along,
+        **more,
+    )
+
+
+def mark_ceiling(
+    ceiling: Interval | None, name: str = "", x: tuple[float, float] | None = None
+) -> tuple[Mark, ...]:
+    """A noise ceiling as a line in its band; nothing if it is unknown."""
+    if ceiling is None:
+        return ()
+    return (
+        Mark(style="band", role="ceiling", x=x, y=(ceiling.low, ceiling.high)),
+        Mark(style="line", role="ceiling", x=x, y=(ceiling.value, ceiling.value), name=name),
+    )
+
+
+def percent_ticks(values: Iterable[float]) -> tuple[Tick, ...]:
+    return tuple(Tick(value=float(v), label=f"{100 * v:.0f} %") for v in values)
+
+
+def round_ticks(low: float, high: float, n: int = 4) -> tuple[Tick, ...]:
+    """About `n` round values from `low` to `high`.
+
+    >>> [tick.label for tick in round_ticks(0.0, 1.13)]
+    ['0', '0.5', '1']
+    """
+    raw = (high - low) / n or 1.0
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999) * power
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [i * step for i in range(first, last + 1)]
+    return tuple(Tick(value=v, label=f"{v:,.6g}") for v in values)
+
+
+def spaced(places: Sequence[float], least: float) -> list[int]:
+    """Indices of those ascending places that lie at least `least` apart; the last one is always
+    among them.
+
+    >>> spaced([0, 1, 5, 9, 10], 2)
+    [1, 2, 4]
+    """
+    kept: list[int] = []
+    for i in reversed(range(len(places))):
+        if not kept or places[kept[-1]] - places[i] >= least:
+            kept.append(i)
+    return kept[::-1]

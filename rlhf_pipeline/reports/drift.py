@@ -1,0 +1,310 @@
+"""Charts of drift: error rate and signals in vote order, and clusters of prompts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
+from rlhf_pipeline.drift import DETECTORS
+from rlhf_pipeline.drift.clusters import Cluster
+from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import wilson_bounds
+from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.reports.calibration import INTERVALS
+from rlhf_pipeline.reports.chart import (
+    Axis,
+    Chart,
+    Mark,
+    Panel,
+    Role,
+    Series,
+    Tick,
+    mark_ceiling,
+    numbers,
+    percent_ticks,
+    point_series,
+    spaced,
+)
+from rlhf_pipeline.reports.words import display_name
+
+MIN_VOTES = 30  # of a moving error rate
+NO_RATE = f"fewer than {MIN_VOTES} votes: no rate is drawn yet"
+TOO_FEW = "today: too few"
+MAX_POINTS = 600  # more points cannot be seen
+MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 10, 60  # more cannot be read
+
+
+def timeline_chart(
+    errors: pd.DataFrame,
+    events: Sequence[DriftEvent] = (),
+    warnings: Sequence[StreamWarning] = (),
+    *,
+    models: Mapping[int, str] | None = None,
+    noise_ceiling: Interval | None = None,
+    window: int = 100,
+    day: str | None = None,
+    title: str = "Errors of the reward model in vote order",
+) -> Chart:
+    """The trailing error rate in vote order with its 95 % band (votes taken one by one), and above
+    it a lane per detector with its warnings and drift.
+
+    `errors`: seq, day, error in any order. `models`: first seq -> label of every model that served;
+    the rate starts afresh with each. `noise_ceiling` is an accuracy; its error is drawn as the best
+    any model can reach. `day` is shaded. Raises NotEnoughData for an empty stream.
+    """
+    if errors.empty:
+        raise NotEnoughData(
+            "There are no judged votes yet, so there is no drift timeline. Draw it after the first "
+            "votes."
+        )
+    rows = errors.sort_values("seq", ignore_index=True)
+    first, last = int(rows["seq"].min()), int(rows["seq"].max())
+    served = dict(sorted((models or {}).items()))
+    rates = _error_rates(rows, served, window)
+    highest = max([0.5, *(end for series in rates for end in series.high)])
+    high = float(np.ceil(highest * 10 - 1e-9) / 10)
+    x = Axis(low=first, high=max(last, first + 1), unit="vote seq", has_grid=False)
+    seqs = rows.loc[rows["day"].astype(str) == day, "seq"]
+    shade = (
+        [Mark(style="band", role="today", x=(seqs.min(), seqs.max()), name="votes of this day")]
+        if len(seqs)
+        else []
+    )
+    few = [] if rates else [Mark(style="word", role="small", label=NO_RATE)]
+    changes = [
+        Mark(style="line", role="model", x=(seq, seq), label=label) for seq, label in served.items()
+    ]
+    ticks, borders = _divide_into_days(rows, day)
+    return Chart(
+        kind="timeline",
+        title=title,
+        alt=f"Error rate over the last {window} votes, in vote order, and what the detectors said",
+        notes=() if noise_ceiling else (f"best reachable {UNKNOWN_CEILING}",),
+        panels=(
+            _signal_panel(
+                x,
+                [event for event in events if event.seq >= first],
+                [warning for warning in warnings if warning.seq >= first],
+                [*shade, *(border.model_copy(update={"label": ""}) for border in borders)],
+            ),
+            Panel(
+                x=x.model_copy(update={"label": f"vote seq {first:,} to {last:,}", "ticks": ticks}),
+                y=Axis(
+                    low=0,
+                    high=high,
+                    unit="share",
+                    ticks=percent_ticks(np.arange(0, high + 0.01, 0.1)),
+                ),
+                height=210,
+                series=tuple(rates),
+                marks=(*shade, *borders, *_mark_best_error(noise_ceiling), *changes, *few),
+            ),
+        ),
+    )
+
+
+def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> list[Series]:
+    """One series per model, thinned to MAX_POINTS in all."""
+    model = np.searchsorted(
+        np.array(list(served), dtype=np.int64), rows["seq"].to_numpy(), side="right"
+    )
+    found = []
+    for _, part in rows.groupby(model):
+        trailing = part["error"].astype(float).rolling(window, min_periods=min(MIN_VOTES, window))
+        n_points = max(2, round(MAX_POINTS * len(part) / len(rows)))
+        places = np.unique(np.linspace(0, len(part) - 1, n_points).astype(int))
+        rate = pd.DataFrame({"seq": part["seq"], "mean": trailing.mean(), "n": trailing.count()})
+        rate = rate.iloc[places].dropna()
+        if len(rate):
+            low, high = wilson_bounds(rate["mean"], rate["n"])
+            found.append(
+                Series(
+                    style="line",
+                    role="now",
+                    name=f"error rate of the last {window} votes, with its 95 % band",
+                    x=numbers(rate["seq"]),
+                    y=numbers(rate["mean"]),
+                    low=numbers(low),
+                    high=numbers(high),
+                )
+            )
+    return found
+
+
+def _mark_best_error(noise_ceiling: Interval | None) -> tuple[Mark, ...]:
+    if noise_ceiling is None:
+        return ()
+    name = "best reachable, from the noise ceiling"
+    best = noise_ceiling.model_copy(
+        update={
+            "value": 1 - noise_ceiling.value,
+            "low": 1 - noise_ceiling.high,
+            "high": 1 - noise_ceiling.low,
+        }
+    )
+    return mark_ceiling(best, name if best.basis is None else f"{name} ({best.basis})")
+
+
+def _signal_panel(
+    x: Axis,
+    events: Sequence[DriftEvent],
+    warnings: Sequence[StreamWarning],
+    marks: Sequence[Mark],
+) -> Panel:
+    """A lane per detector, so that signals at the same vote do not hide each other."""
+    lanes = {name: i for i, name in enumerate([*DETECTORS, "calibration"])}
+    fired = [
+        (event, lanes[lane])
+        for event in events
+        for lane in ["calibration" if event.kind == "calibration" else event.detector]
+        if lane in lanes
+    ]
+    warned = [(w.seq, lanes[w.detector]) for w in warnings if w.detector in lanes]
+    since = [
+        Mark(
+            style="line", role="since", x=(event.change_seq or event.seq, event.seq), y=(lane, lane)
+        )
+        for event, lane in fired
+    ]
+    return Panel(
+        x=x,
+        y=Axis(
+            low=len(lanes) - 0.5,
+            high=-0.5,
+            unit="detector",
+            ticks=tuple(Tick(value=i, label=display_name(name)) for name, i in lanes.items()),
+        ),
+        height=22 * len(lanes),
+        marks=(*marks, *since),
+        series=(
+            _signals("warned", "warning", warned),
+            _signals(
+                "fired",
+                "drift, with where the change is thought to begin",
+                [(event.seq, lane) for event, lane in fired],
+            ),
+        ),
+    )
+
+
+def _signals(role: Role, name: str, places: Sequence[tuple[int, int]]) -> Series:
+    return Series(
+        style="triangles",
+        role=role,
+        name=name,
+        x=numbers(seq for seq, _ in places),
+        y=numbers(lane for _, lane in places),
+    )
+
+
+def _divide_into_days(rows: pd.DataFrame, day: str | None) -> tuple[tuple[Tick, ...], list[Mark]]:
+    """Labels of days, and lines where a new day begins; a line says how many days are missing.
+
+    The axis is the order of votes, so days without any take no room. Late votes lie outside their
+    day's stretch, which is where the middle half of the day's votes lies.
+    """
+    quartiles = rows.groupby(rows["day"].astype(str))["seq"].quantile([0.25, 0.5, 0.75]).unstack()
+    spans = quartiles.sort_values(0.5)
+    width = max(1.0, float(rows["seq"].max() - rows["seq"].min()))
+    middles = spans[0.5].tolist()
+    labelled = spaced(middles, width / MAX_DAY_LABELS)
+    several_years = len({name[:4] for name in spans.index}) > 1
+    ticks = tuple(
+        Tick(
+            value=middles[i],
+            label=spans.index[i][2 if several_years else 5 :],
+            strong=spans.index[i] == day,
+        )
+        for i in labelled
+    )
+    if len(spans) > MAX_DAY_LINES:
+        return ticks, []
+    borders: list[Mark] = []
+    last_label = -np.inf
+    for before, after in pairwise(spans.index):
+        begin = (float(spans.loc[before, 0.75]) + float(spans.loc[after, 0.25])) / 2
+        n_missing = (date.fromisoformat(after) - date.fromisoformat(before)).days - 1
+        label = ""
+        if n_missing > 0 and begin - last_label > width / MAX_GAP_LABELS:
+            last_label = begin
+            label = "1 day without" if n_missing == 1 else f"{n_missing:,} days without"
+        role: Role = "perfect" if n_missing > 0 else "day"
+        borders.append(Mark(style="line", role=role, x=(begin, begin), label=label))
+    return ticks, borders
+
+
+def clusters_chart(clusters: Sequence[Cluster]) -> Chart:
+    """Share of the prompts and error rate of each cluster, in the reference and on the day."""
+    steady = [cluster.change == "steady" for cluster in clusters]
+    right = [not cluster.is_worse for cluster in clusters]
+    unknown = [
+        Mark(style="word", role="small", x=(0.04, 0.04), y=(i + 0.3, i + 0.3), label=TOO_FEW)
+        for i, cluster in enumerate(clusters)
+        if cluster.error_current is None
+    ]
+    return Chart(
+        kind="clusters",
+        title="Clusters of prompts, reference against day",
+        alt="Share of the prompts and error rate of each cluster, in the reference and on the day",
+        columns=2,
+        notes=(INTERVALS,),
+        panels=(
+            _cluster_panel(
+                "share of the prompts",
+                clusters,
+                [cluster.share_reference for cluster in clusters],
+                [cluster.share_current for cluster in clusters],
+                steady,
+            ),
+            _cluster_panel(
+                "error rate",
+                clusters,
+                [cluster.error_reference for cluster in clusters],
+                [cluster.error_current for cluster in clusters],
+                right,
+                unknown,
+            ),
+        ),
+    )
+
+
+def _cluster_panel(
+    title: str,
+    clusters: Sequence[Cluster],
+    before: Sequence[Interval | None],
+    now: Sequence[Interval | None],
+    is_steady: Sequence[bool],
+    marks: Iterable[Mark] = (),
+) -> Panel:
+    rows = range(len(clusters))
+    steady = [i if same else None for i, same in zip(now, is_steady, strict=True)]
+    changed = [None if same else i for i, same in zip(now, is_steady, strict=True)]
+    highest = max([i.high for i in (*before, *now) if i is not None], default=0.5)
+    high = float(np.ceil(highest * 10 - 1e-9) / 10)
+    return Panel(
+        title=title,
+        x=Axis(
+            low=0,
+            high=high,
+            unit="share",
+            ticks=percent_ticks(np.arange(0, high + 0.01, 0.1 if high <= 0.5 else 0.2)),
+        ),
+        y=Axis(
+            low=len(clusters) - 0.5,
+            high=-0.5,
+            unit="cluster",
+            ticks=tuple(Tick(value=i, label=cluster.name) for i, cluster in enumerate(clusters)),
+            has_grid=False,
+        ),
+        height=34 * len(clusters),
+        marks=tuple(marks),
+        series=(
+            point_series(rows, before, along="x", role="ref", name="reference", offset=-6),
+            point_series(rows, steady, along="x", role="now", name="this day", offset=6),
+            point_series(rows, changed, along="x", role="changed", name="changed", offset=6),
+        ),
+    )

@@ -1,0 +1,281 @@
+"""The day's drift report as one HTML page: errors over time, clusters of prompts, calibration.
+
+It fetches nothing and runs nothing, so it opens offline and may be mailed; the same evidence gives
+the same bytes. If there is too little data for a number, words stand in its place.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, TypeVar
+
+import pandas as pd
+from markupsafe import Markup
+
+from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, largest_groups
+from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
+from rlhf_pipeline.drift.reference import LEFT_OUT, Window
+from rlhf_pipeline.drift.reliability import (
+    Reliability,
+    reliability_of_day,
+    reliability_of_reference,
+)
+from rlhf_pipeline.drift.stream import StreamWarning
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.intervals import interval_of_mean
+from rlhf_pipeline.records import (
+    CalibrationWindow,
+    DriftEvent,
+    GroupCalibration,
+    Interval,
+    Verdict,
+)
+from rlhf_pipeline.reports.calibration import (
+    COIN_BRIER,
+    MIN_IN_BIN,
+    reliability_chart,
+    windows_chart,
+)
+from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
+from rlhf_pipeline.reports.drift import clusters_chart, timeline_chart
+from rlhf_pipeline.reports.rendering import render_page
+from rlhf_pipeline.reports.words import format_share
+
+Row = dict[str, Any]
+T = TypeVar("T")
+Texts = Mapping[str, tuple[str, str]]  # comparison id -> prompt, completion a
+
+MAX_VOTES = 20_000  # of the drawn stream
+MAX_GROUPS = 20  # shown at once
+PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
+
+
+@dataclass(frozen=True)
+class DayEvidence:
+    """The data of a day's page. `report` has the schema DRIFT_REPORTS and one overall row.
+
+    `judged`: columns p, outcome, group, error of the day's votes.
+    `by_group`: their calibration by source and category.
+    `over_time`: windows up to the day, the oldest first, or the reason why they are left out.
+    `errors`: seq, day, error of the model's stream up to the day.
+    `texts`: comparison ids -> their prompt and completion a; only the examples are asked for.
+    `data_drift`: Evidently's report as JSON, `files`: names of the files beside the page.
+    """
+
+    project: str
+    day: str
+    report: pd.DataFrame
+    reference: Window | None = None
+    current: Window | None = None
+    judged: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": [], "error": []})
+    )
+    errors: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame({"seq": [], "day": [], "error": []})
+    )
+    events: Sequence[DriftEvent] = ()
+    warnings: Sequence[StreamWarning] = ()
+    noise_ceiling: Interval | None = None
+    by_group: Sequence[GroupCalibration] = ()
+    over_time: Sequence[CalibrationWindow] | str = ()
+    texts: Callable[[Sequence[str]], Texts] = lambda ids: {}
+    data_drift: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart as the page shows it."""
+
+    svg: Markup
+    legend: Markup
+
+
+def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None) -> str:
+    """The page as one HTML document."""
+    params = params or ClusterParams()
+    rows = [
+        row | {"evidence": json.loads(row["evidence"])}
+        for row in evidence.report.to_dict("records")
+    ]
+    return render_page(
+        "drift_page.html",
+        evidence=evidence,
+        style=chart_css(),
+        overall=_find_overall_row(rows),
+        errors=_collect_errors(evidence, rows),
+        clusters=_collect_clusters(evidence, params),
+        params=params,
+        calibration=_collect_calibration(evidence, rows),
+        windows=_collect_windows(evidence.over_time),
+        spaces=[row for row in rows if row["space"] not in {"errors", "calibration", "overall"}],
+        metrics=[
+            m for m in evidence.data_drift.get("metrics", []) if "column" in m.get("config", {})
+        ],
+        left_out=LEFT_OUT,
+        prompt_width=PROMPT_WIDTH,
+        completion_width=COMPLETION_WIDTH,
+        name_width=NAME_WIDTH,
+        min_pairs=MIN_PAIRS,
+        min_in_bin=MIN_IN_BIN,
+        coin_brier=COIN_BRIER,
+    )
+
+
+def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
+    """The error rate in vote order, and what each detector found in it."""
+    tests = [row for row in rows if row["space"] == "errors"]
+    rates = [row["evidence"] for row in tests if row["detector"] == "error_rate"]
+    errors = evidence.errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
+    return {
+        "tests": [row | {"signals": describe_signals(row["evidence"])} for row in tests],
+        "verdict": _worst_verdict(tests),
+        "rate": _error_rate(evidence.judged),
+        "rate_before": None
+        if evidence.reference is None
+        else next((found.get("mean_reference") for found in rates), None),
+        "last_seq": None if errors.empty else int(errors["seq"].max()),
+        "figure": None
+        if errors.empty
+        else _draw(
+            timeline_chart(
+                errors,
+                evidence.events,
+                evidence.warnings,
+                noise_ceiling=evidence.noise_ceiling,
+                day=evidence.day,
+            )
+        ),
+    }
+
+
+def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str, Any]:
+    """Which prompts became more, fewer or worse, or the reason why no clusters could be made."""
+    try:
+        found = semantic_clusters(evidence.reference, evidence.current, params)
+    except NotEnoughData as few:
+        return {"missing": str(few)}
+    return {
+        "missing": None,
+        "found": found,
+        "n_changed": sum(c.is_worse or c.change != "steady" for c in found.clusters),
+        "figure": _draw(clusters_chart(found.clusters)),
+        "texts": evidence.texts([i for cluster in found.clusters for i in cluster.examples]),
+    }
+
+
+def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
+    """Stated confidence against outcomes in the reference, today and in each group of today."""
+    reference = evidence.reference
+    sides: list[Reliability | str] = [
+        "The model has no reference window."
+        if reference is None
+        else _value_or_reason(lambda: reliability_of_reference(reference)),
+        _value_or_reason(lambda: reliability_of_day(evidence.judged)),
+    ]
+    before, today = (None if isinstance(side, str) else side for side in sides)
+    bins = [side.bins if side else () for side in (before, today)]
+    by_low = [{b.low: b for b in side} for side in bins]
+    lows = sorted({*by_low[0], *by_low[1]})
+    ceiling = evidence.noise_ceiling
+    basis = "" if ceiling is None or ceiling.basis is None else f" ({ceiling.basis})"
+    tests = [row for row in rows if row["space"] == "calibration"]
+    groups = largest_groups(evidence.by_group, MAX_GROUPS)
+    return {
+        "missing": [side for side in sides if isinstance(side, str)],
+        "before": before,
+        "today": today,
+        "bins": [(low, [side.get(low) for side in by_low]) for low in lows],
+        "figure": _draw(
+            reliability_chart(
+                {"reference": bins[0], "this day": bins[1]},
+                ceiling,
+                title="Reliability of the reference and of the day",
+                ceiling_name=f"noise ceiling{basis}",
+            )
+        ),
+        "groups": groups,
+        "other_groups": [group for group in evidence.by_group if group not in groups],
+        "tests": tests,
+        "verdict": _worst_verdict(tests),
+    }
+
+
+def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, Any]:
+    """Calibration over time, or the reason why it is missing."""
+    if isinstance(windows, str):
+        return {"missing": windows}
+    if not any(window.n_votes for window in windows):
+        return {"missing": "No vote has met a prediction in the windows up to this day."}
+    last = windows[-1]
+    return {
+        "missing": None,
+        "n_days": (date.fromisoformat(last.day) - date.fromisoformat(last.first_day)).days + 1,
+        "figure": _draw(windows_chart(windows, marks_last=True)),
+        "latest_first": windows[::-1],
+    }
+
+
+def _draw(chart: Chart) -> Figure:
+    return Figure(draw_svg(chart), draw_legend(chart))
+
+
+def _error_rate(judged: pd.DataFrame) -> Interval | None:
+    """Share of the day's votes that went against the model, drawn by comparison; None without
+    votes.
+    """
+    if judged.empty:
+        return None
+    return interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
+
+
+def _find_overall_row(rows: Sequence[Row]) -> Row:
+    found = [row for row in rows if row["space"] == "overall"]
+    if len(found) != 1:
+        raise NotEnoughData(
+            f"The drift report has {len(found)} overall rows instead of one. Make the report of "
+            "the day again."
+        )
+    return found[0]
+
+
+def _worst_verdict(rows: Sequence[Row]) -> Verdict | None:
+    """The most serious verdict; `insufficient` only if all rows have too little data."""
+    found = {Verdict(row["verdict"]) for row in rows}
+    order = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
+    return next((verdict for verdict in order if verdict in found), None)
+
+
+def _value_or_reason(make: Callable[[], T]) -> T | str:
+    try:
+        return make()
+    except NotEnoughData as few:
+        return str(few)
+
+
+def describe_signals(evidence: Mapping[str, Any]) -> str:
+    """What a detector or test saw, from the evidence of its row."""
+    at = [f"{seq:,}" for seq in evidence.get("warnings_at", [])]
+    more = f" and {len(at) - 3} more" if len(at) > 3 else ""
+    parts = [_describe_event(event) for event in evidence.get("events", [])]
+    if at:
+        parts.append(f"warning at vote {', '.join(at[:3])}{more}")
+    if "mean_current" in evidence:
+        before, now = (format_share(evidence[f"mean_{name}"]) for name in ("reference", "current"))
+        parts.append(f"{before} before, {now} today")
+    if "reason" in evidence:
+        parts.append(evidence["reason"])
+    return "; ".join(parts) or "no rise"
+
+
+def _describe_event(event: Mapping[str, Any]) -> str:
+    after = event.get("error_after", event.get("error_rate"))
+    since = f", since about {event['change_seq']:,}" if event.get("change_seq") else ""
+    rise = (
+        f": {format_share(event['error_before'])} to {format_share(after)}"
+        if "error_before" in event and after is not None
+        else ""
+    )
+    return f"drift at vote {event['seq']:,}{since}{rise}"

@@ -1,0 +1,90 @@
+"""Reliability diagrams: sides stay apart, bins are links, ceilings name their basis."""
+
+import numpy as np
+import pytest
+
+from rlhf_pipeline.calibration import calibration_by_group, reliability_table
+from rlhf_pipeline.records import Interval, ReliabilityBin
+from rlhf_pipeline.reports.calibration import (
+    MAX_PANELS,
+    calibrators_chart,
+    draw_calibration,
+    group_chart,
+    reliability_chart,
+)
+from rlhf_pipeline.reports.chart import Chart, Series
+from rlhf_pipeline.reports.draw import draw_png, draw_svg
+from tests.unit.calibration.test_by_group import report, rows
+
+CEILING = Interval(value=0.8, low=0.7, high=0.9, n=9)
+
+
+def bins() -> tuple[ReliabilityBin, ...]:
+    return reliability_table(np.linspace(0.5, 0.95, 60), np.tile([1.0, 1.0, 0.0], 20))
+
+
+def series(chart: Chart, panel: int = 0) -> tuple[Series, ...]:
+    found = chart.panels[panel]
+    assert found is not None
+    return found.series
+
+
+def test_two_sides_are_drawn_beside_each_other_and_keep_their_values():
+    before, after = series(reliability_chart({"raw": bins(), "platt": bins()}, CEILING, title="t"))
+    assert before.x == after.x
+    assert before.offset < 0 < after.offset
+    assert (before.role, after.role) == ("ref", "now")
+
+
+def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
+    chart = reliability_chart(
+        {"served": bins()}, CEILING, title="t", link=lambda b: f"/pairs?bin={b.low:.3f}"
+    )
+    source = draw_svg(chart)
+    assert source.count("<a href=") == len(bins())
+    first = bins()[0]
+    assert f'<a href="/pairs?bin={first.low:.3f}" aria-label="confidence 50% to 55%' in source
+    assert series(chart, 1)[0].labels == tuple(str(b.n) for b in bins())
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "words"),
+    [
+        (None, "noise ceiling unknown: no two votes overlap, and nobody judged one again"),
+        (CEILING, "noise ceiling 0.800 [0.700, 0.900]"),
+        (
+            CEILING.model_copy(update={"basis": "repeats"}),
+            "noise ceiling 0.800 [0.700, 0.900] from repeats",
+        ),
+    ],
+)
+def test_a_picture_says_where_its_ceiling_is_from_and_why_there_is_none(
+    ceiling: Interval | None, words: str
+) -> None:
+    chart = reliability_chart({"raw": bins()}, ceiling, title="t")
+    assert words in [*(entry.name for entry in chart.legend), *chart.notes]
+
+
+def test_groups_have_panels_whatever_their_size_and_number() -> None:
+    p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(MAX_PANELS + 3)})
+    found = calibration_by_group(p, y, ids, groups, ceilings={"source": {"g7": CEILING}})
+    for some in (found, found[-1:]):
+        pictures = draw_calibration(report(some))
+        assert set(pictures) == {"reliability_diagram", "reliability_by_group"}
+        assert all(png.startswith(b"\x89PNG") for png in pictures.values())
+    assert set(draw_calibration(report(()))) == {"reliability_diagram"}
+    chart = group_chart(report(found))
+    assert len(chart.panels) == MAX_PANELS
+    assert "3 smaller groups are in the report" in chart.title
+    tiny = group_chart(report(found[-1:])).panels[0]
+    assert tiny is not None
+    assert [mark.label for mark in tiny.marks if mark.style == "word"] == ["8 pairs: too few"]
+    assert tiny.series == ()
+
+
+def test_calibrators_are_drawn_in_their_order_before_and_after() -> None:
+    after = [CEILING.model_copy(update={"value": 0.75}), CEILING]
+    line, raw, calibrated = series(calibrators_chart([CEILING] * 2, after))
+    assert line.y == calibrated.y == (0.75, 0.8)
+    assert raw.y == (0.8, 0.8)
+    assert draw_png(calibrators_chart([CEILING], [CEILING])).startswith(b"\x89PNG")

@@ -1,0 +1,73 @@
+"""Text stays text, whatever it holds, and no page fetches or runs anything."""
+
+import pytest
+from jinja2 import DictLoader
+
+from rlhf_pipeline.reports import rendering
+from rlhf_pipeline.reports.names import truncate
+from rlhf_pipeline.reports.rendering import render_page, render_part, replace_unprintable
+from tests.unit.reports.test_drift_page import Page
+
+NASTY = [
+    '<script>alert("x")</script>',
+    "</td></table><img src=x onerror=alert(1)>",
+    "a & b < c > d \"e\" 'f'",
+    "]]><!--",
+    "&lt;b&gt;",
+    "{{ 7 * 7 }}",
+]
+
+
+@pytest.fixture(autouse=True)
+def templates(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    sources: dict[str, str] = {"text": '<p aria-label="{{ text }}"><b>before</b>{{ text }}</p>'}
+    environment = rendering._environment().overlay(loader=DictLoader(sources))
+    monkeypatch.setattr(rendering, "_environment", lambda: environment)
+    return sources
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
+    found = Page(render_page("text", text=text))
+    assert [tag for tag, _ in found.elements] == ["p", "b"]
+    assert "".join(found.texts) == f"before{text}"
+    assert found.attributes("aria-label") == [text]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<script>1</script>",
+        '<img src="data:,">',
+        "<iframe></iframe>",
+        '<link rel="stylesheet">',
+        '<a href="https://example.org">there</a>',
+        '<a href="javascript:alert(1)">there</a>',
+        '<p onclick="x">a</p>',
+        '<p style="background:url(x)">a</p>',
+        '<use xlink:href="#a"></use>',
+    ],
+)
+def test_a_page_that_could_run_or_fetch_something_is_refused(
+    templates: dict[str, str], source: str
+) -> None:
+    templates["page"] = source
+    with pytest.raises(ValueError, match="run or fetch"):
+        render_page("page")
+    templates["there"] = '<a href="#there">there</a>'
+    assert render_page("there") == '<a href="#there">there</a>'
+
+
+def test_unprintable_characters_are_replaced_in_text_and_parts() -> None:
+    assert replace_unprintable("a\x00b\ud800c\n\t\x85") == "a�b�c\n\t�"
+    inner = render_part("text", text="a\x00b")
+    assert "a�b" in inner
+    assert replace_unprintable(inner) is inner
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("short", "short"), ("a\n\n b\tc", "a b c"), ("x" * 30, "x" * 9 + " …"), ("", "")],
+)
+def test_a_long_prompt_is_cut_to_one_line(text: str, shown: str) -> None:
+    assert truncate(text, 10) == shown
