@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import dagster as dg
 import pandas as pd
+from pydantic import BaseModel, Field, create_model
 from upath import UPath
 
 from assets.partitions import DAYS
@@ -231,6 +232,21 @@ def make_rule(
 def expect_usually(kind: str, **kwargs: Any) -> DataExpectation:
     """A Great Expectations expectation whose failure warns."""
     return DataExpectation(type=kind, kwargs=kwargs)
+
+
+def as_config(params: type[BaseModel]) -> Any:
+    """`params` as a Dagster config class, and so the sections in it."""
+    sections: dict[str, Any] = {}
+    for name, field in params.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            section = describe_bounds(as_config(field.annotation))
+            sections[name] = (
+                section,
+                Field(default_factory=section, description=field.description),
+            )
+    return create_model(
+        params.__name__, __base__=(params, dg.Config), __doc__=params.__doc__, **sections
+    )
 
 
 def describe_bounds(config: type[C]) -> type[C]:

@@ -12,6 +12,7 @@ import pandas as pd
 from pydantic import Field
 
 from assets.delivery import (
+    as_config,
     deliver,
     describe_bounds,
     make_rule,
@@ -26,33 +27,22 @@ from rlhf_pipeline.registry import CANDIDATE, Registry, opening_recorder
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.reward_model import (
-    FineTuningParams,
     RewardModel,
-    RewardModelParams,
     TestAccuracy,
     build_reward_model,
     encoder_params,
     find_warm_start_obstacle,
     fit_reward_model,
+    launchpad_class,
 )
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import TasteChanges, noise_ceiling_or_repeats
 
 
 @describe_bounds
-class FineTuningConfig(FineTuningParams, dg.Config):
-    """Kind transformer: network, trainer and their costs; for the embedding kind they mean
-    nothing.
-    """
-
-
-@describe_bounds
-class RewardModelConfig(RewardModelParams, dg.Config):
+class RewardModelConfig(as_config(launchpad_class())):  # type: ignore[misc]
     """How the reward model is fitted, and which votes count less."""
 
-    fine_tuning: FineTuningConfig = Field(
-        default_factory=FineTuningConfig, description="What kind transformer has beside these"
-    )
     change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
@@ -155,7 +145,9 @@ def reward_model(
                 "loss_curve": draw_png(
                     loss_chart(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")
                 )
-            },
+            }
+            if report.loss_curve
+            else {},
             texts={"report.json": report.model_dump_json(indent=1)},
         )
 

@@ -63,7 +63,7 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingCache,
     EmbeddingRewardModel,
     Encoder,
-    RewardModelParams,
+    reward_model_params,
 )
 from rlhf_pipeline.reward_model.held_out_evaluation import (  # noqa: E402
     accuracy_on,
@@ -119,10 +119,8 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> Fi
     with spent.stage("annotator model"):
         labels = training_labels(votes, comparisons)
     with spent.stage("embed and fit"):
-        params = RewardModelParams()
-        model = EmbeddingRewardModel(
-            params.to_embedding_params(), Encoder(cache=EmbeddingCache(cache))
-        )
+        params = reward_model_params()
+        model = EmbeddingRewardModel(params.kind_params(), Encoder(cache=EmbeddingCache(cache)))
         model.fit(pairs[pairs["split"] == "train"].reset_index(drop=True))
     with spent.stage("calibrate"):
         calib = of_source(CONVARG, comparisons, pairs)
@@ -302,7 +300,7 @@ def judged(
         .isin(test["comparison_id"].map(fitted.source).unique())
     ]
     return accuracy_on(
-        test, margins_of(model, test), majority_side(mine), RewardModelParams(), ceiling=ceiling
+        test, margins_of(model, test), majority_side(mine), reward_model_params(), ceiling=ceiling
     )
 
 
@@ -329,7 +327,7 @@ def _other_models(
     """
     rows, accuracy, debates = [], {}, fitted.select_source(CONVARG, fitted.pairs)
     for name, (pairs, params) in make_variants(fitted, {"train"}).items():
-        model = CachedFeaturesModel(params.to_embedding_params(), fitted.model.encoder).fit(pairs)
+        model = CachedFeaturesModel(params.kind_params(), fitted.model.encoder).fit(pairs)
         test = open_test_split(
             debates,
             model=f"{name}: {model.weights_hash}",

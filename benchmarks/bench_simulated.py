@@ -43,12 +43,13 @@ from rlhf_pipeline.prompts import PromptParams, generate  # noqa: E402
 from rlhf_pipeline.records import content_id  # noqa: E402
 from rlhf_pipeline.reward_model import (  # noqa: E402
     EmbeddingCache,
+    EmbeddingRewardModel,
     Encoder,
     FittedRewardModel,
-    RewardModelParams,
     disagreement,
     fit_reward_model,
     preference_probability,
+    reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams  # noqa: E402
 from rlhf_pipeline.reward_model.margin_effect import (  # noqa: E402
@@ -211,7 +212,7 @@ def learn(
     with spent.stage("pairs"):
         pairs = preference_pairs(votes, case.comparisons)
     with spent.stage("embed, fit and judge"):
-        params = RewardModelParams(
+        params = reward_model_params(
             n_members=case.world.n_members,
             label=label,  # type: ignore[arg-type]
         )
@@ -364,7 +365,8 @@ def strength(which: RewardModelWorld, cache: Path) -> None:
         train = pairs[pairs["split"] == "train"].reset_index(drop=True)
         for scale, found in effects.items():
             effect = measure_margin_effect(
-                train, EmbeddingParams(loss="margin", margin_scale=scale), encoder
+                train,
+                EmbeddingRewardModel(EmbeddingParams(loss="margin", margin_scale=scale), encoder),
             )
             assert effect is not None
             found.append(effect)

@@ -84,7 +84,7 @@ from rlhf_pipeline.calibration import (  # noqa: E402
     fit_calibrator,
 )
 from rlhf_pipeline.reward_model import TransformerRewardModel, preference_probability  # noqa: E402
-from rlhf_pipeline.reward_model.held_out_evaluation import margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.base import margins_of  # noqa: E402
 from rlhf_pipeline.votes import interval_of_mean  # noqa: E402
 
 Floats = npt.NDArray[np.float64]

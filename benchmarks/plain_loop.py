@@ -56,8 +56,8 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
-from rlhf_pipeline.retraining.strategies import train_candidate
-from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
+from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
@@ -280,7 +280,7 @@ class PlainScript:
             warm_start = champion.reward_model if champion else None
             fitted = fit_reward_model(
                 pairs,
-                RewardModelParams(),
+                reward_model_params(),
                 encoder=self.champions.encoder(),
                 warm_start=warm_start,
                 record=opening_recorder(self.registry),

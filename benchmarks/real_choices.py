@@ -15,8 +15,8 @@ import pandas as pd
 from benchmarks.measurement import Limits, print_table
 from rlhf_pipeline.calibration import CALIBRATORS, Calibrator, log_loss
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, concat
-from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams
-from rlhf_pipeline.reward_model.held_out_evaluation import margins_of
+from rlhf_pipeline.reward_model import EmbeddingRewardModel, RewardModelParams, reward_model_params
+from rlhf_pipeline.reward_model.base import margins_of
 from rlhf_pipeline.reward_model.labels import join_soft_labels
 from rlhf_pipeline.reward_model.length_bias import log_lengths, measure_length_effect
 from rlhf_pipeline.votes import (
@@ -113,21 +113,21 @@ def make_variants(
         [gold, voted[~voted["comparison_id"].isin(gold["comparison_id"])]], PREFERENCE_PAIRS
     )
     return {
-        USED: (used, RewardModelParams()),
-        MAJORITY: (add_gold_pairs(voted), RewardModelParams(label="majority")),
-        "votes' shares": (add_gold_pairs(voted), RewardModelParams()),
-        SOFT: (add_soft_labels(add_gold_pairs(voted)), RewardModelParams(label="annotators")),
+        USED: (used, reward_model_params()),
+        MAJORITY: (add_gold_pairs(voted), reward_model_params(label="majority")),
+        "votes' shares": (add_gold_pairs(voted), reward_model_params()),
+        SOFT: (add_soft_labels(add_gold_pairs(voted)), reward_model_params(label="annotators")),
         "annotator model's soft labels, ties kept": (
             add_soft_labels(add_gold_pairs(with_ties)),
-            RewardModelParams(label="annotators"),
+            reward_model_params(label="annotators"),
         ),
         "votes' shares, ties by Davidson": (
             add_gold_pairs(with_ties),
-            RewardModelParams(loss="davidson"),
+            reward_model_params(loss="davidson"),
         ),
-        ENSEMBLE: (used, RewardModelParams(n_members=5)),
-        HIDDEN: (used, RewardModelParams(head="mlp")),
-        "used, length taken out": (used, RewardModelParams(debias_length=True)),
+        ENSEMBLE: (used, reward_model_params(n_members=5)),
+        HIDDEN: (used, reward_model_params(head="mlp")),
+        "used, length taken out": (used, reward_model_params(debias_length=True)),
     }
 
 
@@ -163,7 +163,7 @@ class HeldOutDebates:
             np.full(len(self.judged), np.nan),
             pairs["comparison_id"].map(self.debate).to_numpy(),
         )
-        own = params.to_embedding_params()
+        own = params.kind_params()
         whole = CachedFeaturesModel(
             own.model_copy(update={"head": "linear", "n_members": 1}), fitted.model.encoder
         ).fit(pairs)

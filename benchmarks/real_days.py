@@ -25,7 +25,7 @@ from rlhf_pipeline.frames import PREDICTIONS, REFLECTIONS, concat
 from rlhf_pipeline.records import DriftEvent, ModelVersion, TriggerEvidence, utc_now
 from rlhf_pipeline.reflection import judged_predictions, predict, reflect
 from rlhf_pipeline.retraining.triggers import decide
-from rlhf_pipeline.reward_model import Encoder, RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import Encoder, fit_reward_model, reward_model_params
 from rlhf_pipeline.votes import (
     TasteChanges,
     log_opening,
@@ -205,7 +205,7 @@ class RealDays:
         before, changes = self.current_model, TasteChanges(max(self._changed_at, default=None))
         fitted = fit_reward_model(
             pairs,
-            RewardModelParams(),
+            reward_model_params(),
             encoder=self.encoder,
             taste_changes=changes,
             warm_start=before.judge.reward_model if before else None,

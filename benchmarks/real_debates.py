@@ -29,10 +29,10 @@ from rlhf_pipeline.reward_model import (
     EmbeddingRewardModel,
     TransformerRewardModel,
     load_reward_model,
+    reward_model_params,
 )
-from rlhf_pipeline.reward_model.held_out_evaluation import margins_of
+from rlhf_pipeline.reward_model.base import margins_of
 from rlhf_pipeline.reward_model.labels import join_soft_labels
-from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.votes import (
     PairParams,
     gold_ceiling,
@@ -253,7 +253,7 @@ def fit_head_on(pairs: str, label: str) -> tuple[EmbeddingRewardModel, float]:
     every text with them.
     """
     began = time.process_time()
-    model = EmbeddingRewardModel(RewardModelParams(**LABELS[label]).to_embedding_params()).fit(
+    model = EmbeddingRewardModel(reward_model_params(**LABELS[label]).kind_params()).fit(
         pd.read_parquet(pairs)
     )
     return model, time.process_time() - began

@@ -25,7 +25,7 @@ import pandas as pd  # noqa: E402
 
 from rlhf_pipeline.records import content_hash  # noqa: E402
 from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel  # noqa: E402
-from rlhf_pipeline.reward_model.held_out_evaluation import margins_of  # noqa: E402
+from rlhf_pipeline.reward_model.base import margins_of  # noqa: E402
 from rlhf_pipeline.reward_model.trainers import TrainingContext  # noqa: E402
 
 CONFIRMATIONS = 2  # evaluations that have to pass, one after the other

@@ -5,7 +5,7 @@ assets use. Knows files and the registry.
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import typer
@@ -35,14 +35,14 @@ from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
     AcceptanceParams,
-    Encoder,
     RewardModel,
     RewardModelParams,
+    build_reward_model,
     encoder_params,
     fit_reward_model,
+    params_class,
 )
 from rlhf_pipeline.reward_model.report import RewardModelReport
-from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, noise_ceiling_or_repeats
 
 app = typer.Typer(
@@ -55,8 +55,6 @@ Data = Annotated[
         "below RLHF_HOME."
     ),
 ]
-# of RewardModelParams, whatever kind is fitted
-OF_LOOP = {"weight_before_change", "allow_mixed_annotators", "n_resamples"}
 
 
 class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
@@ -119,7 +117,9 @@ def train(
     said, seq = _read_votes_behind(workspace, pairs)
     start, parent = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
     encoder = workspace.champions.encoder(start)
-    params, model = _build_model(kind, label, changes, folder, encoder)
+    params = _parse_fit(kind, label, changes)
+    unfinished = folder.with_name(f"{folder.name}.training")
+    model = build_reward_model(params, encoder, checkpoints=unfinished)
     taste = TasteChanges.from_log(
         workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
     )
@@ -128,7 +128,6 @@ def train(
         fitted = fit_reward_model(
             pairs,
             params,
-            encoder=encoder,
             model=model,
             ceiling=noise_ceiling_or_repeats(said),
             ceiling_since_change=None if since is None else noise_ceiling_or_repeats(since),
@@ -148,9 +147,9 @@ def train(
             folder,
             run=run,
             metrics=metrics,
-            params=_fit_parameters(params, model)
+            params=params.to_report()
             | encoder_params(fitted.model)
-            | {"kind": kind, "weight_before_change": report.weight_before_change}
+            | {"weight_before_change": report.weight_before_change}
             | ({"taste_changes": taste.to_json()} if taste else {}),
             parent=parent,
             data_hash=report.data_hash,
@@ -158,12 +157,11 @@ def train(
         )
         run.log_metrics(metrics)
         run.log_text(report.model_dump_json(indent=1), "report.json")
-        run.log_figure(
-            draw_png(
-                loss_chart(list(enumerate(report.loss_curve)), title=f"Loss of {version.label}")
-            ),
-            "loss_curve.png",
-        )
+        if report.loss_curve:
+            curve = list(enumerate(report.loss_curve))
+            run.log_figure(
+                draw_png(loss_chart(curve, title=f"Loss of {version.label}")), "loss_curve.png"
+            )
     workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
     echo(f"{version.label} from {parent or 'nothing'} on {report.summary}, in {folder}")
     echo(_describe_report(report))
@@ -323,49 +321,14 @@ def show_openings(
     )
 
 
-def _build_model(
-    kind: str, label: str | None, changes: list[str] | None, folder: Path, encoder: Encoder
-) -> tuple[RewardModelParams, RewardModel | None]:
-    """Parameters of the fit and, for a kind that has its own, the model with them. Raises
-    ConfigurationError naming the kinds.
-    """
-    if kind not in REWARD_MODELS:
-        raise ConfigurationError(
-            f"No reward model of kind {kind!r}. Known: {', '.join(REWARD_MODELS)}."
-        )
+def _parse_fit(kind: str, label: str | None, changes: list[str] | None) -> RewardModelParams:
+    """How to fit a model of `kind`. Raises ConfigurationError naming kinds or parameters."""
     for change in changes or ():
         if change.partition("=")[0] == "kind":
             raise ConfigurationError(
                 f"--set {change!r}: say it with --kind, which knows {', '.join(REWARD_MODELS)}."
             )
-    if kind == "embedding":
-        return parse_parameters(RewardModelParams, changes, label=label), None
-    shared = [change for change in changes or () if change.partition("=")[0] in OF_LOOP]
-    own = [change for change in changes or () if change not in shared]
-    params = parse_parameters(RewardModelParams, shared, label=label)
-    if kind != "transformer":
-        if own:
-            raise ConfigurationError(
-                f"--set {own[0]!r}: the parameters of the installed kind {kind!r} are not known "
-                "here. Leave them out."
-            )
-        return params, REWARD_MODELS[kind]()
-    wanted = parse_parameters(TransformerParams, own, label=label)
-    return params, TransformerRewardModel(
-        wanted, encoder, checkpoints=folder.with_name(f"{folder.name}.training")
-    )
-
-
-def _fit_parameters(params: RewardModelParams, model: RewardModel | None) -> dict[str, Any]:
-    """What it was fitted with: of a kind with parameters of its own those, and what is of the
-    loop.
-    """
-    if model is None:
-        return params.to_report()
-    own: Any = getattr(model, "params", None)
-    return params.model_dump(mode="json", include=OF_LOOP) | (
-        {} if own is None else own.model_dump(mode="json")
-    )
+    return parse_parameters(params_class(kind), changes, label=label)
 
 
 def _load_start(
@@ -381,7 +344,7 @@ def _load_start(
             if v.content_hash == folder_hash(checkpoint)
         ]
         try:
-            started = workspace.champions.load(checkpoint, str(checkpoint))
+            started = workspace.champions.encoders.load_model(checkpoint, str(checkpoint))
         except ModelHashMismatch as cause:
             used = same[-1].params.get("encoder_used") if same else None
             if used is None:

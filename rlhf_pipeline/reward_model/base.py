@@ -1,22 +1,75 @@
-"""What every reward model can do. Knows pairs, texts and scores; knows no architecture."""
+"""The protocol of reward models, and the checks and arithmetic that all kinds share."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import BaseModel, Field
 
-from rlhf_pipeline.errors import InvalidScores, ModelError, ModelNotFound
+from rlhf_pipeline.errors import (
+    InvalidScores,
+    ModelError,
+    ModelHashMismatch,
+    ModelNotFound,
+    NotEnoughData,
+)
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import Record
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import find_interrupted_folders
 
 Floats = npt.NDArray[np.float64]
 
 CONFIG_FILE = "config.json"
+
+
+WINDOW = "window"  # of the encoder: the rule that cuts texts of every kind that has one
+
+
+class FitFacts(Record):
+    """What a reward model reports of its parameters and its fit; kinds leave out what they lack."""
+
+    loss: str = Field(default="soft", description="see reward_model.losses")
+    label: str = Field(default="votes", description="what was learnt from each pair")
+    n_members: int = Field(default=1, description="of the ensemble")
+    n_learnt: int | None = Field(
+        default=None,
+        description="pairs of the train split that moved the weights; None where it is unknown",
+    )
+    n_new: int | None = Field(
+        default=None,
+        description="of these what the model it was started from had not seen; of a fit anew all",
+    )
+    n_replayed: int | None = Field(
+        default=None,
+        description="and what that had seen and a warm start of a transformer learnt again",
+    )
+    log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
+    loss_curve: tuple[float, ...] = Field(
+        default=(), description="training objective after each step"
+    )
+    held_out_loss: dict[str, float] = Field(
+        default={}, description="L2 -> cross-validated loss within the train split"
+    )
+    l2: float | None = None
+    context_penalty: float | None = Field(
+        default=None, description="of the completion in context, relative to its sentences'"
+    )
+
+
+class ModelFacts(FitFacts):
+    """The same, with what the report measures further."""
+
+    margin_scale: float | None = Field(default=None, description="of the loss margin")
+    length_slope: float | None = Field(
+        default=None, description="logits of margin per unit of log length; None: not measured"
+    )
+    is_debiased: bool = Field(default=False, description="length is taken out of the scores")
 
 
 class RewardModel(Protocol):
@@ -27,12 +80,39 @@ class RewardModel(Protocol):
     training. A model is deterministic: the same pairs, weights and parameters give the same model,
     in whatever order the pairs come; the same texts asked together give the same scores to the last
     bit, in whatever order they come.
+
+    A kind that inherits from this class writes `__init__`, `fit`, `member_scores`, `features`,
+    `weights_hash`, `save` and `load`; the other members have defaults.
     """
 
     name: ClassVar[str]
-    score_mean_: float
-    score_std_: float
-    loss_curve_: list[float]
+    Params: ClassVar[type[BaseModel]]  # what a model is made with; the launchpad shows its fields
+    encoder: Encoder | None = None
+    score_std_: float = 1.0
+
+    def __init__(
+        self,
+        params: Any = None,
+        encoder: Encoder | None = None,
+        *,
+        checkpoints: Path | None = None,
+    ) -> None:
+        """An unfitted model by `params`, of class `Params`, or by its defaults.
+
+        `encoder` is that of the settings; a kind without one ignores it. A kind whose `fit` takes
+        hours finds in `checkpoints` what a killed one had done.
+        """
+        ...
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Before `fit` the facts of the parameters, after it all of them."""
+        return ModelFacts()
+
+    @property
+    def architecture(self) -> Mapping[str, object]:
+        """By name, what another model must share for `fit` to start from its weights."""
+        return {} if self.encoder is None else {"encoder": self.encoder.hash[:12]}
 
     def fit(
         self,
@@ -46,9 +126,15 @@ class RewardModel(Protocol):
 
         `weights` (n,) multiplies each pair's loss; `warm_start` gives the starting weights and
         changes nothing else. Raises NotEnoughData, InvalidScores (weights), ModelError (a warm
-        start of another kind).
+        start that `find_warm_start_obstacle` refuses).
         """
         ...
+
+    def quick(self, **changes: Any) -> "RewardModel | None":
+        """An unfitted model that fits in seconds, of these parameters with `changes`, to compare
+        settings by cross-validation; None where no such model exists.
+        """
+        return None
 
     def score(
         self,
@@ -60,7 +146,7 @@ class RewardModel(Protocol):
         """Reward of each completion of its prompt, (n,) in logits. Raises ModelError before `fit`,
         InvalidScores on NaN.
         """
-        ...
+        return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
 
     def member_scores(
         self,
@@ -90,7 +176,11 @@ class RewardModel(Protocol):
         """`scores` in standard deviations of the training completions: comparable between model
         versions.
         """
-        ...
+        return np.asarray(scores / self.score_std_)
+
+    def cut_texts(self) -> dict[str, int]:
+        """By rule, how many texts so far the model did not read to their end."""
+        return {}
 
     @property
     def weights_hash(self) -> str:
@@ -98,8 +188,8 @@ class RewardModel(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write safetensors and config.json into `folder`, which is made if needed; complete or not
-        at all.
+        """Write safetensors and config.json, with the `kind`, into `folder`, which is made if
+        needed; complete or not at all.
         """
         ...
 
@@ -109,6 +199,80 @@ class RewardModel(Protocol):
         ModelHashMismatch (encoder).
         """
         ...
+
+
+def encoder_params(model: RewardModel) -> dict[str, str]:
+    """The encoder that was asked for and the one used, by the report's names; empty for a kind
+    without one.
+    """
+    choice = None if model.encoder is None else model.encoder.choice
+    return {} if choice is None else choice.to_params()
+
+
+def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | None:
+    """Why `model` cannot be fitted from the weights of `start`, in words; None where it can."""
+    if start.name != model.name:
+        return f"it is of kind {start.name}"
+    for name, now in model.architecture.items():
+        if (before := start.architecture[name]) != now:
+            used = encoder_params(model) if name == "encoder" else {}
+            instead = (
+                f" ({used['encoder_used']} instead of {used['encoder_asked']})"
+                if "encoder_instead_because" in used
+                else ""
+            )
+            return f"its {name} is {before}, now it is {now}{instead}"
+    return None
+
+
+def require_warm_start(start: RewardModel, model: RewardModel) -> Any:
+    """`start`, as of the kind of `model`. Raises ModelError where `model` cannot start from it."""
+    obstacle = find_warm_start_obstacle(start, model)
+    if obstacle is not None:
+        raise ModelError(
+            f"A fit of kind {model.name} cannot start from this model: {obstacle}. Fit without "
+            "warm_start, or set `encoder` back."
+        )
+    return start
+
+
+def sort_weighted_pairs(pairs: pd.DataFrame, weights: Floats | None) -> pd.DataFrame:
+    """PREFERENCE_PAIRS by comparison, each with its `weight` (1 where None). Raises InvalidScores
+    for weights that are negative, NaN or not one each.
+    """
+    weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
+    if len(weights) != len(pairs) or (weights < 0).any():
+        raise InvalidScores(
+            f"{len(weights)} weights for {len(pairs)} pairs, smallest {weights.min(initial=0)}. "
+            "Give one weight of 0 or more each."
+        )
+    return (
+        check_frame(pairs, PREFERENCE_PAIRS)
+        .assign(weight=weights)
+        .sort_values("comparison_id", ignore_index=True)
+    )
+
+
+def drop_unweighted_pairs(pairs: pd.DataFrame, name: str, min_pairs: int) -> pd.DataFrame:
+    """Those with a weight. Raises NotEnoughData below `min_pairs`, naming the kind `name`."""
+    used = pairs[pairs["weight"] > 0].reset_index(drop=True)
+    if len(used) < min_pairs:
+        raise NotEnoughData(
+            f"{len(used)} preference pairs to fit on; the {name} reward model needs {min_pairs}. "
+            "Collect more votes or lower min_pairs."
+        )
+    return used
+
+
+def margins_of(
+    model: RewardModel, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
+) -> Floats:
+    """score(chosen) - score(rejected) of each pair, (n,)."""
+    prompts = pairs["prompt"].tolist()
+    scores = model.score(
+        [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
+    )
+    return scores[: len(pairs)] - scores[len(pairs) :]
 
 
 def disagreement(
@@ -203,9 +367,9 @@ def distinct_texts(
     return [prompt for prompt, _ in rows], [completion for _, completion in rows], place
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder. Raises ModelNotFound if it is not there, ModelError if it is
-    no reward model's.
+def read_config(folder: Path, kind: str | None = None) -> dict[str, Any]:
+    """config.json of a model folder. Raises ModelNotFound without one, ModelError if it is not a
+    reward model's, or not of `kind`.
     """
     path = Path(folder) / CONFIG_FILE
     if not path.exists():
@@ -227,4 +391,28 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{path} names no kind of reward model. It was not written by `save`; fetch the "
             "version again."
         )
+    if kind is not None and config["kind"] != kind:
+        raise ModelError(
+            f"{folder} holds a {config['kind']!r} reward model, not {kind!r}. Use "
+            "load_reward_model."
+        )
     return config
+
+
+def require_encoder(encoder: Encoder, config: Mapping[str, Any], folder: Path) -> None:
+    """Raise ModelHashMismatch where the model in `folder` was fitted on another encoder."""
+    if encoder.hash != config["encoder_hash"]:
+        raise ModelHashMismatch(
+            f"The reward model in {folder} was fitted on encoder {config['encoder_hash'][:12]}, "
+            f"not on {encoder.hash[:12]} from {encoder.folder}. Set `encoder` back, or fit the "
+            "reward model again."
+        )
+
+
+def require_weights(model: RewardModel, config: Mapping[str, Any], folder: Path) -> None:
+    """Raise ModelHashMismatch where the weights in `folder` are not those that were saved."""
+    if model.weights_hash != config["weights_hash"]:
+        raise ModelHashMismatch(
+            f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch the "
+            "model version again."
+        )

@@ -1,33 +1,37 @@
-"""The reward model on frozen sentence embeddings. Knows pairs, an encoder and its heads; knows no
-splits or registry.
-"""
+"""The reward model on frozen sentence embeddings."""
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import ConfigDict, Field
 
-from rlhf_pipeline.errors import InvalidScores, ModelError, ModelHashMismatch, NotEnoughData
+from rlhf_pipeline.errors import ModelError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     CONFIG_FILE,
+    WINDOW,
     Floats,
+    ModelFacts,
     RewardModel,
     check_texts,
     distinct_texts,
+    drop_unweighted_pairs,
     read_config,
+    require_encoder,
     require_finite,
+    require_warm_start,
+    require_weights,
+    sort_weighted_pairs,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.folders import replace_folder_atomically
@@ -87,7 +91,7 @@ class EmbeddingParams(HeadParams, LabelParams):
     min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
 
 
-class EmbeddingRewardModel:
+class EmbeddingRewardModel(RewardModel):
     """Embeddings of a completion's sentences and of the completion in context, its length, and one
     head or several.
 
@@ -101,13 +105,20 @@ class EmbeddingRewardModel:
     """
 
     name: ClassVar[str] = "embedding"
+    Params = EmbeddingParams
+    encoder: Encoder
 
     def __init__(
-        self, params: EmbeddingParams | None = None, encoder: Encoder | None = None
+        self,
+        params: EmbeddingParams | None = None,
+        encoder: Encoder | None = None,
+        *,
+        checkpoints: Path | None = None,
     ) -> None:
         self.params = EmbeddingParams() if params is None else params
         self.encoder = encoder or Encoder()
         self.loss_curve_: list[float] = []
+        self.n_learnt_: int | None = None
         self.held_out_loss_: dict[float, float] = {}
         self.l2_: float | None = None
         self.context_penalty_: float | None = None
@@ -125,23 +136,10 @@ class EmbeddingRewardModel:
         warm_start: RewardModel | None = None,
         progress: Progress = ignore_progress,
     ) -> Self:
-        weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
-        if len(weights) != len(pairs) or (weights < 0).any():
-            raise InvalidScores(
-                f"{len(weights)} weights for {len(pairs)} pairs, smallest "
-                f"{weights.min(initial=0)}. One weight of 0 or more each."
-            )
-        ordered = (
-            check_frame(pairs, PREFERENCE_PAIRS)
-            .assign(weight=weights)
-            .sort_values("comparison_id", ignore_index=True)
+        used = drop_unweighted_pairs(
+            sort_weighted_pairs(pairs, weights), self.name, self.params.min_pairs
         )
-        used = ordered[ordered["weight"] > 0].reset_index(drop=True)
-        if len(used) < self.params.min_pairs:
-            raise NotEnoughData(
-                f"{len(used)} preference pairs to fit on; the embedding reward model needs "
-                f"{self.params.min_pairs}. Collect more votes or lower min_pairs."
-            )
+        self.n_learnt_ = len(used)
         chosen, rejected = self._features_of_sides(used, progress)
         self._learn_scale(np.concatenate([chosen, rejected]))
         weighted = used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, self.params)
@@ -201,14 +199,30 @@ class EmbeddingRewardModel:
             grid = grid[max(0, here - 1) : here + 2]
         return chosen
 
-    def score(
-        self,
-        prompts: Sequence[str],
-        completions: Sequence[str],
-        *,
-        progress: Progress = ignore_progress,
-    ) -> Floats:
-        return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
+    @property
+    def facts(self) -> ModelFacts:
+        params = self.params
+        return ModelFacts(
+            loss=params.loss,
+            label=params.label,
+            n_members=params.n_members,
+            n_learnt=self.n_learnt_,
+            n_new=self.n_learnt_,
+            n_replayed=None if self.n_learnt_ is None else 0,
+            log_tie_width=self.log_tie_width_,
+            loss_curve=tuple(self.loss_curve_),
+            held_out_loss={f"{l2:g}": loss for l2, loss in self.held_out_loss_.items()},
+            l2=self.l2_,
+            context_penalty=self.context_penalty_,
+            margin_scale=params.margin_scale,
+            length_slope=self.length_slope_,
+            is_debiased=params.debias_length,
+        )
+
+    def quick(self, **changes: Any) -> "EmbeddingRewardModel":
+        """One linear head on the same encoder."""
+        simple = {"n_members": 1, "head": "linear"}
+        return EmbeddingRewardModel(self.params.model_copy(update=simple | changes), self.encoder)
 
     def member_scores(
         self,
@@ -226,9 +240,6 @@ class EmbeddingRewardModel:
             - self.score_mean_,
             "scores",
         )[place].T
-
-    def standardise(self, scores: Floats) -> Floats:
-        return np.asarray(scores / self.score_std_)
 
     def features(
         self,
@@ -283,6 +294,9 @@ class EmbeddingRewardModel:
             for completion in long_completions
         )
 
+    def cut_texts(self) -> dict[str, int]:
+        return {WINDOW: self.encoder.n_truncated, **self.n_cut}
+
     @property
     def weights_hash(self) -> str:
         self._require_fitted()
@@ -309,30 +323,16 @@ class EmbeddingRewardModel:
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        config = read_config(folder)
-        if config["kind"] != cls.name:
-            raise ModelError(
-                f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use "
-                "load_reward_model."
-            )
+        config = read_config(folder, cls.name)
         encoder = encoder or Encoder(max_tokens=config["encoder_max_tokens"])
-        if encoder.hash != config["encoder_hash"]:
-            raise ModelHashMismatch(
-                f"The reward model in {folder} was fitted on encoder "
-                f"{config['encoder_hash'][:12]}, not on {encoder.hash[:12]} from {encoder.folder}. "
-                "Set `encoder` back, or fit the reward model again."
-            )
+        require_encoder(encoder, config, folder)
         model = cls(EmbeddingParams(**config["params"]), encoder)
         model._load_parts(_read_parts(Path(folder), model._required_parts()))
         model.l2_, model.loss_curve_ = config["l2"], config["loss_curve"]
         # models of earlier versions were fitted with one penalty for all
         model.context_penalty_ = config.get("context_penalty")
         model.held_out_loss_ = {float(l2): loss for l2, loss in config["held_out_loss"].items()}
-        if model.weights_hash != config["weights_hash"]:
-            raise ModelHashMismatch(
-                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch "
-                "the model version again."
-            )
+        require_weights(model, config, folder)
         return model
 
     def _features_of_sides(self, pairs: pd.DataFrame, progress: Progress) -> tuple[Floats, Floats]:
@@ -368,24 +368,14 @@ class EmbeddingRewardModel:
         """
         if warm_start is None:
             return None
-        if (
-            not isinstance(warm_start, EmbeddingRewardModel)
-            or warm_start.encoder.hash != self.encoder.hash
-        ):
-            raise ModelError(
-                "A warm start needs an embedding reward model on the same encoder. Fit without "
-                "warm_start, or set `encoder` back."
-            )
-        warm_start._require_fitted()
-        return np.asarray(
-            warm_start.heads_.linear.mean(axis=0) / warm_start.feature_std_ * self.feature_std_
-        )
+        start: EmbeddingRewardModel = require_warm_start(warm_start, self)
+        start._require_fitted()
+        return np.asarray(start.heads_.linear.mean(axis=0) / start.feature_std_ * self.feature_std_)
 
     def _parts(self) -> dict[str, Floats]:
+        own = vars(self)
         parts = self.heads_.parts() | {
-            name: getattr(self, f"{name}_")
-            for name in self._required_parts()
-            if hasattr(self, f"{name}_")
+            name: own[f"{name}_"] for name in self._required_parts() if f"{name}_" in own
         }
         return {
             name: np.atleast_1d(np.asarray(part, dtype=np.float64)) for name, part in parts.items()

@@ -1,6 +1,4 @@
-"""The embedding kind's head on a backbone as it is, as one member of a fine-tuned model. Knows
-pairs and an encoder; knows no network.
-"""
+"""The embedding kind's head on the untrained backbone, as one member of a fine-tuned model."""
 
 from pathlib import Path
 
@@ -14,9 +12,7 @@ from rlhf_pipeline.reward_model.encoder import Encoder
 from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 FROZEN_FOLDER = "frozen_head"  # in the model's folder: a whole embedding model
-SHARED_PARAMS = sorted(
-    set(EmbeddingParams.model_fields) & set(TransformerParams.model_fields) - {"n_members"}
-)
+SHARED_PARAMS = {*EmbeddingParams.model_fields} & {*TransformerParams.model_fields} - {"n_members"}
 
 
 def fit_frozen_head(
@@ -34,7 +30,7 @@ def fit_frozen_head(
     It takes the votes as they are, without `smoothing` and `ties_as_halves`. Raises NotEnoughData
     where there is one prompt, or all are ties.
     """
-    own = EmbeddingParams(**{name: getattr(params, name) for name in SHARED_PARAMS})
+    own = EmbeddingParams(**params.model_dump(include=SHARED_PARAMS))
     folds = min(own.folds, pairs.loc[weights > 0, "prompt_id"].nunique())
     # which counts what it cuts beside the networks'
     of_its_own = Encoder(encoder.choice, encoder.cache, max_tokens=max_tokens)

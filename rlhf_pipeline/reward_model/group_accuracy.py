@@ -1,5 +1,4 @@
-"""A reward model judged source by source. Knows pairs and a fitted model; knows no votes and no
-storage.
+"""The test accuracy of a reward model, source by source.
 
 One accuracy over several sources says more of their sizes than of the model: it may know one well
 and guess in the others.
@@ -13,9 +12,9 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model.base import RewardModel
-from rlhf_pipeline.reward_model.held_out_evaluation import accuracy_on, majority_side, margins_of
-from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.reward_model.base import RewardModel, margins_of
+from rlhf_pipeline.reward_model.held_out_evaluation import accuracy_on, majority_side
+from rlhf_pipeline.reward_model.kinds import RewardModelParams
 from rlhf_pipeline.reward_model.report import TestAccuracy
 from rlhf_pipeline.votes.test_split import Recorder, log_opening, open_test_split
 

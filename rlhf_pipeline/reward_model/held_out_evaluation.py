@@ -1,6 +1,4 @@
-"""A fitted reward model on the test split, beside its baselines and the ceiling. Knows pairs; knows
-no fit.
-"""
+"""A fitted reward model on the test split, beside its baselines and the noise ceiling."""
 
 from dataclasses import dataclass
 
@@ -8,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.intervals import BootstrapParams, interval_of_mean
-from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model.base import Floats, RewardModel
+from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
+from rlhf_pipeline.reward_model.kinds import RewardModelParams
 from rlhf_pipeline.reward_model.length_bias import LengthEffect, log_lengths, measure_length_effect
-from rlhf_pipeline.reward_model.params import RewardModelParams
 from rlhf_pipeline.reward_model.report import TestAccuracy
 from rlhf_pipeline.votes.taste_changes import TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, open_test_split
@@ -49,34 +47,27 @@ def evaluate_held_out(
         return HeldOutEvaluation()
     margins, side = margins_of(model, test, progress=progress), majority_side(pairs)
     since = changes.is_current(test) if changes else np.zeros(len(test), dtype=bool)
-    slope = getattr(model, "length_slope_", None)
+    facts = model.facts
     gaps, turned = (
         log_lengths(test["chosen"]) - log_lengths(test["rejected"]),
         (test["chosen_side"] == "b").to_numpy(),
     )
-    is_debiased = bool(getattr(getattr(model, "params", None), "debias_length", False))
     return HeldOutEvaluation(
         accuracy_on(test, margins, side, params, ceiling=ceilings[0]),
         accuracy_on(test[since], margins[since], side, params, ceiling=ceilings[1])
         if since.any()
         else None,
         None
-        if slope is None
+        if facts.length_slope is None
         else measure_length_effect(
-            margins, gaps, turned, float(slope), is_debiased=is_debiased, ceiling=ceilings[0]
+            margins,
+            gaps,
+            turned,
+            facts.length_slope,
+            is_debiased=facts.is_debiased,
+            ceiling=ceilings[0],
         ),
     )
-
-
-def margins_of(
-    model: RewardModel, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
-) -> Floats:
-    """score(chosen) - score(rejected) of each pair, (n,)."""
-    prompts = pairs["prompt"].tolist()
-    scores = model.score(
-        [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress=progress
-    )
-    return scores[: len(pairs)] - scores[len(pairs) :]
 
 
 def majority_side(pairs: pd.DataFrame) -> str:

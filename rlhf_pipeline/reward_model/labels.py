@@ -1,6 +1,4 @@
-"""What a reward model learns from each pair: votes, their majority, or the annotator model. Knows
-PREFERENCE_PAIRS; knows no model.
-"""
+"""What a reward model learns from each pair: votes, their majority, or the annotator model."""
 
 from typing import Literal
 
@@ -66,13 +64,13 @@ def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
         )
 
 
-def last_seq(pairs: pd.DataFrame, params: LabelParams) -> int:
-    """The highest vote seq that who learns from `pairs` has seen: theirs, and where soft labels are
-    learnt also those these rest on.
+def last_seq(pairs: pd.DataFrame, label: str) -> int:
+    """The highest vote seq behind `pairs`, and behind their soft labels where `label` is
+    annotators.
     """
     seen = pairs["max_seq"].to_numpy(dtype=np.float64)
-    if params.label == "annotators":
-        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN where nobody kept it
+    if label == "annotators":
+        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN where it was not kept
     return int(seen.max())
 
 

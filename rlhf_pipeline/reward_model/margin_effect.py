@@ -1,9 +1,8 @@
-"""What the loss `margin` owes to the strength that people felt: the same fit with and without it.
-Knows pairs; knows no registry.
+"""What the loss `margin` gains from the strength of votes: the same fit with and without it.
 
-That a margin from strength helps is disputed (Touvron et al. 2023 found little), so whoever asks
-for it is told what it did here. Prompts of the train split are left out in turn: the test split
-stays shut.
+Whether a margin from strength helps is disputed (Touvron et al. 2023 found little), so the report
+of such a fit shows what it did here. Prompts of the train split are left out in turn; the test
+split is not opened.
 """
 
 import numpy as np
@@ -13,9 +12,8 @@ from pydantic import Field
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import BootstrapParams, group_index, interval_of_mean
 from rlhf_pipeline.records import Interval, Record
-from rlhf_pipeline.reward_model.base import Floats
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
+from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
 
 FOLDS = 3
 
@@ -38,7 +36,11 @@ class MarginEffect(Record):
 
     def __str__(self) -> str:
         points = self.gain.model_copy(
-            update={end: 100 * getattr(self.gain, end) for end in ("value", "low", "high")}
+            update={
+                "value": 100 * self.gain.value,
+                "low": 100 * self.gain.low,
+                "high": 100 * self.gain.high,
+            }
         )
         beside = f"ceiling {self.ceiling}" if self.ceiling else "ceiling unknown"
         return (
@@ -50,40 +52,38 @@ class MarginEffect(Record):
 
 def measure_margin_effect(
     train: pd.DataFrame,
-    params: EmbeddingParams,
-    encoder: Encoder,
+    model: RewardModel,
     *,
     weights: Floats | None = None,
     ceiling: Interval | None = None,
     bootstrap: BootstrapParams | None = None,
 ) -> MarginEffect | None:
-    """From TRAIN, preference pairs, (n,) `weights` each; None where too little is left to fit on or
-    nobody said how strongly they felt.
+    """From PREFERENCE_PAIRS `train`, (n,) `weights` each; None for a model of another loss, or
+    that has no quick fits, where too little is left to fit on, or no vote states a strength.
     """
+    facts = model.facts
+    if facts.loss != "margin" or facts.margin_scale is None:
+        return None
     fold = group_index(train["prompt_id"].to_numpy(), len(train)) % FOLDS
     judged = (train["agreement"] > 0.5).to_numpy()
     if not judged.any() or not (train["margin"] > 0).any():
         return None
-    one_head = params.model_copy(update={"n_members": 1, "head": "linear"})
     shares: dict[str, Floats] = {}
     for loss in ("margin", "bradley_terry"):
         margins = np.full(len(train), np.nan)
         for k in range(FOLDS):
             inside, outside = fold != k, fold == k
-            model = EmbeddingRewardModel(one_head.model_copy(update={"loss": loss}), encoder)
+            fitted = model.quick(loss=loss)
+            if fitted is None:
+                return None
             try:
-                model.fit(
+                fitted.fit(
                     train[inside].reset_index(drop=True),
                     weights=None if weights is None else weights[inside],
                 )
             except NotEnoughData:
                 return None
-            prompts, n = train.loc[outside, "prompt"].tolist(), int(outside.sum())
-            scores = model.score(
-                [*prompts, *prompts],
-                [*train.loc[outside, "chosen"], *train.loc[outside, "rejected"]],
-            )
-            margins[outside] = scores[:n] - scores[n:]
+            margins[outside] = margins_of(fitted, train[outside])
         right, agreement = (
             0.5 + 0.5 * np.sign(margins[judged]),
             train.loc[judged, "agreement"].to_numpy(dtype=np.float64),
@@ -105,7 +105,7 @@ def measure_margin_effect(
         gain = gain.model_copy(update={"low": -gain.high})
     return MarginEffect(
         n=int(judged.sum()),
-        margin_scale=params.margin_scale,
+        margin_scale=facts.margin_scale,
         with_margin=mean(shares["margin"]),
         without=mean(shares["bradley_terry"]),
         gain=gain,

@@ -1,8 +1,9 @@
-"""What a fit of a reward model leaves said of it. Knows records; knows no model."""
+"""Report of a reward-model fit."""
 
 from pydantic import Field
 
 from rlhf_pipeline.records import Interval, Record
+from rlhf_pipeline.reward_model.base import FitFacts
 from rlhf_pipeline.reward_model.length_bias import LengthEffect
 from rlhf_pipeline.reward_model.margin_effect import MarginEffect
 
@@ -33,23 +34,11 @@ class TestAccuracy(Record):
     )
 
 
-class RewardModelReport(Record):
+class RewardModelReport(FitFacts):
     """What was fitted on what, and how well it does on prompts it never saw."""
 
     kind: str
     n_train: int = Field(description="pairs of the train split, learnt from or not")
-    n_learnt: int | None = Field(
-        default=None,
-        description="of them those that moved the weights; None in reports of earlier versions",
-    )
-    n_new: int | None = Field(
-        default=None,
-        description="of these what the model it was started from had not seen; of a fit anew all",
-    )
-    n_replayed: int | None = Field(
-        default=None,
-        description="and what that had seen and a warm start of a transformer learnt again",
-    )
     n_calib: int
     n_test: int
     n_before_change: int = Field(description="training pairs that were down-weighted")
@@ -57,10 +46,6 @@ class RewardModelReport(Record):
     test_since_change: TestAccuracy | None = Field(
         default=None, description="the same on pairs voted since the change"
     )
-    loss: str = Field(default="soft", description="see reward_model.losses")
-    label: str = Field(default="votes", description="what was learnt from each pair")
-    n_members: int = Field(default=1, description="of the ensemble")
-    log_tie_width: float | None = Field(default=None, description="learnt by the loss davidson")
     length: LengthEffect | None = Field(
         default=None,
         description="what the margins owe to length, and without it; None without test pairs",
@@ -68,14 +53,6 @@ class RewardModelReport(Record):
     margin: MarginEffect | None = Field(
         default=None,
         description="what strength as a margin did; of an embedding model's loss margin",
-    )
-    loss_curve: tuple[float, ...] = Field(description="training objective after each step")
-    held_out_loss: dict[str, float] = Field(
-        description="L2 -> cross-validated loss within the train split"
-    )
-    l2: float | None = None
-    context_penalty: float | None = Field(
-        default=None, description="of the completion in context, relative to its sentences'"
     )
     n_truncated: int = Field(
         description="texts of which something was left unread in this run, by whichever rule"

@@ -1,6 +1,4 @@
-"""What votes from before a change of taste are worth in a fit. Knows pairs and the linear head;
-knows no report.
-"""
+"""How much votes from before a change of taste count in a fit."""
 
 from dataclasses import dataclass, field
 
@@ -10,10 +8,10 @@ import pandas as pd
 
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import group_index
-from rlhf_pipeline.reward_model.base import Floats, RewardModel
-from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
+from rlhf_pipeline.reward_model.kinds import RewardModelParams
 from rlhf_pipeline.reward_model.params import RewardModelParams
+from rlhf_pipeline.votes.intervals import group_index
 from rlhf_pipeline.votes.taste_changes import TasteChanges
 
 DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few new ones to choose by
@@ -50,7 +48,7 @@ def choose_old_vote_weight(
     if params.weight_before_change is not None:
         return OldVoteWeight(params.weight_before_change, reason="set by hand")
     is_new = changes.is_current(train)
-    if not isinstance(model, EmbeddingRewardModel):
+    if model.quick() is None:
         return OldVoteWeight(
             DEFAULT_WEIGHT,
             reason=f"not chosen: a {model.name} is too slow to be fitted "
@@ -78,13 +76,10 @@ def choose_old_vote_weight(
             f"{MIN_NEW_PAIRS} pairs, and {MIN_NEW_PROMPTS} prompts in each of {WEIGHT_FOLDS} folds"
         )
         return OldVoteWeight(DEFAULT_WEIGHT, reason=f"not chosen: {few}; {needed} are needed")
-    one_head = model.params.model_copy(update={"n_members": 1, "head": "linear"})
     losses, untried = {}, []
     for weight in WEIGHTS_TRIED:
         try:
-            losses[f"{weight:g}"] = _held_out_loss(
-                train, is_new, told, fold, weight, one_head, model.encoder
-            )
+            losses[f"{weight:g}"] = _held_out_loss(train, is_new, told, fold, weight, model)
         except NotEnoughData as cause:
             untried.append(f"{weight:g} could not be tried ({cause})")
     if not losses:
@@ -103,8 +98,7 @@ def _held_out_loss(
     is_judged: npt.NDArray[np.bool_],
     fold: npt.NDArray[np.int64],
     weight: float,
-    params: EmbeddingParams,
-    encoder: Encoder,
+    model: RewardModel,
 ) -> float:
     """Log loss per vote on the judged pairs, each predicted by a model that saw no pair of its
     prompt. Raises NotEnoughData as `fit`.
@@ -113,14 +107,13 @@ def _held_out_loss(
     for k in range(WEIGHT_FOLDS):
         outside = is_judged & (fold == k)
         inside = (fold != k) & (is_new | (weight > 0))
-        model = EmbeddingRewardModel(params, encoder)
-        model.fit(
+        quick = model.quick()
+        assert quick is not None  # the caller has asked
+        quick.fit(
             train[inside].reset_index(drop=True), weights=np.where(is_new[inside], 1.0, weight)
         )
         test = train[outside]
-        prompts, n = test["prompt"].tolist(), len(test)
-        scores = model.score([*prompts, *prompts], [*test["chosen"], *test["rejected"]])
-        margins, votes = scores[:n] - scores[n:], test["n_votes"].to_numpy(dtype=np.float64)
+        margins, votes = margins_of(quick, test), test["n_votes"].to_numpy(dtype=np.float64)
         losses = (
             np.logaddexp(0.0, -margins)
             + (1 - test["agreement"].to_numpy(dtype=np.float64)) * margins

@@ -1,6 +1,4 @@
-"""The fine-tuned reward model: an encoder, or a causal language model with adapters. Knows pairs
-and texts; knows no splits or registry.
-"""
+"""The fine-tuned reward model: an encoder, or a causal language model with adapters."""
 
 import json
 import re
@@ -16,24 +14,28 @@ import pandas as pd
 
 from rlhf_pipeline.errors import (
     ConfigurationError,
-    InvalidScores,
     ModelError,
     ModelHashMismatch,
-    NotEnoughData,
 )
 from rlhf_pipeline.files import open_atomically, write_atomically
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.reward_model.base import (
     CONFIG_FILE,
+    WINDOW,
     Floats,
+    ModelFacts,
     RewardModel,
     check_texts,
     distinct_texts,
+    drop_unweighted_pairs,
     read_config,
+    require_encoder,
     require_finite,
+    require_warm_start,
+    require_weights,
+    sort_weighted_pairs,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
 from rlhf_pipeline.reward_model.encoder import Encoder
@@ -77,7 +79,7 @@ __all__ = ["TransformerParams", "TransformerRewardModel"]
 MEMBER_CHECKPOINTS = re.compile(r"^member-\d+$")
 
 
-class TransformerRewardModel:
+class TransformerRewardModel(RewardModel):
     """A transformer's score of the end of the prompt, ` [SEP] ` and the completion; see
     `RewardModel` for the protocol.
 
@@ -92,6 +94,8 @@ class TransformerRewardModel:
     """
 
     name: ClassVar[str] = "transformer"
+    Params = TransformerParams
+    encoder: Encoder
 
     def __init__(
         self,
@@ -111,7 +115,8 @@ class TransformerRewardModel:
         self.max_seq_ = 0
         self.networks_: list[Any] = []
         self.frozen_: EmbeddingRewardModel | None = None
-        self.n_replayed_ = 0
+        self.n_new_: int | None = None  # of the last fit: pairs its start had not seen
+        self.n_replayed_ = 0  # and those it learnt again
         self.length_slope_: float | None = None
         self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
@@ -124,24 +129,10 @@ class TransformerRewardModel:
         warm_start: RewardModel | None = None,
         progress: Progress = ignore_progress,
     ) -> Self:
-        weights = np.ones(len(pairs)) if weights is None else require_finite(weights, "weights")
-        if len(weights) != len(pairs) or (weights < 0).any():
-            raise InvalidScores(
-                f"{len(weights)} weights for {len(pairs)} pairs, smallest "
-                f"{weights.min(initial=0)}. One weight of 0 or more each."
-            )
-        ordered = (
-            check_frame(pairs, PREFERENCE_PAIRS)
-            .assign(weight=weights)
-            .sort_values("comparison_id", ignore_index=True)
-        )
+        ordered = sort_weighted_pairs(pairs, weights)
         ordered["weight"] *= self.vote_weights_of(ordered)
-        used = ordered[ordered["weight"] > 0].reset_index(drop=True)
-        if len(used) < self.params.min_pairs:
-            raise NotEnoughData(
-                f"{len(used)} preference pairs to fit on; the transformer reward model needs "
-                f"{self.params.min_pairs}. Collect more votes or lower min_pairs."
-            )
+        used = drop_unweighted_pairs(ordered, self.name, self.params.min_pairs)
+        start = None if warm_start is None else require_warm_start(warm_start, self)
         if usable_device(self.params.device) != self.params.device:
             raise ConfigurationError(
                 f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu."
@@ -158,15 +149,15 @@ class TransformerRewardModel:
                 self.params,
                 whole,
                 self.reader.max_tokens,
-                weights=weights,
+                weights=np.ones(len(pairs)) if weights is None else weights,
                 progress=progress,
             )
-        used = self._select_replay(used, warm_start)
+        used = self._select_replay(used, start)
         data = self._training_data(used)
         self.networks_, self.records_ = [], []
         self._files = read_backbone_files(self.encoder.folder)
         for member in range(self.params.n_members):
-            network = self._initial_network(member, data, warm_start)
+            network = self._initial_network(member, data, start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
             record = TRAINERS[params.trainer](
                 network, data, params, self._training_context(member, progress)
@@ -184,14 +175,27 @@ class TransformerRewardModel:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         return self
 
-    def score(
-        self,
-        prompts: Sequence[str],
-        completions: Sequence[str],
-        *,
-        progress: Progress = ignore_progress,
-    ) -> Floats:
-        return np.asarray(self.member_scores(prompts, completions, progress=progress).mean(axis=0))
+    @property
+    def facts(self) -> ModelFacts:
+        params, n_new = self.params, self.n_new_
+        return ModelFacts(
+            loss=params.loss,
+            label=params.label,
+            n_members=params.n_members + int(params.frozen_head),
+            n_learnt=None if n_new is None else n_new + self.n_replayed_,
+            n_new=n_new,
+            n_replayed=None if n_new is None else self.n_replayed_,
+            log_tie_width=self.log_tie_width_,
+            loss_curve=tuple(self.loss_curve_),
+            margin_scale=params.margin_scale,
+            length_slope=self.length_slope_,
+        )
+
+    @property
+    def architecture(self) -> Mapping[str, object]:
+        params = self.params
+        shape = {"adapter": params.adapter, "lora_rank": params.lora_rank}
+        return {**super().architecture, **shape}
 
     def member_scores(
         self,
@@ -213,9 +217,6 @@ class TransformerRewardModel:
                 [scores, self.frozen_.score(prompts, completions, progress=progress)]
             )
         return scores[row].T
-
-    def standardise(self, scores: Floats) -> Floats:
-        return np.asarray(scores / self.score_std_)
 
     def features(
         self,
@@ -242,14 +243,12 @@ class TransformerRewardModel:
         ]
         return float(np.mean(widths)) if widths else None
 
-    @property
-    def n_cut(self) -> dict[str, int]:
-        """Texts of which the frozen head alone left something unread, by its parameter that says
-        so.
-        """
-        return (
-            {} if self.frozen_ is None else {"max_sentences": self.frozen_.n_cut["max_sentences"]}
-        )
+    def cut_texts(self) -> dict[str, int]:
+        """See `RewardModel`; a frozen head alone reads no more than `max_sentences`."""
+        cut = {WINDOW: self.encoder.n_truncated}
+        if self.frozen_ is not None:
+            cut["max_sentences"] = self.frozen_.n_cut["max_sentences"]
+        return cut
 
     @property
     def reader(self) -> TokenReader:
@@ -303,12 +302,7 @@ class TransformerRewardModel:
         """See `RewardModel`; `encoder` matters to adapters and a frozen head alone: it must be the
         one they were fitted on.
         """
-        config = read_config(folder)
-        if config["kind"] != cls.name:
-            raise ModelError(
-                f"{folder} holds a {config['kind']!r} reward model, not {cls.name!r}. Use "
-                "load_reward_model."
-            )
+        config = read_config(folder, cls.name)
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
         backbone, whole = Path(folder) / BACKBONE_FOLDER, encoder
@@ -320,12 +314,7 @@ class TransformerRewardModel:
         model = cls(
             params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens)
         )
-        if model.encoder.hash != config["encoder_hash"]:
-            raise ModelHashMismatch(
-                f"The reward model in {folder} was fitted on encoder "
-                f"{config['encoder_hash'][:12]}, not on {model.encoder.hash[:12]} from "
-                f"{model.encoder.folder}. Set `encoder` back, or fit the reward model again."
-            )
+        require_encoder(model.encoder, config, folder)
         model._files = read_backbone_files(backbone)
         if files_hash(model._files) != config["backbone_hash"]:
             raise ModelHashMismatch(
@@ -343,11 +332,7 @@ class TransformerRewardModel:
             )
         model.max_seq_, model.loss_curve_ = config["max_seq"], config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
-        if model.weights_hash != config["weights_hash"]:
-            raise ModelHashMismatch(
-                f"The weights in {folder} are not those its {CONFIG_FILE} was written for. Fetch "
-                "the model version again."
-            )
+        require_weights(model, config, folder)
         return model
 
     def _training_data(self, pairs: pd.DataFrame) -> TrainingData:
@@ -391,16 +376,20 @@ class TransformerRewardModel:
             and self.params.loss == "soft"
         )
 
-    def _select_replay(self, pairs: pd.DataFrame, warm_start: RewardModel | None) -> pd.DataFrame:
+    def _select_replay(
+        self, pairs: pd.DataFrame, start: "TransformerRewardModel | None"
+    ) -> pd.DataFrame:
         """The pairs the other model has not seen, and `replay` as many of the older ones, or what
         is needed for `min_pairs` in all; all of them where none is new."""
-        if warm_start is None or not isinstance(warm_start, TransformerRewardModel):
+        self.n_new_, self.n_replayed_ = len(pairs), 0
+        if start is None:
             return pairs
-        is_new = (pairs["max_seq"] > warm_start.max_seq_).to_numpy()
-        if not is_new.any():
+        is_new = (pairs["max_seq"] > start.max_seq_).to_numpy()
+        n_new = self.n_new_ = int(is_new.sum())
+        if not n_new:
+            self.n_replayed_ = len(pairs)
             return pairs
         old = np.flatnonzero(~is_new)
-        n_new = int(is_new.sum())
         n_old = min(len(old), max(round(self.params.replay * n_new), self.params.min_pairs - n_new))
         drawn = np.random.default_rng([self.params.seed, len(pairs)]).choice(
             old, n_old, replace=False
@@ -411,20 +400,12 @@ class TransformerRewardModel:
         )
 
     def _initial_network(
-        self, member: int, data: TrainingData, warm_start: RewardModel | None
+        self, member: int, data: TrainingData, start: "TransformerRewardModel | None"
     ) -> Any:
         """The network before its first step: the other model's, or the backbone with a new head."""
-        if warm_start is not None:
-            if (
-                not isinstance(warm_start, TransformerRewardModel)
-                or warm_start.encoder.hash != self.encoder.hash
-            ):
-                raise ModelError(
-                    "A warm start needs a transformer reward model on the same encoder. Fit "
-                    "without warm_start, or set `encoder` back."
-                )
-            warm_start._require_fitted()
-            parts = warm_start._parts(warm_start.networks_[member % len(warm_start.networks_)])
+        if start is not None:
+            start._require_fitted()
+            parts = start._parts(start.networks_[member % len(start.networks_)])
             return self._load_network(
                 self.encoder.folder, {name: part.clone() for name, part in parts.items()}
             )

@@ -32,6 +32,7 @@ class SavedEncoder:
     """What is left of an encoder in a saved model: its hash, tokenizer and configuration."""
 
     source: None = None
+    choice: None = None
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.folder = folder

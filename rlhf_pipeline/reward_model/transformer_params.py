@@ -1,15 +1,15 @@
-"""How a transformer reward model is fitted: every parameter, and which of them no other kind
-has.
-"""
+"""The parameters of the transformer reward model."""
 
 from pydantic import ConfigDict, Field
 
+from rlhf_pipeline.reward_model.labels import LabelParams
 from rlhf_pipeline.reward_model.network import NetworkParams
-from rlhf_pipeline.reward_model.trainers.base import OptimisationParams, TrainerParams
+from rlhf_pipeline.reward_model.trainers.base import TrainerParams
 
 
-class FineTuningParams(OptimisationParams, NetworkParams):
-    """What a transformer reward model has beside the parameters of every kind."""
+# The order of the bases is the order of the fields in config.json, which hashes cover.
+class TransformerParams(TrainerParams, NetworkParams, LabelParams):
+    """How a transformer reward model is fitted."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -51,13 +51,6 @@ class FineTuningParams(OptimisationParams, NetworkParams):
         description="Warm start: old pairs, drawn anew for each fit, per pair that the other model "
         "has not seen",
     )
-
-
-class TransformerParams(FineTuningParams, TrainerParams):
-    """How a transformer reward model is fitted."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
     prompt_chars: int = Field(
         default=600,
         ge=0,

@@ -14,6 +14,7 @@ from rlhf_pipeline.testing.drift import check_detector
 from rlhf_pipeline.testing.formats import check_format
 from rlhf_pipeline.testing.members import check_member
 from rlhf_pipeline.testing.prompts import check_generator
+from rlhf_pipeline.testing.reward_model import check_reward_model
 from rlhf_pipeline.testing.strategies import check_strategy
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "check_format",
     "check_generator",
     "check_member",
+    "check_reward_model",
     "check_strategy",
 ]

@@ -12,7 +12,12 @@ from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.policy.corpus import style_sentences
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import content_id
-from rlhf_pipeline.reward_model import EmbeddingCache, Encoder, RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import (
+    EmbeddingCache,
+    Encoder,
+    fit_reward_model,
+    reward_model_params,
+)
 from rlhf_pipeline.simulation import (
     SOURCED_TASTE,
     WARM_TASTE,
@@ -127,7 +132,7 @@ def test_it_reaches_95_percent_of_who_knows_the_taste_and_beats_length_and_side(
     encoder = Encoder(cache=EmbeddingCache(tmp_path))
     for taste in (WARM_TASTE, SOURCED_TASTE):
         pairs = preference_pairs(vote_frame(comparisons, references, taste), comparisons)
-        fitted = fit_reward_model(pairs, RewardModelParams(), encoder=encoder)
+        fitted = fit_reward_model(pairs, reward_model_params(), encoder=encoder)
         prompts = unseen["prompt"].tolist()
         margins = fitted.model.score(prompts, unseen["completion_a"].tolist()) - fitted.model.score(
             prompts, unseen["completion_b"].tolist()
@@ -155,6 +160,6 @@ def test_where_nobody_predicts_more_than_90_percent_of_votes_it_predicts_more_th
         vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons
     )
     test = fit_reward_model(
-        pairs, RewardModelParams(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
+        pairs, reward_model_params(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
     ).report.test
     assert test.vote_accuracy.value > 0.80

@@ -11,13 +11,13 @@ from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.champions import Champions, Judge, assess, compare_with_champion
 from rlhf_pipeline.records import CalibrationReport, Interval, ModelVersion, TasteChange
-from rlhf_pipeline.reward_model import AcceptanceParams, RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import AcceptanceParams, fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
 
 CHANGE = 10_000
-QUICK = RewardModelParams(
+QUICK = reward_model_params(
     l2_grid=[0.1], context_penalty_grid=[3.0], n_resamples=100, weight_before_change=0.02
 )
 RECORDED = TasteChange(

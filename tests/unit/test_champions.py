@@ -472,7 +472,7 @@ def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
 def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternatives):
     alternatives.fit(alternatives.second)
     known = alternatives.champions
-    start = known.load(alternatives.folder / "model", "the checkpoint")
+    start = known.encoders.load_model(alternatives.folder / "model", "the checkpoint")
     assert (known.encoder().folder, known.encoder(start).folder) == (
         alternatives.first,
         alternatives.second,
@@ -482,7 +482,7 @@ def test_a_fit_goes_on_with_the_encoder_that_its_start_was_fitted_on(alternative
         "encoder_instead_because": "the model that the fit starts from was fitted on it",
     }  # fmt: skip
     alternatives.fit(alternatives.first)
-    of_first = known.load(alternatives.folder / "model", "the checkpoint")
+    of_first = known.encoders.load_model(alternatives.folder / "model", "the checkpoint")
     assert known.encoder(of_first) is known.encoder()
     alternatives.outage()
     elsewhere = Champions(

@@ -214,7 +214,7 @@ FOLDERS = {
     "rlhf_pipeline.completions": (BACKENDS, "complete"),
     "rlhf_pipeline.drift": (DETECTORS, "from_state"),
     "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
-    "rlhf_pipeline.reward_model": (REWARD_MODELS, "standardise"),
+    "rlhf_pipeline.reward_model": (REWARD_MODELS, "weights_hash"),
     "rlhf_pipeline.retraining.strategies": (STRATEGIES, "train"),
     "rlhf_pipeline.datasets.formats": (FORMATS, "read"),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.votes import PairParams, joint_model, noise_ceiling, preference_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder
@@ -84,7 +84,7 @@ def test_one_annotator_teaches_a_model_whose_ceiling_nobody_knows():
     assert noise_ceiling(cast) is None
     report = fit_reward_model(
         preference_pairs(cast, shown),
-        RewardModelParams(**FEW),
+        reward_model_params(**FEW),
         encoder=WordEncoder(),
         ceiling=noise_ceiling(cast),
     ).report
@@ -143,7 +143,7 @@ def test_the_annotator_model_sees_through_one_who_is_always_wrong():
     by_majority, by_annotators = (
         fit_reward_model(
             pairs,
-            RewardModelParams(label=label, **FEW),
+            reward_model_params(label=label, **FEW),
             encoder=WordEncoder(),
             soft_labels=annotators.labels,
         ).model

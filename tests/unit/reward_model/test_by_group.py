@@ -5,7 +5,7 @@ import pytest
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model import RewardModelParams, accuracy_by_group
+from rlhf_pipeline.reward_model import accuracy_by_group, reward_model_params
 from rlhf_pipeline.votes import Opening
 
 
@@ -88,7 +88,7 @@ def test_the_test_split_is_opened_once_on_record_and_ceilings_stand_beside():
 
 def test_pairs_without_a_group_are_left_out_and_none_at_all_is_an_error():
     found = accuracy_by_group(
-        LikesLength(), FRAME, {"c1": "debates"}, RewardModelParams(n_resamples=100)
+        LikesLength(), FRAME, {"c1": "debates"}, reward_model_params(n_resamples=100)
     )
     assert {name: test.n for name, test in found.items()} == {"debates": 1}
     with pytest.raises(NotEnoughData, match="test pair"):

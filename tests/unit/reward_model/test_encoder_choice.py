@@ -10,12 +10,12 @@ import pytest
 
 from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.reward_model import (
-    RewardModelParams,
     build_reward_model,
     encoder_params,
     find_warm_start_obstacle,
     fit_reward_model,
     load_reward_model,
+    reward_model_params,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder, EncoderChoice
 from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
@@ -131,7 +131,7 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
     # another window: it is made anew
     model = TransformerRewardModel(params, Encoder(f"{HUB},{distilbert}", max_tokens=64))
     fitted = fit_reward_model(
-        word_pairs(), RewardModelParams(kind="transformer", n_resamples=100), model=model
+        word_pairs(), reward_model_params(kind="transformer", n_resamples=100), model=model
     )
     report = fitted.report
     assert (report.loss, report.encoder_asked, report.encoder_used) == (loss, HUB, str(distilbert))
@@ -155,6 +155,6 @@ def test_a_distilbert_is_fine_tuned_by_the_loss_of_the_configuration(
 
 
 def test_a_fit_that_starts_anew_because_of_the_fallback_says_so(hub: Path, distilbert: Path):
-    before = build_reward_model(RewardModelParams(), Encoder(distilbert))
-    now = build_reward_model(RewardModelParams(), Encoder(f"{HUB},offline"))
+    before = build_reward_model(reward_model_params(), Encoder(distilbert))
+    now = build_reward_model(reward_model_params(), Encoder(f"{HUB},offline"))
     assert f"(offline instead of {HUB})" in str(find_warm_start_obstacle(before, now))

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_pipeline.errors import FrameError, NotEnoughData
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, SOFT_LABELS, check_frame
-from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.reward_model.labels import (
     LabelParams,
@@ -119,24 +119,29 @@ def test_a_model_of_soft_labels_says_what_they_say():
     pairs = make_pairs(600)
     sure = fit_reward_model(
         pairs,
-        RewardModelParams(label="annotators", **FEW),
+        reward_model_params(label="annotators", **FEW),
         encoder=WordEncoder(),
         soft_labels=soft_labels(pairs, 0.95),
     )
     unsure = fit_reward_model(
         pairs,
-        RewardModelParams(label="annotators", **FEW),
+        reward_model_params(label="annotators", **FEW),
         encoder=WordEncoder(),
         soft_labels=soft_labels(pairs, 0.55),
     )
     assert (sure.report.label, sure.report.loss) == ("annotators", "soft")
     assert unsure.model.score_std_ < 0.5 * sure.model.score_std_
     by_votes = fit_reward_model(
-        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), soft_labels=soft_labels(pairs, 0.95)
+        pairs,
+        reward_model_params(**FEW),
+        encoder=WordEncoder(),
+        soft_labels=soft_labels(pairs, 0.95),
     )
     assert (
         by_votes.report.data_hash
-        == fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.data_hash
+        == fit_reward_model(
+            pairs, reward_model_params(**FEW), encoder=WordEncoder()
+        ).report.data_hash
     )
 
 
@@ -146,7 +151,7 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
     """
     pairs = make_pairs(60)
     last, later = int(pairs["max_seq"].max()), soft_labels(pairs, 0.7).assign(max_seq=900)
-    learning = RewardModelParams(label="annotators", **FEW)
+    learning = reward_model_params(label="annotators", **FEW)
     assert (
         fit_reward_model(pairs, learning, encoder=WordEncoder(), soft_labels=later).report.max_seq
         == 900
@@ -169,7 +174,7 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
     )
     # Labels that nobody learnt from are no knowledge.
     assert (
-        fit_reward_model(joined, RewardModelParams(**FEW), encoder=WordEncoder()).report.max_seq
+        fit_reward_model(joined, reward_model_params(**FEW), encoder=WordEncoder()).report.max_seq
         == last
     )
 
@@ -188,7 +193,7 @@ def test_labels_that_rest_on_later_votes_are_refused():
     with pytest.raises(FrameError, match="rest on votes up to seq 900"):
         fit_reward_model(
             pairs,
-            RewardModelParams(label="annotators", **FEW),
+            reward_model_params(label="annotators", **FEW),
             encoder=WordEncoder(),
             soft_labels=seen.assign(max_seq=900),
             up_to_seq=60,

@@ -6,9 +6,9 @@ import pytest
 
 from rlhf_pipeline.reward_model import (
     EmbeddingRewardModel,
-    RewardModelParams,
     RewardModelReport,
     fit_reward_model,
+    reward_model_params,
 )
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.encoder import Encoder
@@ -79,7 +79,7 @@ def test_pairs_that_weigh_nothing_are_not_learnt(bert):
     half = int(many["max_seq"].median())
     report = fit_reward_model(
         many,
-        RewardModelParams(weight_before_change=0.0, **FEW),
+        reward_model_params(weight_before_change=0.0, **FEW),
         encoder=WordEncoder(),
         taste_changes=TasteChanges(half),
     ).report
@@ -126,7 +126,7 @@ def test_the_report_counts_what_was_cut_in_fit_and_judgement_by_rule():
         f"{prompt} {'x' * 90 if one else ''}"
         for prompt, one in zip(pairs["prompt"], long, strict=True)
     ]
-    params = RewardModelParams(max_sentences=2, prompt_chars=50, **FEW)
+    params = reward_model_params(max_sentences=2, prompt_chars=50, **FEW)
     report = fit_reward_model(pairs, params, encoder=WordEncoder()).report
     n_prompts = pairs.loc[long, "prompt"].nunique()
     assert report.truncated == {"window": 0, "prompt_chars": n_prompts, "max_sentences": 7}

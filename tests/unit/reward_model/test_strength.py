@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.records import Interval
-from rlhf_pipeline.reward_model import RewardModelParams, fit_reward_model
+from rlhf_pipeline.reward_model import (
+    EmbeddingRewardModel,
+    fit_reward_model,
+    reward_model_params,
+)
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams
 from rlhf_pipeline.reward_model.margin_effect import measure_margin_effect
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -15,8 +19,9 @@ GRID = {"l2_grid": [0.1], "context_penalty_grid": [3.0], "min_pairs": 10}
 CEILING = Interval(value=0.9, low=0.85, high=0.95, n=100)
 
 
-def params(**more):
-    return EmbeddingParams(loss="margin", **GRID, **more)
+def model(**more):
+    params = EmbeddingParams(loss="margin", **GRID, **more)
+    return EmbeddingRewardModel(params, WordEncoder())
 
 
 def torn(n=300):
@@ -33,9 +38,7 @@ def torn(n=300):
 
 
 def test_a_margin_that_makes_the_loud_outvote_the_many_costs_votes_and_is_told_so():
-    effect = measure_margin_effect(
-        torn(), params(margin_scale=10.0), WordEncoder(), ceiling=CEILING
-    )
+    effect = measure_margin_effect(torn(), model(margin_scale=10.0), ceiling=CEILING)
     assert effect.without.value == pytest.approx(0.6, abs=0.02)
     assert effect.gain.value == pytest.approx(effect.with_margin.value - effect.without.value)
     assert effect.gain.high < 0
@@ -44,7 +47,7 @@ def test_a_margin_that_makes_the_loud_outvote_the_many_costs_votes_and_is_told_s
 
 
 def test_a_scale_of_nothing_gains_nothing_either_way():
-    effect = measure_margin_effect(torn(), params(margin_scale=0.0), WordEncoder())
+    effect = measure_margin_effect(torn(), model(margin_scale=0.0))
     assert effect.gain.value == 0
     assert effect.gain.low == -effect.gain.high < 0
     assert "ceiling unknown" in str(effect)
@@ -53,7 +56,7 @@ def test_a_scale_of_nothing_gains_nothing_either_way():
 def test_pairs_that_weigh_nothing_teach_neither():
     pairs, loud = torn(), torn()["margin"].to_numpy() > 0
     effect = measure_margin_effect(
-        pairs, params(margin_scale=10.0), WordEncoder(), weights=np.where(loud, 1.0, 0.0)
+        pairs, model(margin_scale=10.0), weights=np.where(loud, 1.0, 0.0)
     )
     assert effect.without.value == effect.with_margin.value == pytest.approx(0.4)
 
@@ -64,14 +67,14 @@ def test_pairs_that_weigh_nothing_teach_neither():
     ids=["no strength", "no majority", "too few"],
 )
 def test_where_nothing_can_be_said_nothing_is(pairs):
-    assert measure_margin_effect(pairs, params(), WordEncoder()) is None
+    assert measure_margin_effect(pairs, model()) is None
 
 
 def test_the_report_of_the_loss_margin_alone_has_it():
     pairs = make_pairs(400)
 
     def report(loss):
-        fit = RewardModelParams(loss=loss, n_resamples=100, **GRID)
+        fit = reward_model_params(loss=loss, n_resamples=100, **GRID)
         return fit_reward_model(
             pairs, fit, encoder=WordEncoder(), ceiling=CEILING, record=lambda opening: None
         ).report

@@ -9,13 +9,15 @@ from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model import (
     EmbeddingParams,
     EmbeddingRewardModel,
-    FineTuningParams,
-    RewardModelParams,
+    RewardModel,
     RewardModelReport,
     TransformerParams,
     find_warm_start_obstacle,
     fit_reward_model,
+    launchpad_class,
+    reward_model_params,
 )
+from rlhf_pipeline.reward_model.kinds import SHARED
 from rlhf_pipeline.reward_model.taste_weights import DEFAULT_WEIGHT, WEIGHTS_TRIED
 from rlhf_pipeline.votes import Opening, TasteChanges
 from tests.unit.reward_model.word_pairs import WordEncoder, make_pairs
@@ -24,12 +26,14 @@ FEW = {"l2_grid": [0.1], "context_penalty_grid": [3.0]}
 CEILING = Interval(value=0.8, low=0.75, high=0.85, n=100)
 
 
-class LikesLength:
+class LikesLength(RewardModel):
     """A model of another kind, that learns nothing."""
 
     name = "likes_length"
     weights_hash = "likes length"
-    loss_curve_: list[float] = []
+
+    def __init__(self):
+        pass
 
     def fit(self, pairs, *, weights=None, warm_start=None, progress=None):
         self.n_fitted_on = len(pairs)
@@ -43,7 +47,7 @@ def test_the_test_split_is_opened_once_after_the_fit_and_for_this_model():
     opened: list[Opening] = []
     pairs = make_pairs()
     fitted = fit_reward_model(
-        pairs, RewardModelParams(**FEW), encoder=WordEncoder(), record=opened.append
+        pairs, reward_model_params(**FEW), encoder=WordEncoder(), record=opened.append
     )
     assert [(o.model, o.n_pairs) for o in opened] == [
         (fitted.report.weights_hash, (pairs["split"] == "test").sum())
@@ -56,7 +60,7 @@ def test_who_cannot_record_an_opening_sees_no_test_pair():
 
     with pytest.raises(StoreError):
         fit_reward_model(
-            make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder(), record=refused
+            make_pairs(), reward_model_params(**FEW), encoder=WordEncoder(), record=refused
         )
 
 
@@ -67,7 +71,7 @@ def test_the_ceiling_stands_beside_every_accuracy():
     ceilings = {"ceiling": CEILING, "ceiling_since_change": since}
     report = fit_reward_model(
         pairs,
-        RewardModelParams(**FEW),
+        reward_model_params(**FEW),
         encoder=WordEncoder(),
         taste_changes=TasteChanges(half),
         **ceilings,
@@ -80,7 +84,9 @@ def test_the_ceiling_stands_beside_every_accuracy():
     )
     assert RewardModelReport.from_json(report.model_dump_json()) == report
     assert (
-        fit_reward_model(pairs, RewardModelParams(**FEW), encoder=WordEncoder()).report.test.ceiling
+        fit_reward_model(
+            pairs, reward_model_params(**FEW), encoder=WordEncoder()
+        ).report.test.ceiling
         is None
     )
 
@@ -90,7 +96,7 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     half = int(pairs["max_seq"].median())
     report = fit_reward_model(
         pairs,
-        RewardModelParams(**FEW),
+        reward_model_params(**FEW),
         encoder=WordEncoder(),
         ceiling=CEILING,
         taste_changes=TasteChanges(half),
@@ -103,7 +109,7 @@ def test_every_accuracy_among_the_metrics_has_its_ceiling_where_there_is_one():
     assert "noise_ceiling_since_change" not in metrics
     assert all(isinstance(value, float) for value in metrics.values())
     untested = fit_reward_model(
-        pairs[pairs["split"] == "train"], RewardModelParams(**FEW), encoder=WordEncoder()
+        pairs[pairs["split"] == "train"], reward_model_params(**FEW), encoder=WordEncoder()
     ).report
     counts = {"n_train", "n_learnt", "n_new", "n_replayed", "n_truncated", "n_before_change"}
     assert set(untested.metrics()) == {*counts, "weight_before_change"}
@@ -129,7 +135,7 @@ def test_a_model_of_any_kind_may_be_handed_in():
 
 
 def test_what_both_kinds_have_is_said_once():
-    params = RewardModelParams(
+    params = reward_model_params(
         kind="transformer",
         loss="davidson",
         label="annotators",
@@ -139,33 +145,31 @@ def test_what_both_kinds_have_is_said_once():
         min_pairs=9,
     )
     shared = ("loss", "label", "n_members", "seed", "prompt_chars", "min_pairs", "margin_scale")
-    assert {name: getattr(params.to_transformer_params(), name) for name in shared} == {
+    assert {name: getattr(params.kind_params(), name) for name in shared} == {
         name: getattr(params, name) for name in shared
     }
-    assert params.to_embedding_params().n_members == 3
+    assert params.kind_params().n_members == 3
 
 
 def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     own = {"max_tokens": 64, "steps": 7, "adapter": "lora", "replay": 0.5, "trainer": "trl"}
-    params = RewardModelParams(kind="transformer", seed=7, fine_tuning=own)
-    made = params.to_transformer_params()
+    params = reward_model_params(kind="transformer", seed=7, fine_tuning=own)
+    made = params.kind_params()
     assert {name: getattr(made, name) for name in own} == own
     assert made.seed == 7
-    assert set(TransformerParams.model_fields) == set(FineTuningParams.model_fields) | (
-        set(TransformerParams.model_fields) & set(RewardModelParams.model_fields)
-    )
-    # each is said in one place
-    assert not set(FineTuningParams.model_fields) & set(RewardModelParams.model_fields)
+    section = set(type(params.fine_tuning).model_fields)
+    assert set(TransformerParams.model_fields) == section | SHARED
+    assert not section & set(launchpad_class().model_fields)  # each stands in one place
     assert params.to_report() == made.model_dump(mode="json") | {
         "kind": "transformer",
         "weight_before_change": None,
         "allow_mixed_annotators": False,
         "n_resamples": 1000,
     }
-    assert "fine_tuning" not in RewardModelParams().to_report()
-    assert "l2_grid" in RewardModelParams().to_report()
+    assert "fine_tuning" not in reward_model_params().to_report()
+    assert "l2_grid" in reward_model_params().to_report()
     with pytest.raises(ConfigurationError, match="debias_length"):
-        RewardModelParams(kind="transformer", debias_length=True).to_transformer_params()
+        reward_model_params(kind="transformer", debias_length=True).kind_params()
 
 
 def test_what_cannot_be_started_from_says_why():
@@ -176,7 +180,7 @@ def test_what_cannot_be_started_from_says_why():
 
 
 def test_an_ensemble_says_how_many_it_is():
-    params = RewardModelParams(n_members=3, **FEW)
+    params = reward_model_params(n_members=3, **FEW)
     assert fit_reward_model(make_pairs(), params, encoder=WordEncoder()).report.n_members == 3
 
 
@@ -200,7 +204,7 @@ def weighed(pairs, **params):
     chosen = {"l2_grid": [0.1, 1.0], "context_penalty_grid": [3.0]} | params
     report = fit_reward_model(
         pairs,
-        RewardModelParams(**chosen),
+        reward_model_params(**chosen),
         encoder=WordEncoder(),
         taste_changes=TasteChanges(CHANGE),
     ).report
@@ -247,7 +251,7 @@ def test_a_weight_that_was_chosen_says_on_what():
     assert weighed(changed(), weight_before_change=0.3).weight_reason == "set by hand"
     assert (
         fit_reward_model(
-            make_pairs(), RewardModelParams(**FEW), encoder=WordEncoder()
+            make_pairs(), reward_model_params(**FEW), encoder=WordEncoder()
         ).report.weight_reason
         == ""
     )
@@ -259,10 +263,10 @@ def test_what_a_model_that_is_handed_in_learns_is_what_its_lineage_says():
     """
     pairs = make_pairs().assign(soft_label=0.7, label_seq=9000)
     by_labels = EmbeddingRewardModel(EmbeddingParams(label="annotators", **FEW), WordEncoder())
-    report = fit_reward_model(pairs, RewardModelParams(n_resamples=100), model=by_labels).report
+    report = fit_reward_model(pairs, reward_model_params(n_resamples=100), model=by_labels).report
     assert (report.label, report.max_seq) == ("annotators", 9000)
     by_votes = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder())
     report = fit_reward_model(
-        pairs, RewardModelParams(label="annotators", n_resamples=100), model=by_votes
+        pairs, reward_model_params(label="annotators", n_resamples=100), model=by_votes
     ).report
     assert (report.label, report.max_seq) == ("votes", pairs["max_seq"].max())

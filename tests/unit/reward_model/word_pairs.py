@@ -21,6 +21,7 @@ class WordEncoder:
     max_tokens = 256
     n_truncated = 0
     folder = "nowhere"
+    choice = None
 
     def __init__(self, hash_: str = "word-encoder") -> None:
         self.hash = hash_

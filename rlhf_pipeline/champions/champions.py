@@ -1,0 +1,301 @@
+"""The champion policy and the champion reward model with its calibrator.
+
+The one place where store, registry and stages meet: assets, command line and web take champions
+from here, so that all three serve the same one.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from rlhf_pipeline.calibration import Calibrator, calibrator_from_json
+from rlhf_pipeline.champions.assessment import assess
+from rlhf_pipeline.champions.encoders import Encoders
+from rlhf_pipeline.champions.judge import Judge
+from rlhf_pipeline.completions import BACKENDS, CompletionBackend, LocalBackend, hosted_backend
+from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.reference import FOLDER, Window
+from rlhf_pipeline.errors import (
+    ConfigurationError,
+    EncoderNotFound,
+    InvalidScores,
+    ModelError,
+    ModelNotFound,
+    PipelineError,
+)
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import (
+    CalibrationReport,
+    Interval,
+    ModelVersion,
+    Refusal,
+    folder_hash,
+)
+from rlhf_pipeline.registry import Kind, Registry
+from rlhf_pipeline.reward_model import AcceptanceParams, Encoder, RewardModel
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
+
+
+@dataclass(frozen=True)
+class CalibrationOutcome:
+    """What a calibration came to: its report and calibrator as stored, and whether they change what
+    serves.
+    """
+
+    judge: Judge
+    report: CalibrationReport
+    # this version was champion already, so that its calibrator alone was in question
+    was_champion: bool
+    takes_over: bool  # to be promoted
+    before: str  # calibrator of a version that was champion
+    reason: str
+
+    @property
+    def summary(self) -> str:
+        label = self.judge.label
+        if self.report.refusal is not None:
+            return f"{label} was refused and stays candidate: {self.reason}"
+        if not self.was_champion:
+            return f"{label} is {'' if self.takes_over else 'not '}champion: {self.reason}"
+        serves = (
+            f"predicts through {self.judge.calibrator_version} now"
+            if self.report.may_serve
+            else f"keeps its calibrator {self.before}"
+        )
+        return f"{label} is champion already and {serves}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Champions:
+    """Champions of one project. `cache` holds pretrained models and embeddings; all of it can be
+    rebuilt.
+    """
+
+    store: Store
+    registry: Registry
+    cache: Path
+    encoder_name: str | None = None
+
+    def policy(self) -> ModelVersion:
+        """Raises ModelNotFound before `rlhf init` has registered a first policy."""
+        version = self.registry.get("policy", "champion")
+        if version is None:
+            raise ModelNotFound(
+                f"Project {self.registry.project!r} has no champion policy. Run `rlhf init` first."
+            )
+        return version
+
+    def policy_folder(self, version: ModelVersion | None = None) -> Path:
+        return self.registry.fetch_folder(version or self.policy(), self.cache)
+
+    def backend(self, settings: Settings, *, timeout_s: float = 60.0) -> CompletionBackend:
+        """What completes prompts: the champion policy on this machine, a provider, the template
+        null member, or an installed backend.
+        """
+        if (hosted := hosted_backend(settings, timeout_s=timeout_s)) is not None:
+            return hosted
+        if settings.completion_backend == "local":
+            champion = self.policy()
+            return LocalBackend(self.policy_folder(champion), model_version=champion.label)
+        if settings.completion_backend not in BACKENDS:
+            raise ConfigurationError(
+                f"No completion backend {settings.completion_backend!r}. Known: "
+                f"{', '.join(BACKENDS)}."
+            )
+        return BACKENDS[settings.completion_backend]()
+
+    def version(self, label: str) -> ModelVersion:
+        """The reward model `name@version`. Raises ModelNotFound."""
+        found = self.registry.get("reward_model", label.rpartition("@")[2])
+        if found is None:
+            raise ModelNotFound(
+                f"The registry holds no {label}. `rlhf models list` shows what there is."
+            )
+        return found
+
+    def reference_folder(self, version: ModelVersion) -> Path:
+        return self.cache.parent / FOLDER / version.label.replace("@", "-")
+
+    def save_reference_window(self, version: ModelVersion, window: Window) -> None:
+        window.save(self.reference_folder(version), self.store.file_hashes)
+
+    def reference_window(self, label: str) -> Window | None:
+        """The champion's out-of-sample predictions, frozen at registration; None for a model that
+        never was calibrated.
+        """
+        folder = self.reference_folder(self.version(label))
+        return Window.load(folder, self.store.file_hashes) if folder.exists() else None
+
+    def load_policy(self, version: ModelVersion | None = None) -> Policy:
+        return load_policy(self.policy_folder(version))
+
+    @property
+    def encoders(self) -> Encoders:
+        return Encoders(self.encoder_name, self.cache / "embeddings")
+
+    def encoder(self, start: RewardModel | None = None) -> Encoder:
+        """What a reward model is fitted on: see `Encoders.first` and, from `start`, `of_start`."""
+        return self.encoders.first() if start is None else self.encoders.of_start(start)
+
+    def judge(self, version: ModelVersion | None = None) -> Judge | None:
+        """The champion reward model, or `version`; None before the first one is trained and
+        calibrated.
+
+        A `version` that cannot be loaded raises (ModelNotFound, ModelHashMismatch, ModelError,
+        InvalidScores). A champion that cannot, of another encoder or with damaged files, is a Judge
+        with a `load_error`. EncoderNotFound is raised for either where the encoder it was fitted on
+        may be one which is missing now: such a model is not lost.
+        """
+        wanted = version or self.registry.get("reward_model", "champion")
+        if wanted is None:
+            return None
+        self.encoders.first()  # raises where no encoder is there: the champion is not at fault
+        loaded: RewardModel | None = None
+        error: PipelineError | None = None
+        try:
+            folder = self.registry.fetch_folder(wanted, self.cache)
+            loaded = self.encoders.load_model(folder, wanted.label)
+        except EncoderNotFound:
+            raise
+        except (ModelError, InvalidScores) as cause:
+            if version is not None:
+                raise
+            error = cause
+        return self._build_judge(wanted, loaded, error)
+
+    def _build_judge(
+        self, version: ModelVersion, model: RewardModel | None, error: PipelineError | None = None
+    ) -> Judge:
+        """With the calibrator that serves."""
+        stored = self.store.calibrations.latest_serving(version.label)
+        if stored is None:
+            return Judge(version, model, None, "none", error)
+        report, calibrator = stored
+        return Judge(
+            version,
+            model,
+            calibrator_from_json(calibrator),
+            f"{report.method}@{report.calibrator_version}",
+            error,
+        )
+
+    def refusal(self, label: str) -> Refusal | None:
+        """Why the reward model `name@version` may not become champion; None where it may, or where
+        a person has promoted it.
+        """
+        stored, champion = (
+            self.store.calibrations.latest_serving(label),
+            self.registry.get("reward_model", "champion"),
+        )
+        return (
+            None
+            if stored is None or (champion is not None and champion.label == label)
+            else stored[0].refusal
+        )
+
+    def noise_ceiling(self) -> Interval | None:
+        """Of the votes behind the latest calibration: what stands beside an accuracy for which no
+        votes are at hand; None before it.
+        """
+        reports = self.store.calibrations.log()
+        return reports[-1].noise_ceiling if reports else None
+
+    def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
+        """Move the alias, then record it; repeating it changes nothing."""
+        self.store.promotions.record(
+            self.registry.promote(kind, version.version, reason=reason, actor=actor)
+        )
+
+    def record_calibration(
+        self,
+        version: ModelVersion,
+        reward_model: RewardModel,
+        calibrator: Calibrator,
+        report: CalibrationReport,
+        calib: pd.DataFrame,
+        *,
+        taste_changes: TasteChanges = NO_CHANGES,
+        acceptance: AcceptanceParams | None = None,
+        promote: bool = True,
+        progress: Progress = ignore_progress,
+    ) -> CalibrationOutcome:
+        """Store a calibration of `version`, and decide by its PREFERENCE_PAIRS of the calib split
+        what it changes.
+
+        Another version's calibrator serves once that version is champion, which is the caller's to
+        do where `takes_over`; the champion's own serves from here on, if it predicts no worse than
+        the one there is. Without `promote` nothing that serves changes. Why a version is refused
+        (`assess`) stands in the report.
+        """
+        serving = self.registry.get("reward_model", "champion")
+        was_champion = serving is not None and serving.label == version.label
+        champion = self._build_judge(version, reward_model) if was_champion else self.judge()
+        new = Judge(version, reward_model, calibrator, report.method)
+        assessment = assess(
+            new,
+            champion,
+            calib,
+            taste_changes=taste_changes,
+            ceiling=report.noise_ceiling,
+            params=acceptance,
+            progress=progress,
+        )
+        better, reason = assessment.is_accepted, assessment.reason
+        if better and not promote:
+            better, reason = False, "not asked for"
+        refusal = (
+            Refusal(cause=reason, data_seq=version.data_seq or 0) if assessment.is_refused else None
+        )
+        report = report.model_copy(
+            update={"may_serve": better or not was_champion, "refusal": refusal}
+        )
+        number = self.store.calibrations.add(report, calibrator.to_json())
+        return CalibrationOutcome(
+            judge=Judge(version, reward_model, calibrator, f"{report.method}@{number}"),
+            report=report.model_copy(update={"calibrator_version": number}),
+            was_champion=was_champion,
+            takes_over=better and not was_champion,
+            before="none" if champion is None else champion.calibrator_version,
+            reason=reason,
+        )
+
+    def initialise(
+        self,
+        policy: str | None = None,
+        *,
+        progress: Progress = ignore_progress,
+        actor: str = "rlhf init",
+    ) -> ModelVersion:
+        """Register the first policy as champion version 1: `policy` (hub id or folder), or the
+        embedded one, trained here once.
+        """
+        current = self.registry.get("policy", "champion")
+        if current is not None:
+            return current
+        folder = self.cache / "embedded_policy"
+        metrics: dict[str, float] = {}
+        if policy is None:
+            report = pretrain(folder, PretrainingParams(), progress=progress)
+            metrics = {k: float(v) for k, v in report.items() if isinstance(v, int | float)}
+        else:
+            folder = self.cache / "imported_policy"
+            load_policy(policy).save(folder)
+        with self.registry.run(
+            "first policy", {"stage": "init"}, run_key=f"init:{folder_hash(folder)}"
+        ) as run:
+            version = self.registry.register(
+                "policy",
+                folder,
+                run=run,
+                metrics=metrics,
+                params={},
+                parent=None,
+                data_hash=None,
+                data_seq=None,
+            )
+        self.promote("policy", version, reason="first policy of the project", actor=actor)
+        return version

@@ -1,0 +1,143 @@
+"""The champion's predictions for pairs of completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.calibration import Calibrator
+from rlhf_pipeline.calibration.identity import NoCalibration
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.records import ModelVersion, Record, content_hash, utc_now
+from rlhf_pipeline.reward_model import RewardModel, preference_probability
+from rlhf_pipeline.reward_model.base import distinct_texts
+
+
+class Question(Record):
+    """Two completions of a prompt, neither of which has to be of this project."""
+
+    prompt: str
+    completion_a: str
+    completion_b: str
+
+
+class PairPrediction(Record):
+    """Which of two completions people would prefer, and what the answer rests on."""
+
+    reward_model: str = Field(description="name@version")
+    calibrator: str = Field(
+        description="calibrator version of that reward model; none before it was calibrated"
+    )
+    data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
+    data_seq: int | None = Field(description="highest vote seq these rest on")
+    features_hash: str = Field(description="of the texts as scored")
+    score_a: float
+    score_b: float
+    p_raw: float = Field(description="P(a preferred) by the reward model")
+    p_calibrated: float = Field(description="P(a preferred) after calibration")
+    predicted_at: datetime
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) -
+    score(b)).
+
+    A champion that cannot be loaded is a Judge too: a new model can take its place. Asked for a
+    prediction it raises `load_error`.
+    """
+
+    version: ModelVersion
+    loaded: RewardModel | None
+    calibrator: Calibrator | None
+    calibrator_version: str
+    load_error: PipelineError | None = None  # why nothing is loaded
+
+    @property
+    def label(self) -> str:
+        return self.version.label
+
+    @property
+    def reward_model(self) -> RewardModel:
+        """Raises `load_error` where there is one."""
+        if self.load_error is not None:
+            raise self.load_error
+        assert self.loaded is not None
+        return self.loaded
+
+    def p_chosen(
+        self, pairs: pd.DataFrame, *, progress: Progress = ignore_progress
+    ) -> npt.NDArray[np.float64]:
+        """Calibrated P(the majority's choice is preferred) of each of PREFERENCE_PAIRS, (n,)."""
+        prompts, n = pairs["prompt"].tolist(), len(pairs)
+        scores = self._scores(
+            [*prompts, *prompts], [*pairs["chosen"], *pairs["rejected"]], progress
+        )
+        return (self.calibrator or NoCalibration()).transform(scores[:n] - scores[n:])
+
+    def predict(
+        self,
+        questions: Sequence[Question],
+        *,
+        progress: Progress = ignore_progress,
+        now: datetime | None = None,
+    ) -> list[PairPrediction]:
+        """A prediction for each question, in order. Exchanging a and b gives 1 - p exactly.
+
+        Raises InvalidScores where a score is NaN, and `load_error`.
+        """
+        n, prompts = len(questions), [q.prompt for q in questions]
+        completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
+        scores = self._scores([*prompts, *prompts], completions, progress)
+        margins = scores[:n] - scores[n:]
+        p_raw, p_calibrated = (
+            preference_probability(margins),
+            (self.calibrator or NoCalibration()).transform(margins),
+        )
+        version, predicted_at = self.version, now or utc_now()
+        return [
+            PairPrediction(
+                reward_model=version.label,
+                calibrator=self.calibrator_version,
+                data_hash=version.data_hash,
+                data_seq=version.data_seq,
+                features_hash=content_hash(q.prompt, q.completion_a, q.completion_b),
+                score_a=float(scores[i]),
+                score_b=float(scores[n + i]),
+                p_raw=float(p_raw[i]),
+                p_calibrated=float(p_calibrated[i]),
+                predicted_at=predicted_at,
+            )
+            for i, q in enumerate(questions)
+        ]
+
+    def _scores(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        progress: Progress = ignore_progress,
+    ) -> npt.NDArray[np.float64]:
+        """Scores distinct texts in one order, so that no digit depends on a text's side."""
+        *texts, place = distinct_texts(prompts, completions)
+        return np.asarray(self.reward_model.score(*texts, progress=progress), dtype=np.float64)[
+            place
+        ]
+
+    def embed(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        *,
+        progress: Progress = ignore_progress,
+    ) -> npt.NDArray[np.float64]:
+        """The reward model's own features (n, d), so that drift of the texts is seen as the model
+        sees them.
+        """
+        return np.asarray(
+            self.reward_model.features(prompts, completions, progress=progress), dtype=np.float64
+        )

@@ -1,0 +1,170 @@
+"""The kinds of reward models, and the parameters of a fit built from what each kind names."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from rlhf_pipeline.errors import ConfigurationError, ModelError
+from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.reward_model.base import RewardModel, read_config
+from rlhf_pipeline.reward_model.embedding import EmbeddingRewardModel
+from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
+
+_OWN: dict[str, type[RewardModel]] = {
+    EmbeddingRewardModel.name: EmbeddingRewardModel,
+    TransformerRewardModel.name: TransformerRewardModel,
+}
+REWARD_MODELS = Members("reward_model", _OWN)
+
+# In the launchpad the parameters of this kind stand beside those of the fit; the parameters of
+# every other kind stand in a section, called as the kind is unless it is named here.
+UNNESTED = EmbeddingRewardModel.name
+SECTIONS = {TransformerRewardModel.name: "fine_tuning"}
+# Parameters that every kind which has them takes from beside the sections.
+SHARED = {"loss", "margin_scale", "label", "n_members", "seed", "prompt_chars", "min_pairs"}
+
+
+class RewardModelParams(BaseModel):
+    """How a reward model is fitted for the loop, whichever kind it is."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    kind: str = Field(
+        default=UNNESTED,
+        description="Which reward model; of another one than embedding, loss, label, members, "
+        "seed, prompt_chars and min_pairs are set here, the rest in its section (transformer: "
+        "fine_tuning)",
+    )
+    weight_before_change: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Weight of pairs voted before a detected change of taste; empty = the one that "
+        "best predicts pairs voted since",
+    )
+    allow_mixed_annotators: bool = Field(
+        default=False,
+        description="Fit on votes of humans and of simulated or machine annotators together",
+    )
+    n_resamples: int = Field(
+        default=1000,
+        ge=100,
+        le=100_000,
+        description="Bootstrap resamples of the report's intervals",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="Seed of those resamples and of what the members draw; one linear head draws "
+        "nothing",
+    )
+
+    def kind_params(self) -> BaseModel:
+        """The `Params` of the kind, from its section and from what stands beside it.
+
+        Raises ConfigurationError for an unknown kind, and for parameters that the kind lacks.
+        """
+        kind, given = find_kind(self.kind), self.model_dump()
+        given |= given.get(SECTIONS.get(self.kind, self.kind), {})
+        own, unnested = kind.Params.model_fields, REWARD_MODELS[UNNESTED].Params.model_fields
+        for name in set(given) & set(unnested) - set(own) - {"seed"}:
+            if given[name] != unnested[name].get_default(call_default_factory=True):
+                raise ConfigurationError(
+                    f"{name} is no parameter of kind {self.kind}, but of {UNNESTED}. Leave it "
+                    f"out, or set kind to {UNNESTED}."
+                )
+        return kind.Params(**{name: value for name, value in given.items() if name in own})
+
+    def to_report(self) -> dict[str, Any]:
+        """What a model of this kind is fitted with, as JSON: without other kinds' parameters."""
+        of_fit = self.model_dump(mode="json", include=set(RewardModelParams.model_fields))
+        return of_fit | self.kind_params().model_dump(mode="json")
+
+
+def find_kind(name: str) -> type[RewardModel]:
+    """The kind called `name`. Raises ConfigurationError naming those there are."""
+    if name not in REWARD_MODELS:
+        raise ConfigurationError(
+            f"No reward model of kind {name!r}. Known: {', '.join(REWARD_MODELS)}."
+        )
+    return REWARD_MODELS[name]
+
+
+@cache
+def params_class(kind: str) -> type[RewardModelParams]:
+    """RewardModelParams with the parameters of one kind beside them, as on the command line."""
+    return create_model(
+        "RewardModelParams",
+        __base__=(find_kind(kind).Params, RewardModelParams),
+        __module__=__name__,
+        kind=(Literal[kind], kind),
+        seed=_field(RewardModelParams, "seed"),
+    )
+
+
+@cache
+def launchpad_class() -> type[RewardModelParams]:
+    """RewardModelParams with the parameters of every kind, those of all but one in sections."""
+    sections = {
+        SECTIONS.get(name, name): create_model(
+            f"{name.title()}Section",
+            __module__=__name__,
+            __config__=ConfigDict(extra="forbid", allow_inf_nan=False),
+            __doc__=f"Parameters of kind {name} alone; other kinds ignore them.",
+            **{
+                field: _field(kind.Params, field)
+                for field in kind.Params.model_fields
+                if field not in SHARED
+            },
+        )
+        for name, kind in REWARD_MODELS.items()
+        if name != UNNESTED
+    }
+    return create_model(
+        "RewardModelParams",
+        __base__=params_class(UNNESTED),
+        __module__=__name__,
+        kind=(Literal[tuple(REWARD_MODELS)], _field(RewardModelParams, "kind")[1]),
+        **{
+            name: (section, Field(default_factory=section, description=section.__doc__))
+            for name, section in sections.items()
+        },
+    )
+
+
+def _field(params: type[BaseModel], name: str) -> Any:
+    """A field as `create_model` takes it."""
+    return params.model_fields[name].annotation, params.model_fields[name]
+
+
+def reward_model_params(**given: Any) -> RewardModelParams:
+    """How to fit, by the names of the launchpad.
+
+    >>> reward_model_params(l2_grid=[0.1]).kind_params().l2_grid
+    [0.1]
+    """
+    return launchpad_class()(**given)
+
+
+def build_reward_model(
+    params: RewardModelParams, encoder: Encoder | None = None, *, checkpoints: Path | None = None
+) -> RewardModel:
+    """The unfitted model that `params` describe; see `RewardModel.__init__`."""
+    return find_kind(params.kind)(params.kind_params(), encoder, checkpoints=checkpoints)
+
+
+def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> RewardModel:
+    """The reward model in `folder`, whatever kind its config.json names.
+
+    Raises ModelNotFound without a complete folder, ModelError for an unknown kind or a file that
+    lacks a part, ModelHashMismatch where `encoder` is not the one the model was fitted on.
+    """
+    kind = read_config(folder)["kind"]
+    if kind not in REWARD_MODELS:
+        raise ModelError(
+            f"{folder} holds a reward model of kind {kind!r}. Known: {', '.join(REWARD_MODELS)}."
+        )
+    return REWARD_MODELS[kind].load(folder, encoder=encoder)
