@@ -17,9 +17,11 @@ from assets.delivery import (
 )
 from assets.partitions import DAYS
 from rlhf_pipeline.errors import FrameError
+from rlhf_pipeline.learning import LearningData
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
+    TasteChanges,
     agreement,
     ceilings,
     drop_machine_votes,
@@ -38,6 +40,37 @@ CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of one more change of taste, for this run alone; recorded "
     "changes count in any case"
 )
+
+
+class LearningRange(dg.Config):
+    """Which votes a stage of group *learn* takes."""
+
+    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
+    up_to_seq: int | None = Field(
+        default=None,
+        ge=0,
+        description="Highest vote seq to learn from, as in a replay of imported days; empty = all "
+        "pairs there are",
+    )
+
+    def select(
+        self,
+        store: Store,
+        pairs: pd.DataFrame,
+        votes: pd.DataFrame,
+        soft_labels: pd.DataFrame | None = None,
+    ) -> LearningData:
+        """PREFERENCE_PAIRS and VOTES of this range, with the changes of taste in it."""
+        return LearningData(
+            pairs_up_to(pairs, self.up_to_seq),
+            votes_up_to(votes, self.up_to_seq),
+            TasteChanges.from_log(
+                store.taste_changes.all(), up_to_seq=self.up_to_seq, change_seq=self.change_seq
+            ),
+            soft_labels,
+            self.up_to_seq,
+        )
+
 
 votes_inbox = dg.AssetSpec(
     "votes_inbox",

@@ -56,7 +56,7 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
-from rlhf_pipeline.retraining.strategies import StrategyParams, train_candidate
+from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.reward_model import fit_reward_model, reward_model_params
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (

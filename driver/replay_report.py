@@ -7,9 +7,10 @@ import pandas as pd
 from driver.demo_report import COLOURS, accuracy_of, format_short, overall_verdict
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.plots import draw_drift_timeline
 from rlhf_pipeline.drift.stream import stream_warnings
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.drift import timeline_chart
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.votes.counting import counting, standing
@@ -97,7 +98,7 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
         }
     )
     models = {int(seq): label for label, seq in judged.groupby("reward_model")["seq"].min().items()}
-    png = draw_drift_timeline(
+    chart = timeline_chart(
         errors,
         [event for label in models.values() for event in store.events.for_model(label)],
         [
@@ -111,5 +112,5 @@ def write_timeline(settings: Settings, store: Store) -> str | None:
         title=f"Errors of {settings.project} over {len(days)} replayed days, in vote order",
     )
     path = settings.exports / TIMELINE_FILE
-    write_atomically(path, png)
+    write_atomically(path, draw_png(chart))
     return str(path)

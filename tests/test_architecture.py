@@ -69,6 +69,8 @@ ALLOWED: dict[str, set[str]] = {
     "homes": {*FOUNDATION, "store"},
     "backups": {*FOUNDATION, "store"},  # a home as a folder and back: databases, files, manifest
     "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
+    # what the assets and `rlhf reward` both do; the store is that of the champions
+    "learning": {*FOUNDATION, *STAGES, "registry", "champions"},
     "child_processes": set(),
     # the process that waits in `rlhf dev`: whatever it imports stays in memory
     "supervisor": {"errors", "child_processes"},
@@ -102,6 +104,7 @@ ALLOWED: dict[str, set[str]] = {
         "datasets",
         "store",
         "champions",
+        "learning",
         "homes",
         "web",
         "supervisor",

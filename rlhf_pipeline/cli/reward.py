@@ -1,22 +1,13 @@
-"""`rlhf reward`: fit, calibrate, ask and probe the reward model by hand, with the functions the
-assets use. Knows files and the registry.
-"""
+"""`rlhf reward`: trains, calibrates, asks and probes reward models by hand."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from rlhf_pipeline.calibration import (
-    CALIBRATORS,
-    CalibrationParams,
-    calibrate_version,
-    calibration_figures,
-    calibration_log,
-)
+from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_version
 from rlhf_pipeline.cli.parameters import Changes, parse_parameters
@@ -24,26 +15,28 @@ from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.drift.reference import reference_window
 from rlhf_pipeline.errors import ConfigurationError, ModelHashMismatch, ModelNotFound
 from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.learning import (
+    CalibrateParams,
+    LearningData,
+    WarmStart,
+    calibrate_model,
+    fit_model,
+    register_fit,
+)
 from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CANDIDATE, list_openings, opening_recorder
+from rlhf_pipeline.registry import CANDIDATE, list_openings
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import loss_chart
 from rlhf_pipeline.reward_model import (
     REWARD_MODELS,
-    AcceptanceParams,
-    RewardModel,
     RewardModelParams,
     build_reward_model,
-    encoder_params,
-    fit_reward_model,
     params_class,
 )
-from rlhf_pipeline.reward_model.report import RewardModelReport
-from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids, noise_ceiling_or_repeats
+from rlhf_pipeline.votes import TasteChanges, judged_comparison_ids
 
 app = typer.Typer(
     help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True
@@ -55,10 +48,6 @@ Data = Annotated[
         "below RLHF_HOME."
     ),
 ]
-
-
-class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
-    """How a calibrator is chosen, and when its reward model is refused."""
 
 
 @app.callback()
@@ -113,67 +102,39 @@ def train(
     workspace = _open_workspace()
     files = TrainingFiles(workspace.settings.home)
     folder = out or files.checkpoint
-    pairs = read_pairs(data or files.training_data)
-    said, seq = _read_votes_behind(workspace, pairs)
-    start, parent = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
-    encoder = workspace.champions.encoder(start)
+    learnt_from = _read_data(workspace, data or files.training_data, change_seq)
+    start = _load_start(workspace, retrain=retrain, checkpoint=checkpoint)
     params = _parse_fit(kind, label, changes)
     unfinished = folder.with_name(f"{folder.name}.training")
+    encoder = workspace.champions.encoder(start.model)
     model = build_reward_model(params, encoder, checkpoints=unfinished)
-    taste = TasteChanges.from_log(
-        workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
-    )
-    since = said[said["seq"] >= taste.latest_seq] if taste else None
     with progress_bar(f"reward model ({kind})") as progress:
-        fitted = fit_reward_model(
-            pairs,
-            params,
-            model=model,
-            ceiling=noise_ceiling_or_repeats(said),
-            ceiling_since_change=None if since is None else noise_ceiling_or_repeats(since),
-            warm_start=start,
-            taste_changes=taste,
-            record=opening_recorder(workspace.registry),
-            progress=progress,
+        fitted = fit_model(
+            workspace.champions, learnt_from, params, model, start, progress=progress
         )
     report = fitted.report
-    fitted.model.save(folder)
-    metrics = report.metrics()
     with workspace.registry.run(
         "rlhf reward train", {"stage": "reward_model", "data_hash": report.data_hash}
     ) as run:
-        version = workspace.registry.register(
-            "reward_model",
-            folder,
-            run=run,
-            metrics=metrics,
-            params=params.to_report()
-            | encoder_params(fitted.model)
-            | {"weight_before_change": report.weight_before_change}
-            | ({"taste_changes": taste.to_json()} if taste else {}),
-            parent=parent,
-            data_hash=report.data_hash,
-            data_seq=report.max_seq,
+        version = register_fit(
+            workspace.champions, learnt_from, params, fitted, start.label, run=run, folder=folder
         )
-        run.log_metrics(metrics)
+        run.log_metrics(report.metrics())
         run.log_text(report.model_dump_json(indent=1), "report.json")
         if report.loss_curve:
             curve = list(enumerate(report.loss_curve))
             run.log_figure(
                 draw_png(loss_chart(curve, title=f"Loss of {version.label}")), "loss_curve.png"
             )
-    workspace.registry.set_alias("reward_model", CANDIDATE, version.version)
-    echo(f"{version.label} from {parent or 'nothing'} on {report.summary}, in {folder}")
-    echo(_describe_report(report))
-    if report.weight_reason:
-        echo(
-            f"pairs from before the change count {report.weight_before_change:g}: "
-            f"{report.weight_reason}"
-        )
+    echo(f"{version.label} from {start.label or 'nothing'} on {report.summary}, in {folder}")
+    no_test = "no test pairs yet: nothing says how good it is"
+    echo(report.test.describe() if report.test else no_test)
+    if report.weight_note:
+        echo(report.weight_note)
 
 
 @app.command("calibrate")
-def calibrate_model(
+def calibrate(
     model: Annotated[
         str | None,
         typer.Option(
@@ -206,63 +167,32 @@ def calibrate_model(
     workspace = _open_workspace()
     files, champions = TrainingFiles(workspace.settings.home), workspace.champions
     params = parse_parameters(CalibrateParams, changes)
-    pairs, version = read_pairs(data or files.training_data), _find_reward_model(workspace, model)
-    said, seq = _read_votes_behind(workspace, pairs)
-    taste = TasteChanges.from_log(
-        workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
-    )
-    judge = champions.judge(version)
-    assert judge is not None  # a version was given
+    version = _find_reward_model(workspace, model)
+    learnt_from = _read_data(workspace, data or files.training_data, change_seq)
+    comparisons = workspace.store.comparisons.with_ids(judged_comparison_ids(learnt_from.votes))
+    # Only where it was asked for: its default was never weighed.
+    is_given = "weight_before_change" in params.model_fields_set
     with progress_bar(f"calibration of {version.label}") as progress:
-        calibrator, report = calibrate_version(
+        outcome = calibrate_model(
+            champions,
             version,
-            judge.reward_model,
-            pairs,
-            said,
-            workspace.store.comparisons.with_ids(judged_comparison_ids(said)),
+            learnt_from,
+            comparisons,
             params,
-            # Only where it was asked for: what it is by default was never weighed.
-            weight_before_change=params.weight_before_change
-            if "weight_before_change" in params.model_fields_set
-            else None,
-            taste_changes=taste,
-            record=opening_recorder(workspace.registry),
-            progress=progress,
-        )
-        calib = pairs[pairs["split"] == "calib"]
-        settled = champions.record_calibration(
-            version,
-            judge.reward_model,
-            calibrator,
-            report,
-            calib,
-            taste_changes=taste,
-            acceptance=params,
+            weight_before_change=params.weight_before_change if is_given else None,
             promote=promote,
             progress=progress,
         )
-        report, fitted = settled.report, settled.judge
-        if (
-            report.candidates
-            and report.may_serve
-            and champions.reference_window(version.label) is None
-        ):
-            p_chosen, embed = (
-                fitted.p_chosen(calib, progress=progress),
-                partial(fitted.embed, progress=progress),
-            )
-            window = reference_window(
-                calib, p_chosen, model_version=version.label, embed=embed, taste_changes=taste
-            )
-            champions.save_reference_window(version, window)
+    report, judge = outcome.report, outcome.judge
+    assert judge.calibrator is not None
     with workspace.registry.run(
         "rlhf reward calibrate", {"stage": "calibration", "reward_model": version.label}
     ) as run:
         run.log_metrics(
             calibration_figures(report)
-            | {"is_champion": float(settled.was_champion or settled.takes_over)}
+            | {"is_champion": float(outcome.was_champion or outcome.takes_over)}
         )
-        run.log_text(json.dumps(calibrator.to_json()), "calibrator.json")
+        run.log_text(json.dumps(judge.calibrator.to_json()), "calibrator.json")
         for name, png in draw_calibration(report).items():
             run.log_figure(png, f"{name}.png")
     log = calibration_log(workspace.store.calibrations.whole_log())
@@ -271,7 +201,7 @@ def calibrate_model(
     )
     ceiling = report.noise_ceiling or "unknown: nothing overlaps or was judged again"
     echo(
-        f"{version.label}: {fitted.calibrator_version}, the {len(log)}. entry of "
+        f"{version.label}: {judge.calibrator_version}, the {len(log)}. entry of "
         f"{files.calibration_log}"
     )
     echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
@@ -279,16 +209,16 @@ def calibrate_model(
         f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
-    if settled.takes_over:
+    if outcome.takes_over:
         champions.promote(
-            "reward_model", version, reason=settled.reason, actor="rlhf reward calibrate"
+            "reward_model", version, reason=outcome.reason, actor="rlhf reward calibrate"
         )
-    serves = settled.takes_over or settled.was_champion
+    serves = outcome.takes_over or outcome.was_champion
     force = "" if report.refusal is None else "--force "
     echo(
-        settled.summary
+        outcome.summary
         if serves
-        else f'{settled.summary}; by hand: rlhf models promote {version.label} {force}--reason "…"'
+        else f'{outcome.summary}; by hand: rlhf models promote {version.label} {force}--reason "…"'
     )
 
 
@@ -331,11 +261,9 @@ def _parse_fit(kind: str, label: str | None, changes: list[str] | None) -> Rewar
     return parse_parameters(params_class(kind), changes, label=label)
 
 
-def _load_start(
-    workspace: Workspace, *, retrain: bool, checkpoint: Path | None
-) -> tuple[RewardModel | None, str | None]:
-    """What a fit starts from, and the label of its parent: that of the version whose files these
-    are, or a hash of them.
+def _load_start(workspace: Workspace, *, retrain: bool, checkpoint: Path | None) -> WarmStart:
+    """What a fit starts from; its label is that of the version whose files these are, or their
+    hash.
     """
     if checkpoint is not None:
         same = [
@@ -344,7 +272,7 @@ def _load_start(
             if v.content_hash == folder_hash(checkpoint)
         ]
         try:
-            started = workspace.champions.encoders.load_model(checkpoint, str(checkpoint))
+            model = workspace.champions.encoders.load_model(checkpoint, str(checkpoint))
         except ModelHashMismatch as cause:
             used = same[-1].params.get("encoder_used") if same else None
             if used is None:
@@ -353,41 +281,25 @@ def _load_start(
                 f"{cause} {same[-1].label} was fitted on {used}: to start from it, name that "
                 f"encoder, RLHF_ENCODER={used}, or as what to go on with, after a comma."
             ) from cause
-        return started, same[-1].label if same else f"weights {started.weights_hash[:12]}"
+        return WarmStart(model, same[-1].label if same else f"weights {model.weights_hash[:12]}")
     if not retrain:
-        return None, None
+        return WarmStart()
     champion = workspace.champions.judge()
     if champion is None:
         raise ModelNotFound(
             "There is no champion to retrain yet. Train the first reward model without --retrain."
         )
-    if champion.load_error is not None:
-        raise champion.load_error
-    return champion.reward_model, champion.label
+    return WarmStart(champion.reward_model, champion.label)
 
 
-def _read_votes_behind(workspace: Workspace, pairs: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Those that were there when these pairs were made, for the ceiling to set beside what is
-    measured on them, and the last one's seq.
-    """
+def _read_data(workspace: Workspace, path: Path, change_seq: int | None) -> LearningData:
+    """The pairs in the file, with the votes that had been cast when they were made."""
+    pairs = read_pairs(path)
     seq = int(pairs["max_seq"].max())
-    return workspace.store.votes.log(up_to_seq=seq), seq
-
-
-def _describe_report(report: RewardModelReport) -> str:
-    test = report.test
-    if test is None:
-        return "no test pairs yet: nothing says how good it is"
-    ceiling = (
-        "unknown, nothing overlaps or was judged again"
-        if test.ceiling is None
-        else str(test.ceiling)
+    changes = TasteChanges.from_log(
+        workspace.store.taste_changes.all(), up_to_seq=seq, change_seq=change_seq
     )
-    return (
-        f"{test.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
-        f"{test.accuracy} on the majorities of {test.n} unseen pairs, longer wins "
-        f"{test.longer_wins}"
-    )
+    return LearningData(pairs, workspace.store.votes.log(up_to_seq=seq), changes)
 
 
 def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:

@@ -13,7 +13,6 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import BootstrapParams, group_index, interval_of_mean
 from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
-from rlhf_pipeline.votes.intervals import BootstrapParams, group_index, interval_of_mean
 
 FOLDS = 3
 

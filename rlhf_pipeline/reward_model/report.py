@@ -33,6 +33,17 @@ class TestAccuracy(Record):
         description="accuracy of always choosing the side chosen most in training"
     )
 
+    def describe(self, where: str = "unseen pairs") -> str:
+        """For people: single votes beside their ceiling, and majorities, which have no ceiling
+        since they are surer than a vote.
+        """
+        ceiling = self.ceiling or "unknown, nothing overlaps or was judged again"
+        return (
+            f"{self.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
+            f"{self.accuracy} on the majorities of {self.n} {where}, longer wins "
+            f"{self.longer_wins}"
+        )
+
 
 class RewardModelReport(FitFacts):
     """What was fitted on what, and how well it does on prompts it never saw."""
@@ -128,6 +139,14 @@ class RewardModelReport(FitFacts):
                 else self.length.correlation_before
             }
         return {name: float(value) for name, value in found.items() if value is not None}
+
+    @property
+    def weight_note(self) -> str:
+        """For people: what pairs from before a change of taste count; empty without a change."""
+        if not self.weight_reason:
+            return ""
+        count = f"{self.weight_before_change:g}"
+        return f"pairs from before the change count {count} ({self.weight_reason})"
 
     @property
     def summary(self) -> str:

@@ -10,8 +10,6 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.reward_model.base import Floats, RewardModel, margins_of
 from rlhf_pipeline.reward_model.kinds import RewardModelParams
-from rlhf_pipeline.reward_model.params import RewardModelParams
-from rlhf_pipeline.votes.intervals import group_index
 from rlhf_pipeline.votes.taste_changes import TasteChanges
 
 DEFAULT_WEIGHT = 0.1  # of pairs from before a change, where there are too few new ones to choose by

@@ -21,7 +21,6 @@ from rlhf_pipeline.reward_model.labels import join_soft_labels, last_seq
 from rlhf_pipeline.reward_model.margin_effect import measure_margin_effect
 from rlhf_pipeline.reward_model.report import RewardModelReport
 from rlhf_pipeline.reward_model.taste_weights import change_weights, choose_old_vote_weight
-from rlhf_pipeline.votes.intervals import BootstrapParams
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.votes.test_split import Recorder, log_opening, n_test_pairs
 
