@@ -14,6 +14,7 @@ from definitions import definitions_for, defs
 from docs import draw_graph
 from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.cli import app
+from rlhf_pipeline.client import Client
 from rlhf_pipeline.completions import BACKENDS
 from rlhf_pipeline.config import ENV_PREFIX, Settings
 from rlhf_pipeline.datasets.formats import FORMATS
@@ -116,6 +117,13 @@ def is_documented(command: str) -> bool:
 
 def test_every_command_is_documented() -> None:
     assert [command for command in sorted(commands()) if not is_documented(command)] == []
+
+
+def test_every_method_of_the_client_is_documented() -> None:
+    page = text_of(ROOT / "docs" / "api.md")
+    methods = [name for name in vars(Client) if not name.startswith("_")]
+    assert len(methods) > 30
+    assert [name for name in methods if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("kind", ["jobs", "sensors", "schedules"])

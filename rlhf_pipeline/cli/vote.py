@@ -16,7 +16,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from pydantic import ValidationError
 
-from rlhf_pipeline.api_types import VoteFields
+from rlhf_pipeline.api_types.votes import VoteFields
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.exports import write_votes
 from rlhf_pipeline.cli.tables import echo

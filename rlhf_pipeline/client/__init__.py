@@ -1,5 +1,4 @@
-"""The typed client of the REST API: `Client` and `AsyncClient`. Knows HTTP and records; knows no
-store and no page.
+"""The typed client of the REST API: `Client` and `AsyncClient`.
 
 with Client("http://127.0.0.1:8080", token="rlhf_…") as api:
     for card in api.lease(5).cards:

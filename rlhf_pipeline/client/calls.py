@@ -1,26 +1,47 @@
-"""Every call of the API, as data: where it goes, what it says, how its answer is read. Knows no
-transport.
+"""Every call of the API as data: method, path, body and how to read the answer.
 
-One function per action; both clients send what these return, so that they cannot drift apart.
+One function per action. Both clients offer these functions as methods, with the same parameters.
 """
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
-from rlhf_pipeline.client import answers
-from rlhf_pipeline.client.answers import JsonObject, Page
-from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Record, Role
+from pydantic import BaseModel
+
+from rlhf_pipeline.api_types.accounts import AddedUser, Me, TokenOut, UserOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ComparisonOut, ConsensusOut, Offered
+from rlhf_pipeline.api_types.predictions import (
+    CalibrationDetail,
+    CalibrationOut,
+    PairToPredict,
+    PredictionsOut,
+    ProbedPair,
+    ProbeOut,
+)
+from rlhf_pipeline.api_types.project import (
+    AuditLinkOut,
+    GuidelineOut,
+    Metrics,
+    ProgressOut,
+    QualityOut,
+    RulesOut,
+    Verification,
+)
+from rlhf_pipeline.api_types.votes import BatchResult, Lease, Statistics, VoteOut, VoteReceipt
+from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
 
 T = TypeVar("T")
-A = TypeVar("A", bound=Record)
+A = TypeVar("A", bound=BaseModel)
+JsonObject = dict[str, Any]
 
 
 class VoteOptions(TypedDict, total=False):
-    """What a vote may say beside its choice; one of the two ids is required."""
+    """Fields of a vote besides its choice; one of the two ids is required."""
 
     assignment_id: str
     comparison_id: str
@@ -38,17 +59,30 @@ class VoteOptions(TypedDict, total=False):
 
 
 class VoteBody(VoteOptions):
-    """A whole vote."""
+    """A complete vote."""
 
     choice: Choice | str
 
 
+class ReadUser(UserOut):
+    """A user as read: `etag` identifies the version that an edit is based on."""
+
+    etag: str
+
+
+class ReadAddedUser(AddedUser):
+    """A new user, with the ETag for a first edit; None in the answer to a repeated request."""
+
+    etag: str | None = None
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """`key` is the idempotency key of a POST: kept while a call is repeated, so that it is done
-    once.
+    """A request that is ready to send.
 
-    `if_match` is the ETag of what an edit was made of: where somebody was faster, it is refused.
+    `key` is the idempotency key of a POST; repeated attempts use the same key, so that the action
+    happens once. `if_match` is the ETag that an edit is based on; the server refuses the edit if
+    the record has changed since.
     """
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -64,42 +98,51 @@ class Call(Generic[T]):
         return headers if self.if_match is None else headers | {"If-Match": self.if_match}
 
     def with_cursor(self, cursor: str) -> "Call[T]":
-        """The same list from a cursor on."""
+        """The call for the page of a list that starts at the cursor."""
         return replace(self, params={**self.params, "cursor": cursor})
 
 
-def me() -> Call[answers.Me]:
-    return _get("me", answers.Me)
+def me() -> Call[Me]:
+    """The user of the token, with roles and permissions."""
+    return _get("me", Me)
 
 
-def statistics() -> Call[answers.Statistics]:
-    return _get("me/statistics", answers.Statistics)
+def statistics() -> Call[Statistics]:
+    """Your own voting statistics."""
+    return _get("me/statistics", Statistics)
 
 
-def lease(n: int = 5) -> Call[answers.Lease]:
-    return _post("assignments:lease", answers.Lease, {"n": n})
+def lease(n: int = 5) -> Call[Lease]:
+    """Lease up to `n` cards to judge; cards you still hold come first."""
+    return _post("assignments:lease", Lease, {"n": n})
 
 
 def release(assignment_id: str) -> Call[None]:
+    """Return a card without judging it."""
     return Call("POST", f"assignments/{_id(assignment_id)}:release", _ignore_answer, key=_new_key())
 
 
 def extend() -> Call[int]:
+    """Extend all leases you hold; returns their number."""
     return Call("POST", "assignments:extend", lambda answer: int(answer["n"]), key=_new_key())
 
 
-def vote(body: VoteBody) -> Call[answers.VoteReceipt]:
-    said = _drop_missing(body)
-    return _post("votes", answers.VoteReceipt, said, key=said.pop("idempotency_key", None))
+def vote(choice: Choice | str, **options: Unpack[VoteOptions]) -> Call[VoteReceipt]:
+    """Cast a vote on a card (`assignment_id`: a is the left side) or, with the permission
+    `comparisons.read`, on a `comparison_id`.
+    """
+    body = _drop_missing({**options, "choice": choice})
+    return _post("votes", VoteReceipt, body, key=body.pop("idempotency_key", None))
 
 
-def vote_batch(bodies: Sequence[VoteBody]) -> Call[tuple[answers.BatchResult, ...]]:
-    votes = [{"idempotency_key": _new_key()} | _drop_missing(body) for body in bodies]
+def vote_batch(votes: Sequence[VoteBody]) -> Call[tuple[BatchResult, ...]]:
+    """Cast up to 50 votes. Each gets its own result, in order."""
+    bodies = [{"idempotency_key": _new_key()} | _drop_missing(vote) for vote in votes]
 
-    def read(answer: Any) -> tuple[answers.BatchResult, ...]:
-        return tuple(answers.BatchResult.model_validate(result) for result in answer["results"])
+    def read(answer: Any) -> tuple[BatchResult, ...]:
+        return tuple(BatchResult.model_validate(result) for result in answer["results"])
 
-    return Call("POST", "votes:batch", read, body={"votes": votes}, key=_new_key())
+    return Call("POST", "votes:batch", read, body={"votes": bodies}, key=_new_key())
 
 
 def votes(
@@ -110,10 +153,11 @@ def votes(
     q: str | None = None,
     mark: str | None = None,
     limit: int = 100,
-) -> Call[Page[answers.RecordedVote]]:
+) -> Call[Page[VoteOut]]:
+    """Recorded votes, newest first. `mark` is one of the marks that `quality` counts."""
     return _list(
         "votes",
-        answers.RecordedVote,
+        VoteOut,
         annotator_id=annotator_id,
         day=day,
         comparison_id=comparison_id,
@@ -123,12 +167,14 @@ def votes(
     )
 
 
-def comparisons(*, category: str | None = None, limit: int = 100) -> Call[Page[answers.Comparison]]:
-    return _list("comparisons", answers.Comparison, category=category, limit=limit)
+def comparisons(*, category: str | None = None, limit: int = 100) -> Call[Page[ComparisonOut]]:
+    """Comparisons, those of the newest day first."""
+    return _list("comparisons", ComparisonOut, category=category, limit=limit)
 
 
-def comparison(comparison_id: str) -> Call[answers.Comparison]:
-    return _get(f"comparisons/{_id(comparison_id)}", answers.Comparison)
+def comparison(comparison_id: str) -> Call[ComparisonOut]:
+    """One comparison."""
+    return _get(f"comparisons/{_id(comparison_id)}", ComparisonOut)
 
 
 def offer(
@@ -139,13 +185,15 @@ def offer(
     overlap: int | None = None,
     priority: int = 0,
     annotator_id: str | None = None,
-) -> Call[answers.Offered]:
+) -> Call[Offered]:
+    """Offer comparisons to all annotators, or to the one named."""
     which = {"ids": None if ids is None else list(ids), "day": day, "all_unvoted": all_unvoted}
     how = {"overlap": overlap, "priority": priority, "annotator_id": annotator_id}
-    return _post("comparisons:offer", answers.Offered, _drop_missing(which | how))
+    return _post("comparisons:offer", Offered, _drop_missing(which | how))
 
 
 def withdraw(ids: Sequence[str]) -> Call[int | None]:
+    """Withdraw the open slots of comparisons; returns their number if you may know it."""
     return Call(
         "POST",
         "comparisons:withdraw",
@@ -157,44 +205,46 @@ def withdraw(ids: Sequence[str]) -> Call[int | None]:
 
 def consensus(
     *, state: str | None = None, method: str = "majority", limit: int = 100
-) -> Call[Page[answers.ComparisonConsensus]]:
-    return _list("consensus", answers.ComparisonConsensus, state=state, method=method, limit=limit)
+) -> Call[Page[ConsensusOut]]:
+    """The combined judgement on each comparison, the most recently judged first."""
+    return _list("consensus", ConsensusOut, state=state, method=method, limit=limit)
 
 
-def predict(pairs: Sequence[answers.PairToPredict]) -> Call[answers.PredictionSet]:
-    return _post(
-        "predictions", answers.PredictionSet, {"pairs": [pair.model_dump() for pair in pairs]}
-    )
+def predict(*pairs: PairToPredict) -> Call[PredictionsOut]:
+    """Predict with the champion reward model which completion people prefer, for 1 to 50 pairs."""
+    return _post("predictions", PredictionsOut, {"pairs": [pair.model_dump() for pair in pairs]})
 
 
-def guidelines() -> Call[Page[answers.GuidelineVersion]]:
-    return _list("guidelines", answers.GuidelineVersion)
+def guidelines() -> Call[Page[GuidelineOut]]:
+    """All versions of the guidelines, newest first."""
+    return _list("guidelines", GuidelineOut)
 
 
-def add_guideline(text: str, *, version: int) -> Call[answers.GuidelineVersion]:
-    return replace(
-        _post("guidelines", answers.GuidelineVersion, {"text": text}), if_match=_etag_of(version)
-    )
+def add_guideline(text: str, *, version: int) -> Call[GuidelineOut]:
+    """Publish the version after `version`, the newest one you read (0 before the first)."""
+    return replace(_post("guidelines", GuidelineOut, {"text": text}), if_match=_etag_of(version))
 
 
-def rules() -> Call[answers.RulesVersion]:
-    return _get("rules", answers.RulesVersion)
+def rules() -> Call[RulesOut]:
+    """The rules of annotation and their version."""
+    return _get("rules", RulesOut)
 
 
-def put_rules(new: AnnotationRules, *, version: int) -> Call[answers.RulesVersion]:
-    # one that is not told stays as it is
-    said = new.model_dump(mode="json", exclude={"seed"} if new.seed is None else None)
-    return Call(
-        "PUT", "rules", answers.RulesVersion.model_validate, body=said, if_match=_etag_of(version)
-    )
+def put_rules(rules: AnnotationRules, *, version: int) -> Call[RulesOut]:
+    """Replace the rules that were read as `version`."""
+    # a seed of None, as read by users who may not know it, leaves the seed unchanged
+    body = rules.model_dump(mode="json", exclude={"seed"} if rules.seed is None else None)
+    return Call("PUT", "rules", RulesOut.model_validate, body=body, if_match=_etag_of(version))
 
 
-def users(*, limit: int = 100) -> Call[Page[answers.UserRow]]:
-    return _list("users", answers.UserRow, limit=limit)
+def users(*, limit: int = 100) -> Call[Page[UserOut]]:
+    """All users of the project, by e-mail address."""
+    return _list("users", UserOut, limit=limit)
 
 
-def user(user_id: str) -> Call[answers.UserRow]:
-    return _get(f"users/{_id(user_id)}", answers.UserRow)
+def user(user_id: str) -> Call[ReadUser]:
+    """One user, with the `etag` that `change_user` needs."""
+    return _get(f"users/{_id(user_id)}", ReadUser)
 
 
 def add_user(
@@ -204,16 +254,22 @@ def add_user(
     roles: Sequence[Role | str] = (),
     organization_roles: Sequence[Role | str] = (),
     kind: str = "person",
-) -> Call[answers.UserRow]:
+) -> Call[ReadAddedUser]:
+    """Add a user. A token creates no login link: create it on the page `users` or with `rlhf users
+    login-link`.
+    """
     given = {"roles": _role_names(roles), "organization_roles": _role_names(organization_roles)}
-    return _post("users", answers.UserRow, {"email": email, "name": name, "kind": kind, **given})
+    return _post("users", ReadAddedUser, {"email": email, "name": name, "kind": kind, **given})
 
 
 def change_user(
     user_id: str, *, etag: str, name: str | None = None, roles: Sequence[Role | str] | None = None,
     organization_roles: Sequence[Role | str] | None = None, disabled: bool | None = None,
-) -> Call[answers.UserRow]:  # fmt: skip
-    said = {
+) -> Call[ReadUser]:  # fmt: skip
+    """Change a user; None leaves a field unchanged. Raises ConflictingRequest if the user changed
+    after `etag` was read.
+    """
+    body = {
         "name": name,
         "roles": _role_names(roles),
         "organization_roles": _role_names(organization_roles),
@@ -222,29 +278,35 @@ def change_user(
     return Call(
         "PATCH",
         f"users/{_id(user_id)}",
-        answers.UserRow.model_validate,
-        body=_drop_missing(said),
+        ReadUser.model_validate,
+        body=_drop_missing(body),
         if_match=etag,
     )
 
 
-def tokens(*, limit: int = 100) -> Call[Page[answers.TokenRow]]:
-    return _list("me/tokens", answers.TokenRow, limit=limit)
+def tokens(*, limit: int = 100) -> Call[Page[TokenOut]]:
+    """Your own tokens, newest first, including those that ended."""
+    return _list("me/tokens", TokenOut, limit=limit)
 
 
-def calibrations(*, limit: int = 100) -> Call[Page[answers.Calibration]]:
-    return _list("calibrations", answers.Calibration, limit=limit)
+def calibrations(*, limit: int = 100) -> Call[Page[CalibrationOut]]:
+    """All calibrators, the last fitted first."""
+    return _list("calibrations", CalibrationOut, limit=limit)
 
 
-def calibration(reward_model: str, version: int) -> Call[answers.CalibrationDetail]:
-    return _get(f"calibrations/{_id(reward_model)}/{version}", answers.CalibrationDetail)
+def calibration(reward_model: str, version: int) -> Call[CalibrationDetail]:
+    """One calibrator, with its reliability diagrams."""
+    return _get(f"calibrations/{_id(reward_model)}/{version}", CalibrationDetail)
 
 
 def calibration_probe(
     *, reward_model: str | None = None, calibrator: str | None = None
-) -> Call[answers.CalibrationProbe]:
+) -> Call[ProbeOut]:
+    """The reliability diagram of predictions made before their votes; by default of the model that
+    predicted last.
+    """
     params = _drop_missing({"reward_model": reward_model, "calibrator": calibrator})
-    return replace(_get("calibrations/probe", answers.CalibrationProbe), params=params)
+    return replace(_get("calibrations/probe", ProbeOut), params=params)
 
 
 def calibration_pairs(
@@ -253,37 +315,44 @@ def calibration_pairs(
     reward_model: str | None = None,
     calibrator: str | None = None,
     limit: int = 100,
-) -> Call[Page[answers.ProbedPair]]:
+) -> Call[Page[ProbedPair]]:
+    """The votes of the diagram's bin that contains `confidence`, wrong predictions first."""
     filters = {
         "bin": confidence,
         "reward_model": reward_model,
         "calibrator": calibrator,
         "limit": limit,
     }
-    return _list("calibrations/probe/pairs", answers.ProbedPair, **filters)
+    return _list("calibrations/probe/pairs", ProbedPair, **filters)
 
 
-def progress() -> Call[answers.AnnotationProgress]:
-    return _get("progress", answers.AnnotationProgress)
+def progress() -> Call[ProgressOut]:
+    """Votes by day and annotator, and the work that is open."""
+    return _get("progress", ProgressOut)
 
 
-def quality() -> Call[answers.DataQuality]:
-    return _get("quality", answers.DataQuality)
+def quality() -> Call[QualityOut]:
+    """Data quality by annotator, the most doubtful first."""
+    return _get("quality", QualityOut)
 
 
-def metrics() -> Call[answers.Metrics]:
-    return _get("metrics", answers.Metrics)
+def metrics() -> Call[Metrics]:
+    """Figures of the project for scripts."""
+    return _get("metrics", Metrics)
 
 
-def send_feedback(new: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:
-    return _post(
-        "feedback", Feedback, new.model_dump(mode="json", exclude_none=True), key=idempotency_key
-    )
+def send_feedback(feedback: NewFeedback, *, idempotency_key: str | None = None) -> Call[Feedback]:
+    """Send thumbs, a rating, a text or a correction. A correction becomes a comparison with a vote
+    for the corrected text.
+    """
+    body = feedback.model_dump(mode="json", exclude_none=True)
+    return _post("feedback", Feedback, body, key=idempotency_key)
 
 
 def feedback(
     *, kind: str | None = None, session_id: str | None = None, limit: int = 100
 ) -> Call[Page[Feedback]]:
+    """Feedback, newest first."""
     return _list("feedback", Feedback, kind=kind, session_id=session_id, limit=limit)
 
 
@@ -293,19 +362,16 @@ def audit(
     action: str | None = None,
     object_id: str | None = None,
     limit: int = 100,
-) -> Call[Page[answers.AuditLinkRecord]]:
+) -> Call[Page[AuditLinkOut]]:
+    """Links of the audit chain, newest first."""
     return _list(
-        "audit",
-        answers.AuditLinkRecord,
-        actor=actor,
-        action=action,
-        object_id=object_id,
-        limit=limit,
+        "audit", AuditLinkOut, actor=actor, action=action, object_id=object_id, limit=limit
     )
 
 
-def verify_audit() -> Call[answers.Verification]:
-    return Call("POST", "audit:verify", answers.Verification.model_validate, key=_new_key())
+def verify_audit() -> Call[Verification]:
+    """Verify the audit chain against the votes and the daily anchors."""
+    return Call("POST", "audit:verify", Verification.model_validate, key=_new_key())
 
 
 def _get(path: str, kind: type[A]) -> Call[A]:
@@ -331,11 +397,11 @@ def _list(path: str, item: type[A], /, **filters: object) -> Call[Page[A]]:
     return Call("GET", path, read, params)
 
 
-def _drop_missing(said: Mapping[str, Any]) -> JsonObject:
-    """Without what is not said; moments and days as ISO 8601."""
+def _drop_missing(body: Mapping[str, Any]) -> JsonObject:
+    """The fields that are not None; times and days as ISO 8601."""
     return {
         name: value.isoformat() if isinstance(value, date) else value
-        for name, value in said.items()
+        for name, value in body.items()
         if value is not None
     }
 

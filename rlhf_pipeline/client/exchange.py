@@ -1,15 +1,14 @@
-"""What both clients do around a request: the address, the token, when to ask again, which error an
-answer is. Knows no transport's waiting.
-"""
+"""What both clients share around a request: address, token, retries and errors."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
-from rlhf_pipeline.client.answers import ProblemDocument
+from rlhf_pipeline.api_types.base import ProblemDocument
 from rlhf_pipeline.client.calls import Call
 from rlhf_pipeline.errors import (
     ApiError,
@@ -23,6 +22,7 @@ from rlhf_pipeline.errors import (
 )
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 API = "/api/v1/"
 TIMEOUT_S = 30.0
@@ -41,19 +41,38 @@ ERRORS: dict[int, type[ApiError]] = {
     429: TooManyRequests,
 }
 DOWN = (502, 503, 504)
+NO_TYPE = "about:blank"  # RFC 9457: the status alone says what happened
+
+
+def document_method(method: M, make: Callable[..., Call[Any]]) -> M:
+    """Gives a method of a client the name, docstring and parameters of the function of `calls` that
+    makes its call.
+    """
+    method.__name__ = make.__name__
+    method.__doc__ = make.__doc__
+    own = Parameter("self", Parameter.POSITIONAL_ONLY)
+    parameters = [own, *signature(make).parameters.values()]
+    setattr(method, "__signature__", Signature(parameters))  # noqa: B010 (mypy knows no such attribute)
+    return method
 
 
 def base_url(url: str) -> httpx.URL:
-    """Raises ConfigurationError for what is no address of a server."""
+    """Raises ConfigurationError for an address that is not an HTTP URL."""
     try:
         parsed = httpx.URL(url.rstrip("/") + API)
     except httpx.InvalidURL as cause:
         raise ConfigurationError(
-            f"{url!r} is no address of a server: {cause}. Write http://127.0.0.1:8080."
+            f"Invalid server address {url!r}: {cause}. Write it as http://127.0.0.1:8080."
         ) from cause
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigurationError(f"{url!r} is no address of a server. Write http://127.0.0.1:8080.")
+        raise ConfigurationError(
+            f"Invalid server address {url!r}. Write it as http://127.0.0.1:8080."
+        )
     return parsed
+
+
+def token_headers(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def build_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
@@ -64,51 +83,50 @@ def build_request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> 
 
 
 def may_repeat(call: Call[Any]) -> bool:
-    """Whether doing it twice is doing it once: reading is, and what carries a key."""
+    """Whether repeating the call is safe: it only reads, or it carries an idempotency key."""
     return call.method == "GET" or call.key is not None
 
 
 def retry_delay_s(
     call: Call[Any], response: httpx.Response, longest_s: float = LONGEST_WAIT_S
 ) -> float | None:
-    """Seconds after which to send the same again, under the same key; None where the answer
-    stands.
-    """
+    """Seconds after which to repeat the call under the same key; None if the answer is final."""
     if not may_repeat(call):
         return None
     asked = response.headers.get("retry-after")
-    twin_is_at_work = response.status_code == 409 and asked is not None
-    if response.status_code not in DOWN and not twin_is_at_work:
+    first_is_in_progress = response.status_code == 409 and asked is not None
+    if response.status_code not in DOWN and not first_is_in_progress:
         return None
     try:
         seconds = float(asked) if asked is not None else 0.0
-    except ValueError:  # a date: the server is down for longer than anybody waits here
+    except ValueError:  # a date: the server is down for longer than a client waits
         return None
     return seconds if seconds <= longest_s else None
 
 
 def backoff_delays(random_: random.Random, longest_s: float = LONGEST_WAIT_S) -> Iterator[float]:
-    """Growing, and different for everybody who waits for the same server."""
+    """Growing delays with jitter, so that waiting clients do not return at the same moment."""
     for n in range(TRIES - 1):
         yield min(longest_s, 0.1 * 2**n) * (0.5 + random_.random())
 
 
 def parse_answer(call: Call[T], response: httpx.Response) -> T:
-    """Raises the ApiError that the answer is."""
+    """Raises the ApiError that matches an unsuccessful answer."""
     if not response.is_success:
         raise build_error(response)
     try:
         return call.read(_parse_document(response))
     except (ValueError, KeyError, TypeError, ValidationError) as cause:
         raise ServerUnavailable(
-            f"{call.method} {call.path}: the answer is not of this API ({type(cause).__name__}: "
-            f"{cause}). Is the address that of `rlhf serve`, and the client of its version?",
+            f"{call.method} {call.path}: the answer does not match this API "
+            f"({type(cause).__name__}: {cause}). Check that the address is that of `rlhf serve` "
+            "and that client and server have the same version.",
             status=response.status_code,
         ) from cause
 
 
 def _parse_document(response: httpx.Response) -> Any:
-    """The answer's JSON, its ETag among its fields."""
+    """The JSON of the answer, with the ETag added as field `etag`."""
     document = response.json() if response.content else None
     etag = response.headers.get("etag")
     return (
@@ -120,17 +138,19 @@ def build_error(response: httpx.Response) -> ApiError:
     try:
         problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
-        problem = ProblemDocument(detail=response.text[:300])
+        problem = ProblemDocument(
+            type=NO_TYPE, title="", status=response.status_code, detail=response.text[:300]
+        )
     kind = ERRORS.get(
         response.status_code, ServerUnavailable if response.status_code >= 500 else ApiError
     )
     fields = tuple((field.path, field.message) for field in problem.errors)
-    said = problem.detail or problem.title or response.reason_phrase
+    message = problem.detail or problem.title or response.reason_phrase
     name = problem.type.removeprefix("urn:rlhf:problem:")
     return kind(
-        f"{response.status_code}: {said}",
+        f"{response.status_code}: {message}",
         status=response.status_code,
-        kind=None if name == "about:blank" else name,
+        kind=None if name == NO_TYPE else name,
         fields=fields,
     )
 

@@ -1,29 +1,48 @@
-"""`Client`: the API, one call after the other. Safe to share between threads."""
+"""`Client`: calls the API, one request after the other. Safe to share between threads."""
 
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
-from datetime import date
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from rlhf_pipeline.client import answers, calls, exchange
-from rlhf_pipeline.client.calls import Call, VoteBody, VoteOptions
-from rlhf_pipeline.records import AnnotationRules, Choice, Feedback, NewFeedback, Role
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.project import ProgressOut
+from rlhf_pipeline.client import calls, exchange
+from rlhf_pipeline.client.calls import Call
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _sends(make: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
+    """A method that sends the call and returns its answer."""
+
+    def method(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client.send(make(*args, **kwargs))
+
+    return exchange.document_method(method, make)
+
+
+def _iterates(make: Callable[P, Call[Page[T]]]) -> "Callable[Concatenate[Client, P], Iterator[T]]":
+    """A method that returns an iterator over the items of all pages."""
+
+    def method(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return client.iterate(make(*args, **kwargs))
+
+    return exchange.document_method(method, make)
 
 
 class Client:
-    """A server and a token. Every POST carries an idempotency key: what a broken connection leaves
-    unclear is asked again, done once.
+    """A server and a token. Every POST carries an idempotency key, so that a request whose answer
+    was lost is sent again and done once.
 
-    Raises the ApiError that fits: NotAuthorised, MissingResource, ConflictingRequest,
-    InvalidRequest, TooManyRequests, and ServerUnavailable once a server has not answered several
-    tries.
+    Raises the matching ApiError: NotAuthorised, MissingResource, ConflictingRequest,
+    InvalidRequest, TooManyRequests, and ServerUnavailable if the server does not answer several
+    attempts.
     """
 
     def __init__(
@@ -36,10 +55,9 @@ class Client:
         transport: Any = None,
     ):
         self._longest_wait_s = longest_wait_s
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
             base_url=exchange.base_url(url),
-            headers=headers,
+            headers=exchange.token_headers(token),
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
@@ -47,9 +65,7 @@ class Client:
         self._random = random.Random()
 
     def send(self, call: Call[T]) -> T:
-        """Any call of `rlhf_pipeline.client.calls`, repeated while that is safe and promises
-        anything.
-        """
+        """Send a call of `rlhf_pipeline.client.calls`, again while that is safe and may help."""
         pauses = exchange.backoff_delays(self._random, self._longest_wait_s)
         while True:
             try:
@@ -66,7 +82,7 @@ class Client:
                 return exchange.parse_answer(call, response)
             time.sleep(max(wait, pause))
 
-    def iterate(self, call: Call[answers.Page[T]]) -> Iterator[T]:
+    def iterate(self, call: Call[Page[T]]) -> Iterator[T]:
         """The items of all pages of a list."""
         page = self.send(call)
         yield from page.items
@@ -74,184 +90,42 @@ class Client:
             page = self.send(call.with_cursor(page.next))
             yield from page.items
 
-    def me(self) -> answers.Me:
-        return self.send(calls.me())
+    me = _sends(calls.me)
+    statistics = _sends(calls.statistics)
+    lease = _sends(calls.lease)
+    release = _sends(calls.release)
+    extend = _sends(calls.extend)
+    vote = _sends(calls.vote)
+    vote_batch = _sends(calls.vote_batch)
+    votes = _iterates(calls.votes)
+    comparisons = _iterates(calls.comparisons)
+    comparison = _sends(calls.comparison)
+    offer = _sends(calls.offer)
+    withdraw = _sends(calls.withdraw)
+    consensus = _iterates(calls.consensus)
+    predict = _sends(calls.predict)
+    guidelines = _iterates(calls.guidelines)
+    add_guideline = _sends(calls.add_guideline)
+    rules = _sends(calls.rules)
+    put_rules = _sends(calls.put_rules)
+    users = _iterates(calls.users)
+    user = _sends(calls.user)
+    add_user = _sends(calls.add_user)
+    change_user = _sends(calls.change_user)
+    tokens = _iterates(calls.tokens)
+    calibrations = _iterates(calls.calibrations)
+    calibration = _sends(calls.calibration)
+    calibration_probe = _sends(calls.calibration_probe)
+    calibration_pairs = _iterates(calls.calibration_pairs)
+    progress = _sends(calls.progress)
+    quality = _sends(calls.quality)
+    metrics = _sends(calls.metrics)
+    send_feedback = _sends(calls.send_feedback)
+    feedback = _iterates(calls.feedback)
+    audit = _iterates(calls.audit)
+    verify_audit = _sends(calls.verify_audit)
 
-    def statistics(self) -> answers.Statistics:
-        return self.send(calls.statistics())
-
-    def lease(self, n: int = 5) -> answers.Lease:
-        """Cards to judge; those still held come first."""
-        return self.send(calls.lease(n))
-
-    def release(self, assignment_id: str) -> None:
-        self.send(calls.release(assignment_id))
-
-    def extend(self) -> int:
-        """Prolong all leases one holds; how many."""
-        return self.send(calls.extend())
-
-    def vote(self, choice: Choice | str, **more: Unpack[VoteOptions]) -> answers.VoteReceipt:
-        """On a card (`assignment_id`: a is left) or, for those who may read comparisons, on a
-        `comparison_id`.
-        """
-        return self.send(calls.vote({**more, "choice": choice}))
-
-    def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[answers.BatchResult, ...]:
-        """Up to 50 votes, each answered for by itself, in order."""
-        return self.send(calls.vote_batch(votes))
-
-    def votes(
-        self,
-        *,
-        annotator_id: str | None = None,
-        day: date | None = None,
-        comparison_id: str | None = None,
-        q: str | None = None,
-        mark: str | None = None,
-    ) -> Iterator[answers.RecordedVote]:
-        """Newest first; `mark` is one of those that `quality` counts."""
-        return self.iterate(
-            calls.votes(
-                annotator_id=annotator_id, day=day, comparison_id=comparison_id, q=q, mark=mark
-            )
-        )
-
-    def comparisons(self, *, category: str | None = None) -> Iterator[answers.Comparison]:
-        return self.iterate(calls.comparisons(category=category))
-
-    def comparison(self, comparison_id: str) -> answers.Comparison:
-        return self.send(calls.comparison(comparison_id))
-
-    def offer(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        day: date | None = None,
-        all_unvoted: bool = False,
-        overlap: int | None = None,
-        priority: int = 0,
-        annotator_id: str | None = None,
-    ) -> answers.Offered:
-        """Ask people about comparisons, or the one person named."""
-        asked = calls.offer(
-            ids=ids,
-            day=day,
-            all_unvoted=all_unvoted,
-            overlap=overlap,
-            priority=priority,
-            annotator_id=annotator_id,
-        )
-        return self.send(asked)
-
-    def withdraw(self, ids: Sequence[str]) -> int | None:
-        return self.send(calls.withdraw(ids))
-
-    def consensus(
-        self, *, state: str | None = None, method: str = "majority"
-    ) -> Iterator[answers.ComparisonConsensus]:
-        return self.iterate(calls.consensus(state=state, method=method))
-
-    def predict(self, *pairs: answers.PairToPredict) -> answers.PredictionSet:
-        """Which of two completions people would prefer, by the champion reward model: of one pair,
-        or of up to fifty.
-        """
-        return self.send(calls.predict(pairs))
-
-    def guidelines(self) -> Iterator[answers.GuidelineVersion]:
-        return self.iterate(calls.guidelines())
-
-    def add_guideline(self, text: str, *, version: int) -> answers.GuidelineVersion:
-        """The version after `version`, the newest one that was read (0 before the first)."""
-        return self.send(calls.add_guideline(text, version=version))
-
-    def rules(self) -> answers.RulesVersion:
-        return self.send(calls.rules())
-
-    def put_rules(self, rules: AnnotationRules, *, version: int) -> answers.RulesVersion:
-        return self.send(calls.put_rules(rules, version=version))
-
-    def users(self) -> Iterator[answers.UserRow]:
-        return self.iterate(calls.users())
-
-    def add_user(
-        self,
-        email: str,
-        *,
-        name: str = "",
-        roles: Sequence[Role | str] = (),
-        organization_roles: Sequence[Role | str] = (),
-        kind: str = "person",
-    ) -> answers.UserRow:
-        """A person's login link is made by whoever is logged in on the page `users`, or by `rlhf
-        users login-link`: no token makes one.
-        """
-        return self.send(
-            calls.add_user(
-                email, name=name, roles=roles, organization_roles=organization_roles, kind=kind
-            )
-        )
-
-    def user(self, user_id: str) -> answers.UserRow:
-        return self.send(calls.user(user_id))
-
-    def change_user(
-        self,
-        user_id: str,
-        *,
-        etag: str,
-        name: str | None = None,
-        roles: Sequence[Role | str] | None = None,
-        organization_roles: Sequence[Role | str] | None = None,
-        disabled: bool | None = None,
-    ) -> answers.UserRow:
-        """What is None stays. `etag` is that of the user as they were read; where somebody was
-        faster, ConflictingRequest is raised.
-        """
-        return self.send(
-            calls.change_user(
-                user_id,
-                etag=etag,
-                name=name,
-                roles=roles,
-                organization_roles=organization_roles,
-                disabled=disabled,
-            )
-        )
-
-    def tokens(self) -> Iterator[answers.TokenRow]:
-        """One's own, newest first, those that ended too."""
-        return self.iterate(calls.tokens())
-
-    def calibrations(self) -> Iterator[answers.Calibration]:
-        """Every calibrator there was, the last fitted first."""
-        return self.iterate(calls.calibrations())
-
-    def calibration(self, reward_model: str, version: int) -> answers.CalibrationDetail:
-        return self.send(calls.calibration(reward_model, version))
-
-    def calibration_probe(
-        self, *, reward_model: str | None = None, calibrator: str | None = None
-    ) -> answers.CalibrationProbe:
-        """The reliability diagram of predictions that were made before their votes; of the model
-        that predicted last, unless told.
-        """
-        return self.send(calls.calibration_probe(reward_model=reward_model, calibrator=calibrator))
-
-    def calibration_pairs(
-        self, confidence: float, *, reward_model: str | None = None, calibrator: str | None = None
-    ) -> Iterator[answers.ProbedPair]:
-        """The votes of the bin of that diagram in which a stated confidence lies, the wrongly
-        predicted first.
-        """
-        return self.iterate(
-            calls.calibration_pairs(confidence, reward_model=reward_model, calibrator=calibrator)
-        )
-
-    def progress(self) -> answers.AnnotationProgress:
-        return self.send(calls.progress())
-
-    def progress_events(self) -> Iterator[answers.AnnotationProgress]:
+    def progress_events(self) -> Iterator[ProgressOut]:
         """Progress as it changes, until the caller stops or the server ends."""
         try:
             with self._http.stream(
@@ -262,39 +136,9 @@ class Client:
                     raise exchange.build_error(response)
                 for line in response.iter_lines():
                     if line.startswith("data:"):
-                        yield answers.AnnotationProgress.model_validate(
-                            json.loads(line.removeprefix("data:"))
-                        )
+                        yield ProgressOut.model_validate(json.loads(line.removeprefix("data:")))
         except httpx.TransportError as cause:
             raise exchange.build_unreachable_error(self._http.base_url, cause) from cause
-
-    def quality(self) -> answers.DataQuality:
-        """How carefully people vote, the most doubtful first."""
-        return self.send(calls.quality())
-
-    def metrics(self) -> answers.Metrics:
-        return self.send(calls.metrics())
-
-    def send_feedback(
-        self, feedback: NewFeedback, *, idempotency_key: str | None = None
-    ) -> Feedback:
-        """Thumbs, a rating, words, or a correction, which becomes a comparison and a vote for the
-        corrected text.
-        """
-        return self.send(calls.send_feedback(feedback, idempotency_key=idempotency_key))
-
-    def feedback(
-        self, *, kind: str | None = None, session_id: str | None = None
-    ) -> Iterator[Feedback]:
-        return self.iterate(calls.feedback(kind=kind, session_id=session_id))
-
-    def audit(
-        self, *, actor: str | None = None, action: str | None = None, object_id: str | None = None
-    ) -> Iterator[answers.AuditLinkRecord]:
-        return self.iterate(calls.audit(actor=actor, action=action, object_id=object_id))
-
-    def verify_audit(self) -> answers.Verification:
-        return self.send(calls.verify_audit())
 
     def close(self) -> None:
         self._http.close()

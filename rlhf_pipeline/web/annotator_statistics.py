@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from statistics import median
 
 from rlhf_pipeline.api_types import Confidence, GoldShare, Repeats, Statistics
+from rlhf_pipeline.api_types.votes import Confidence, GoldShare, Repeats, Statistics
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import Choice, Vote
 from rlhf_pipeline.store import Store

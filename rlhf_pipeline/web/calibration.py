@@ -5,73 +5,25 @@ from datetime import datetime
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, Field
 
-from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.predictions import (
+    CalibrationDetail,
+    CalibrationOut,
+    ProbedPair,
+    ProbeOut,
+)
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.records import CalibrationMetrics, Choice, Interval, ReliabilityBin
+from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.probe_counter import ProbeQuery, ProbeResult
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 from rlhf_pipeline.web.site import Site
 
 CALIBRATION = "calibration"  # as a refusal to blind readers names it
-
-
-class CalibrationDetail(CalibrationOut):
-    """With its reliability diagram, before and after."""
-
-    raw_bins: list[ReliabilityBin]
-    calibrated_bins: list[ReliabilityBin]
-
-
-class ProbeOut(BaseModel):
-    """Predictions that were made before their votes, beside these. Nulls and no bins where there is
-    nothing to judge yet.
-    """
-
-    reward_model: str | None = Field(description="null before the first prediction")
-    calibrator: str | None = Field(
-        description="method@version where one was asked for; null: of all through which it "
-        "predicted"
-    )
-    n_votes: int = Field(description="votes for a side that met a prediction")
-    n_comparisons: int
-    newest_only: bool = Field(description="it has more votes: these are the newest ones")
-    accuracy: Interval | None
-    noise_ceiling: Interval | None = Field(
-        description="of the same comparisons; null where nobody knows it"
-    )
-    ece: Interval | None
-    ece_debiased: Interval | None
-    slope: Interval | None
-    brier: Interval | None
-    bins: list[ReliabilityBin]
-    counted_at: datetime
-    is_current: bool = Field(
-        description="false: of counted_at, and more was cast or published since; it is being "
-        "counted again"
-    )
-
-
-class ProbedPair(BaseModel):
-    """A vote that met a prediction; what a token may not read is null."""
-
-    comparison_id: str
-    seq: int
-    p_raw: float = Field(description="P(a preferred) by the reward model")
-    p_calibrated: float = Field(description="the same after calibration, as it was served")
-    prompt: str | None = Field(description="for comparisons.read, as both completions")
-    completion_a: str | None
-    completion_b: str | None
-    choice: Choice | None = Field(description="for votes.read, as annotator, strength and wrong")
-    strength: int | None
-    annotator_id: str | None
-    wrong: bool | None = Field(description="the vote went against the higher score")
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:

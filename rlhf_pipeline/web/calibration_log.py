@@ -4,55 +4,13 @@ Knows the store; knows no route.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
 
-from pydantic import BaseModel, Field
-
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.api_types.predictions import CalibrationOut, CalibratorState
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 MAX_CACHED = 1000
-
-CalibratorState = Literal["serving", "standby", "replaced", "refused", "imported"]
-
-
-class CalibrationOut(BaseModel):
-    """One calibrator as it was measured on the test split of its day, an accuracy beside its noise
-    ceiling.
-    """
-
-    reward_model: str = Field(description="name@version")
-    version: int = Field(description="of the entry, among those of its reward model")
-    calibrator_version: int | None = Field(
-        description="the number it had where it was made: of an imported one, not this project's"
-    )
-    method: str = Field(description="none where nothing helped")
-    state: CalibratorState = Field(
-        description="serving: the champion predicts through it; standby: its model would; "
-        "replaced: by a later one; refused: it predicted worse than the one there was, "
-        "and never served; imported: a report alone, nothing can predict through it"
-    )
-    fitted_at: datetime
-    n_fit: int = Field(description="pairs it was fitted on")
-    n: int = Field(description="comparisons it was measured on")
-    ece_raw: Interval = Field(
-        description="expected calibration error before, bins of equal weight; noise alone adds to "
-        "it"
-    )
-    ece_calibrated: Interval
-    ece_debiased_raw: Interval | None = Field(
-        description="without what noise adds; null in entries of before it was measured"
-    )
-    ece_debiased_calibrated: Interval | None
-    slope_raw: Interval | None = Field(description="1 is calibrated, below overconfident")
-    slope_calibrated: Interval | None
-    accuracy: Interval
-    noise_ceiling: Interval | None = Field(
-        description="what a perfect model would reach on the same votes; null where nobody knows it"
-    )
 
 
 @dataclass(frozen=True)

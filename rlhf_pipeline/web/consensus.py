@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.api_types import ConsensusOut, Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ConsensusOut
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,

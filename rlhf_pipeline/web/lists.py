@@ -6,7 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.api_types import ComparisonOut, OwnVote, Page, TokenOut, UserOut, VoteOut
+from rlhf_pipeline.api_types.accounts import TokenOut, UserOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ComparisonOut
+from rlhf_pipeline.api_types.votes import OwnVote, VoteOut
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Feedback, User, VoteDetails
 from rlhf_pipeline.store.vote_lists import ListedVote

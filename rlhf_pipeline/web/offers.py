@@ -4,7 +4,7 @@ knows no card.
 
 from collections.abc import Sequence
 
-from rlhf_pipeline.api_types import Offer, Offered, Withdrawn
+from rlhf_pipeline.api_types.comparisons import Offer, Offered, Withdrawn
 from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web.auth import Principal

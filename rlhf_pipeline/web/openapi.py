@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.api_types import ProblemDetail, ProblemDocument
+from rlhf_pipeline.api_types.base import ProblemDetail, ProblemDocument
 from rlhf_pipeline.web.blindness import RequiredAllVotes
 from rlhf_pipeline.web.dependencies import RequiredPermission, guard_of
 from rlhf_pipeline.web.problems import MEDIA_TYPE

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from rlhf_pipeline.api_types import LARGEST, MOST_LISTED
+from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
 from rlhf_pipeline.web.problems import Problem
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before")]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import date
 from statistics import median
 
-from rlhf_pipeline.api_types import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
+from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork

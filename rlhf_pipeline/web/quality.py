@@ -4,7 +4,7 @@ knows no route.
 
 from collections.abc import Mapping
 
-from rlhf_pipeline.api_types import AnnotatorQuality, MarkedShare, QualityOut
+from rlhf_pipeline.api_types.project import AnnotatorQuality, MarkedShare, QualityOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import MARKS, Mark, MarkedVotes, Quality, concern_score
 from rlhf_pipeline.web.auth import Principal

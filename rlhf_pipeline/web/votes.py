@@ -8,13 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_pipeline.api_types import (
-    BatchResult,
-    ProblemDocument,
-    VoteFields,
-    VoteInBatch,
-    VoteReceipt,
-)
+from rlhf_pipeline.api_types.base import ProblemDocument
+from rlhf_pipeline.api_types.votes import BatchResult, VoteFields, VoteInBatch, VoteReceipt
 from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails

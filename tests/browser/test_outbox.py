@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf_pipeline.api_types import Batch, VoteInBatch
+from rlhf_pipeline.api_types.votes import Batch, VoteInBatch
 from rlhf_pipeline.votes.counting import counting
 from tests.browser.hands import (
     GONE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.api_types import DayCount
+from rlhf_pipeline.api_types.project import DayCount
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
 from rlhf_pipeline.web.pages.progress import build_bars

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rlhf_pipeline.api_types.project import Metrics
 from rlhf_pipeline.client import AsyncClient, Client, calls, exchange
-from rlhf_pipeline.client.answers import Metrics
 from rlhf_pipeline.errors import (
     ConfigurationError,
     ConflictingRequest,
@@ -419,7 +419,23 @@ def test_the_script_of_the_documents_votes_and_reads_metrics_in_under_thirty_lin
 # --------------------------------------------------------------------------------------------------
 
 
-METRICS = {"votes": 1, "votes_today": 1, "comparisons": 2, "open": 3, "feedback": {}}
+METRICS = {
+    "votes": 1,
+    "machine_votes": 0,
+    "votes_today": 0,
+    "skips": 0,
+    "annotators": 1,
+    "comparisons": 2,
+    "offered": 2,
+    "slots": 3,
+    "done": 1,
+    "leased": 0,
+    "open": 3,
+    "feedback": {},
+    "audit_links": 4,
+    "guideline_version": None,
+    "rules_version": 1,
+}
 
 
 class Failing(httpx.BaseTransport):
@@ -530,8 +546,9 @@ def test_fields_of_a_newer_server_are_passed_over() -> None:
 
 
 def test_a_body_a_key_and_a_version_are_where_the_api_wants_them() -> None:
+    rules = AnnotationRules().model_dump(mode="json")
     client, transport = asking(
-        httpx.Response(200, json={"version": 4, "rules": {}}), httpx.Response(201, json=RECEIPT)
+        httpx.Response(200, json={"version": 4, "rules": rules}), httpx.Response(201, json=RECEIPT)
     )
     client.put_rules(AnnotationRules(), version=3)
     client.vote(
@@ -552,5 +569,5 @@ def test_a_body_a_key_and_a_version_are_where_the_api_wants_them() -> None:
 
 @pytest.mark.parametrize("url", ["", "nowhere", "ftp://x", "http://", "http://x:y"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"no address of a server"):
+    with pytest.raises(ConfigurationError, match="Invalid server address"):
         Client(url)

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rlhf_pipeline.api_types.predictions import PairToPredict
 from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.client import AsyncClient, Client
-from rlhf_pipeline.client.answers import PairToPredict
 from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store

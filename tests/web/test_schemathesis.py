@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from schemathesis.generation.case import Case
 from schemathesis.specs.openapi import checks
 
-from rlhf_pipeline.api_types import ProgressOut
+from rlhf_pipeline.api_types.project import ProgressOut
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
-from rlhf_pipeline.api_types import AuditLinkOut, Page, Verification
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.project import AuditLinkOut, Verification
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store import Store

@@ -2,7 +2,7 @@
 
 from fastapi import Depends, Request, Response
 
-from rlhf_pipeline.api_types import Login, Redemption
+from rlhf_pipeline.api_types.accounts import Login, Redemption
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.idempotency import keeps_no_record

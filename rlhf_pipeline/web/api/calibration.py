@@ -6,15 +6,20 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query
 
-from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.predictions import (
+    CalibrationDetail,
+    CalibrationOut,
+    ProbedPair,
+    ProbeOut,
+)
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.calibration import CALIBRATION, CalibrationDetail, ProbedPair, ProbeOut
-from rlhf_pipeline.web.calibration_log import CalibrationOut
+from rlhf_pipeline.web.calibration import CALIBRATION
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.probe_counter import ProbeQuery

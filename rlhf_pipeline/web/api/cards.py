@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Response
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types import CardOut, Extended, Lease, LeaseRequest, RulesShown
+from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest, RulesShown
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from rlhf_pipeline.api_types import ComparisonOut, Offer, Offered, Page, Withdrawal, Withdrawn
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offer, Offered, Withdrawal, Withdrawn
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web import lists, offers

@@ -5,9 +5,8 @@
 from typing import Annotated, Any
 
 from fastapi import Depends
-from pydantic import Field
 
-from rlhf_pipeline.api_types import LongText, Model
+from rlhf_pipeline.api_types.predictions import ToComplete
 from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
@@ -26,22 +25,6 @@ EVENTS: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
-
-
-class ToComplete(Model):
-    """A prompt and how to sample."""
-
-    prompt: Annotated[LongText, Field(min_length=1, pattern=r"\S")]
-    system: LongText | None = None
-    temperature: float = Field(default=0.7, ge=0, le=2)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_tokens: int = Field(default=256, ge=1, le=32768)
-    seed: int = Field(
-        default=0,
-        ge=0,
-        le=2**31 - 1,
-        description="another asks for another completion; the same is told again from what is kept",
-    )
 
 
 @router.post(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from rlhf_pipeline.api_types import ConsensusOut, Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ConsensusOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus

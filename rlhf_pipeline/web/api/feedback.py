@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Path, Query
 
-from rlhf_pipeline.api_types import LARGEST, Page
+from rlhf_pipeline.api_types.base import LARGEST, Page
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback

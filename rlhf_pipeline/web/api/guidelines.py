@@ -5,9 +5,15 @@ annotator.
 from typing import Annotated
 
 from fastapi import Depends, Path, Response
-from pydantic import Field
 
-from rlhf_pipeline.api_types import GuidelineOut, NewGuideline, Page, RulesOut, RulesRead
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.project import (
+    GuidelineOut,
+    NewGuideline,
+    NewRules,
+    RulesOut,
+    RulesRead,
+)
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.api.routing import api_router, problem_responses
@@ -24,15 +30,6 @@ READER = [Depends(needs(Permission.GUIDELINES_READ))]
 RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
-
-
-class NewRules(AnnotationRules):
-    seed: int | None = Field(  # type: ignore[assignment]
-        default=None, ge=0, description="left out or null: it stays"
-    )
-    agreement_votes: int | None = Field(
-        default=None, ge=2, le=9, description="left out or null: it stays"
-    )  # type: ignore[assignment]
 
 
 @router.get("/guidelines", dependencies=READER)

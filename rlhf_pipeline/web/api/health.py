@@ -2,7 +2,7 @@
 
 from fastapi import Depends
 
-from rlhf_pipeline.api_types import Health
+from rlhf_pipeline.api_types.project import Health
 from rlhf_pipeline.web.api.routing import api_router
 from rlhf_pipeline.web.dependencies import AnySite, public
 

@@ -5,16 +5,9 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from rlhf_pipeline.api_types import (
-    IssuedToken,
-    Me,
-    NewToken,
-    OwnVote,
-    Page,
-    PasswordChange,
-    Statistics,
-    TokenOut,
-)
+from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange, TokenOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import OwnVote, Statistics
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import lists
 from rlhf_pipeline.web.api.routing import api_router, problem_responses

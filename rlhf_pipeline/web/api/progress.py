@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types import Metrics, ProgressOut
+from rlhf_pipeline.api_types.project import Metrics, ProgressOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.api.routing import api_router, problem_responses

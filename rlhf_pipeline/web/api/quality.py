@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from rlhf_pipeline.api_types import QualityOut
+from rlhf_pipeline.api_types.project import QualityOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import quality
 from rlhf_pipeline.web.api.routing import api_router

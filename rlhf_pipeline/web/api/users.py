@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Response
 
-from rlhf_pipeline.api_types import AddedUser, LoginLink, NewUser, Page, UserChange, UserOut
+from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange, UserOut
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import User
 from rlhf_pipeline.web import lists

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Query, Response
 
-from rlhf_pipeline.api_types import Batch, BatchResults, Page, VoteFields, VoteOut, VoteReceipt
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import Batch, BatchResults, VoteFields, VoteOut, VoteReceipt
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import lists, votes

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types import Verification
+from rlhf_pipeline.api_types.project import Verification
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.api import audit
 from rlhf_pipeline.web.auth import Principal

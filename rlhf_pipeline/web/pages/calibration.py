@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup
 
+from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Interval, ReliabilityBin, Text
 from rlhf_pipeline.reports.calibration import calibrators_chart, describe_bin, reliability_chart
@@ -17,7 +18,6 @@ from rlhf_pipeline.web import calibration
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import CALIBRATION
-from rlhf_pipeline.web.calibration_log import CalibrationOut
 from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.pages.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pages.rendering import names_for, query_of, render

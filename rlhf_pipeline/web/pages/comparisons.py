@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types import ComparisonOut, Offer, Withdrawal
+from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offer, Withdrawal
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Category

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types import ConsensusOut, Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ConsensusOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.consensus import Method, State
 from rlhf_pipeline.web import consensus

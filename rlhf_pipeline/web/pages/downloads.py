@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 
-from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.datasets.formats.csv import protect_cell
 
 AT_ONCE = 200

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types import Page
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Feedback
 from rlhf_pipeline.web import lists

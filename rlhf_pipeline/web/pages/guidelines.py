@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types import NewGuideline
+from rlhf_pipeline.api_types.project import NewGuideline
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal

@@ -5,7 +5,8 @@ from math import sqrt
 
 from fastapi import APIRouter, Request, Response
 
-from rlhf_pipeline.api_types import Confidence, NewToken, PasswordChange
+from rlhf_pipeline.api_types.accounts import NewToken, PasswordChange
+from rlhf_pipeline.api_types.votes import Confidence
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import lists

@@ -1,12 +1,13 @@
 """How far the work is, as a page. Knows bars; counts are `web.progress`'s."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types import AnnotatorProgress, DayCount
+from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web import progress
 from rlhf_pipeline.web.auth import Principal
@@ -71,7 +72,7 @@ def download(site: AnySite, principal: Reader) -> Response:
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
 
 
-def build_bars(counts: list[DayCount]) -> Bars:
+def build_bars(counts: Sequence[DayCount]) -> Bars:
     if not counts:
         return Bars([], 0)
     last = counts[-1].day.toordinal()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types import AnnotatorQuality
+from rlhf_pipeline.api_types.project import AnnotatorQuality
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web import quality

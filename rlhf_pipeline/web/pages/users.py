@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types import NewUser, UserChange
+from rlhf_pipeline.api_types.accounts import NewUser, UserChange
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User

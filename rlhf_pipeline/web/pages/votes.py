@@ -7,7 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types import Page, VoteOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import VoteOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.votes.quality import MARKS, Mark
 from rlhf_pipeline.web import lists

@@ -1,0 +1,122 @@
+"""Users, their roles, tokens and sessions."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from rlhf_pipeline.api_types.base import Answer, Name, Request
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Role, Text
+
+
+class Login(Request):
+    email: Annotated[Text, Field(max_length=254)]
+    password: Annotated[Text, Field(max_length=1000)]
+
+
+class Redemption(Request):
+    token: Annotated[Text, Field(max_length=200)]
+
+
+class PasswordChange(Request):
+    old_password: Annotated[Text, Field(max_length=1000)] | None = None
+    new_password: Annotated[Text, Field(max_length=1000)]
+
+
+class Me(Answer):
+    user_id: str
+    name: str
+    email: str
+    roles: tuple[Role, ...] = Field(
+        description="Roles in this project, including roles of the organisation."
+    )
+    permissions: tuple[Permission, ...]
+    project: str
+
+    @field_validator("permissions", mode="before")
+    @classmethod
+    def _ignore_unknown_permissions(cls, names: Any) -> Any:
+        """Drops the permissions that a newer server adds."""
+        return [name for name in names if name in set(Permission)]
+
+
+class TokenOut(Answer):
+    """A token as listed: never its secret."""
+
+    token_id: str
+    kind: Literal["api", "session", "login"]
+    name: str | None
+    scopes: tuple[str, ...] | None = Field(
+        description="Permissions of the token; null means all permissions of its owner."
+    )
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewToken(Request):
+    name: Name
+    scopes: list[Permission] | None = Field(default=None, max_length=len(Permission))
+    days: int = Field(default=90, ge=1, le=366)
+
+
+class IssuedToken(TokenOut):
+    secret: str | None = Field(
+        description="Shown only once; null in the answer to a repeated request."
+    )
+
+
+class UserOut(Answer):
+    user_id: str
+    email: str
+    name: str
+    kind: Literal["person", "service"]
+    roles: tuple[Role, ...] = Field(description="Roles in this project.")
+    organization_roles: tuple[Role, ...] = Field(
+        description="Further roles, held in every project of the organisation."
+    )
+    in_every_project: bool = Field(
+        description="Whether the account belongs to the organisation. Only admins of the "
+        "organisation change such an account."
+    )
+    has_password: bool
+    created_at: datetime
+    disabled_at: datetime | None
+
+
+class NewUser(Request):
+    email: Annotated[Text, Field(max_length=254)]
+    name: Annotated[Text, Field(max_length=200)] = ""
+    roles: list[Role] = Field(default=[], max_length=len(Role))
+    organization_roles: list[Role] = Field(
+        default=[],
+        max_length=len(Role),
+        description="Only admins of the organisation grant these.",
+    )
+    kind: Literal["person", "service"] = "person"
+
+
+class AddedUser(UserOut):
+    login_link: str | None = Field(
+        description="Logs its first visitor in, once, for 24 hours. Null if the request was made "
+        "with a token, and in the answer to a repeated request."
+    )
+
+
+class UserChange(Request):
+    name: Name | None = None
+    roles: list[Role] | None = Field(default=None, max_length=len(Role))
+    organization_roles: list[Role] | None = Field(
+        default=None,
+        max_length=len(Role),
+        description="Only admins of the organisation grant these. The first one granted ends the "
+        "user's password and tokens.",
+    )
+    disabled: bool | None = None
+
+
+class LoginLink(Answer):
+    login_link: str | None
+    expires_at: datetime

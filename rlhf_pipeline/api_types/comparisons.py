@@ -1,0 +1,109 @@
+"""Comparisons, offers of comparisons to annotators, and the consensus on each."""
+
+from datetime import date
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer, Id, Request
+from rlhf_pipeline.records import Choice
+
+
+class ComparisonOut(Answer):
+    comparison_id: str
+    day: date
+    prompt_id: str | None = Field(
+        description="Null for users who may vote until they have judged the comparison, because "
+        "corrections have prompt ids of their own."
+    )
+    prompt: str
+    completion_a: str
+    completion_b: str
+    category: str | None = Field(
+        description="Null for users who may vote until they have judged the comparison, because "
+        "corrections have a category of their own."
+    )
+    source: str | None = Field(
+        description="Null for users who may vote until they have judged the comparison."
+    )
+    flag: str | None
+    names_maker: bool = Field(description="Whether a completion names the model that wrote it.")
+    model_version_a: str | None = Field(
+        description="Null for users who may vote, so that they judge the text and not the model."
+    )
+    model_version_b: str | None
+    gold: str | None = Field(description="The known answer; null for users who may vote.")
+    n_slots: int | None = Field(
+        description="Number of judgements requested from people; null for users who may vote."
+    )
+    n_done: int | None = Field(
+        description="Number of requested judgements that are done; null for users who may vote."
+    )
+
+
+class Offer(Request):
+    """Selects comparisons by id, by day or all without votes, and optionally one annotator."""
+
+    ids: list[Id] | None = Field(default=None, max_length=10_000)
+    day: date | None = None
+    all_unvoted: bool = False
+    overlap: int | None = Field(
+        default=None,
+        ge=1,
+        le=9,
+        description="Number of people who judge each comparison; default as in the rules.",
+    )
+    priority: int = Field(
+        default=0, ge=-1000, le=1000, description="Lower priorities are dealt first."
+    )
+    annotator_id: Id | None = Field(
+        default=None,
+        description="User id of the one annotator who is asked, before any other card; default "
+        "any annotator.",
+    )
+
+
+class Offered(Answer):
+    n_comparisons: int | None = Field(
+        description="Null for users who may vote, unless they named the comparisons."
+    )
+    n_slots: int | None = Field(description="Number of new slots; null for users who may vote.")
+
+
+class Withdrawal(Request):
+    ids: list[Id] = Field(min_length=1, max_length=10_000)
+
+
+class Withdrawn(Answer):
+    n_slots: int | None = Field(
+        description="Number of open slots withdrawn; leased cards stay. Null for users who may "
+        "vote."
+    )
+
+
+class ConsensusOut(Answer):
+    """The combined judgement on a comparison; `docs/annotating.md` explains the rule."""
+
+    comparison_id: str
+    prompt_id: str
+    state: Literal["open", "disputed", "agreed"]
+    choice: Choice | None = Field(description="Null if two choices have equal weight.")
+    share: float
+    low: float
+    high: float
+    n_votes: int
+    n_a: int
+    n_b: int
+    n_ties: int
+    n_both_bad: int
+    last_seq: int
+    p_a: float | None = Field(
+        description="Probability that a typical annotator prefers a. Only by joint_model, like the "
+        "fields below."
+    )
+    p_low: float | None
+    p_high: float | None
+    up_to_seq: int | None = Field(
+        description="Sequence number of the newest vote in the fit of the annotator model."
+    )
+    n_since: int | None = Field(description="Number of votes cast after that fit.")

@@ -1,0 +1,218 @@
+"""Leased cards, votes as sent and as recorded, and an annotator's own statistics."""
+
+from datetime import date, datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, SkipValidation
+
+from rlhf_pipeline.api_types.base import (
+    LARGEST,
+    MOST_AT_ONCE,
+    MOST_IN_BATCH,
+    Answer,
+    Id,
+    LongText,
+    ProblemDocument,
+    Request,
+)
+from rlhf_pipeline.records import AnnotatorKind, Choice, Highlight, Text
+
+Side = Literal["a", "b", "tie"]
+Flag = Literal["pii", "identity", "broken", "undone"]
+
+
+class LeaseRequest(Request):
+    n: int = Field(default=5, ge=1, le=MOST_AT_ONCE)
+
+
+class CardOut(Answer):
+    """A comparison to judge: `left` is a, `right` is b. It does not reveal why it was dealt or
+    which model wrote a completion."""
+
+    assignment_id: str
+    prompt: str
+    left: str
+    right: str
+    leased_until: datetime
+
+
+class RulesShown(Answer):
+    """The rules that annotators see. They omit what would reveal hidden cards."""
+
+    dimensions: tuple[str, ...]
+    requires_reason: bool
+    shows_length: bool
+    undo_seconds: float
+    lease_minutes: float
+    prefetch: int
+
+
+class Lease(Answer):
+    cards: tuple[CardOut, ...]
+    rules: RulesShown
+    guideline_version: int | None
+    remaining: int = Field(
+        description="Approximate number of judgements open for you, rounded up to tens, at most "
+        "200."
+    )
+    reason_empty: (
+        Literal[
+            "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
+        ]
+        | None
+    )
+
+
+class Extended(Answer):
+    n: int = Field(description="Number of cards whose lease was extended.")
+
+
+class VoteFields(Request):
+    """A judgement of a card (`assignment_id`: a is the left side, b the right side) or, for users
+    with `comparisons.read`, of a comparison (`comparison_id`: a and b as in the comparison)."""
+
+    assignment_id: Id | None = None
+    comparison_id: Id | None = None
+    choice: Choice
+    strength: int | None = Field(
+        default=None, ge=1, le=4, description="1 (slight) to 4 (strong); only for choice a or b."
+    )
+    reason: LongText | None = None
+    stated_confidence: float | None = Field(default=None, ge=0, le=1)
+    duration_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
+    voted_at: AwareDatetime | None = Field(
+        default=None,
+        description="Time of the vote by your clock; default now. Times in the future count as "
+        "now.",
+    )
+    dimensions: dict[Annotated[Text, Field(max_length=40)], Side] = Field(default={}, max_length=8)
+    highlights: list[Highlight] = Field(default=[], max_length=200)
+    flags: list[Flag] = Field(default=[], max_length=4)
+    supersedes: Id | None = Field(
+        default=None,
+        description="Id of your vote that this one replaces, within the project's `undo_seconds`.",
+    )
+    guideline_version: int | None = Field(
+        default=None,
+        ge=1,
+        le=LARGEST,
+        description="Version of the guidelines that were shown, as in the lease; default the "
+        "newest.",
+    )
+
+
+class VoteInBatch(VoteFields):
+    idempotency_key: Annotated[Text, Field(min_length=1, max_length=128)]
+
+
+class Batch(Request):
+    # Each vote is validated by itself, so that an invalid one does not fail the others.
+    votes: list[SkipValidation[VoteInBatch]] = Field(min_length=1, max_length=MOST_IN_BATCH)
+
+
+class VoteReceipt(Answer):
+    vote_id: str
+    assignment_id: str | None
+    comparison_id: str | None = Field(description="Only if the vote named the comparison.")
+    choice: Choice
+    strength: int | None
+    voted_at: datetime
+    received_at: datetime
+    supersedes: str | None
+    extra: bool | None = Field(
+        description="Whether the lease had expired and somebody else held the card, so that the "
+        "vote is an additional judgement. Null for users who judge blind, to whom it would reveal "
+        "hidden cards."
+    )
+
+
+class BatchResult(Answer):
+    """The receipt of one vote of a batch, or the problem with it."""
+
+    status: int
+    vote: VoteReceipt | None = None
+    problem: ProblemDocument | None = None
+
+
+class BatchResults(Answer):
+    results: tuple[BatchResult, ...] = Field(description="In the order of the votes.")
+
+
+class VoteOut(Answer):
+    """A recorded vote; sides are those of the comparison."""
+
+    seq: int
+    vote_id: str
+    comparison_id: str
+    annotator_id: str
+    annotator_kind: AnnotatorKind
+    choice: Choice
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    received_at: datetime
+    day: date
+    origin: str
+    supersedes: str | None
+    is_superseded: bool
+    is_counting: bool
+    dimensions: dict[str, Side]
+    highlights: tuple[Highlight, ...]
+    flags: tuple[Flag, ...]
+
+
+class OwnVote(Answer):
+    """One of your own votes as you cast it: a is the left side."""
+
+    vote_id: str
+    assignment_id: str | None
+    choice: Choice
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    received_at: datetime
+    supersedes: str | None
+    is_superseded: bool
+    dimensions: dict[str, Side]
+    highlights: tuple[Highlight, ...]
+    flags: tuple[Flag, ...]
+
+
+class Share(Answer):
+    """A count out of n, with the 95 % interval of the share."""
+
+    n: int
+    low: float | None
+    high: float | None
+
+
+class Repeats(Share):
+    agree: int
+
+
+class GoldShare(Share):
+    right: int
+
+
+class Confidence(Answer):
+    stated: float
+    n: int
+    right: int
+
+
+class Statistics(Answer):
+    """Your own statistics. Hidden cards are counted as their votes stood at 00:00 UTC, because a
+    later vote would reveal its card.
+    """
+
+    votes_today: int
+    votes_total: int
+    median_seconds: float | None
+    days_in_a_row: int
+    repeats: Repeats
+    gold: GoldShare
+    confidence: tuple[Confidence, ...]

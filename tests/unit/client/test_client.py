@@ -1,0 +1,64 @@
+"""The client without a server: what its import loads, and what its methods look like."""
+
+import inspect
+import subprocess
+import sys
+
+from rlhf_pipeline.api_types.accounts import Me
+from rlhf_pipeline.client import AsyncClient, Client
+
+OURS = {
+    "rlhf_pipeline",
+    "rlhf_pipeline.api_types",
+    "rlhf_pipeline.client",
+    "rlhf_pipeline.errors",
+    "rlhf_pipeline.permissions",
+    "rlhf_pipeline.records",
+}
+# beside the standard library and what these need themselves
+LIBRARIES = {"httpx", "pydantic"}
+HEAVY = {
+    "dagster",
+    "fastapi",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "sklearn",
+    "sqlalchemy",
+    "torch",
+    "transformers",
+}
+
+
+def test_importing_the_client_loads_no_heavy_module() -> None:
+    script = "import sys, rlhf_pipeline.client; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    ours = {name for name in loaded if name.split(".")[0] == "rlhf_pipeline"}
+    assert {".".join(name.split(".")[:2]) for name in ours} == OURS
+    top_level = {name.split(".")[0] for name in loaded}
+    assert top_level >= LIBRARIES
+    assert not top_level & HEAVY
+
+
+def test_methods_show_their_parameters_and_docstring() -> None:
+    for kind in (Client, AsyncClient):
+        assert list(inspect.signature(kind.lease).parameters) == ["self", "n"]
+        assert list(inspect.signature(kind("http://localhost").lease).parameters) == ["n"]
+        assert (kind.lease.__doc__ or "").startswith("Lease up to")
+
+
+def test_permission_of_a_newer_server_is_ignored() -> None:
+    me = Me.model_validate(
+        {
+            "user_id": "u",
+            "name": "Ann",
+            "email": "ann@example.org",
+            "roles": [],
+            "permissions": ["votes.cast", "votes.predict"],
+            "project": "demo",
+            "added_later": 1,
+        }
+    )
+    assert me.permissions == ("votes.cast",)
