@@ -23,6 +23,7 @@ from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.retraining.strategies import STRATEGIES
 from rlhf_pipeline.reward_model import REWARD_MODELS
+from rlhf_pipeline.web.sections import SECTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -36,6 +37,7 @@ MEMBERS = {
     "reward model": REWARD_MODELS,
     "strategy": STRATEGIES,
     "file format": FORMATS,
+    "section of the web app": SECTIONS,
 }
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.
 FORBIDDEN = (

@@ -12,7 +12,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.cli.vote import find_voter
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.web.offers import may_be_asked
+from rlhf_pipeline.web.comparisons.offers import may_be_asked
 
 ACTOR = "rlhf comparisons"
 

@@ -23,11 +23,11 @@ from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import Choice, Token, User, utc_now
+from rlhf_pipeline.web.annotate.cards import CardContent
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.cards import CardContent
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.votes import prepare_vote
+from rlhf_pipeline.web.votes.casting import prepare_vote
 
 # Key: choice and strength; left is a on every card. The same as on the page.
 CHOICES: dict[str, tuple[Choice, int | None]] = {

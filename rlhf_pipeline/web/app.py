@@ -1,31 +1,45 @@
-"""The web app of one project, put together: routes, guards, problems. Knows all rooms of `web`;
-nobody imports it but those who serve.
-"""
+"""Builds the web app of one project from its sections, and serves health checks and OpenAPI."""
 
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from pathlib import Path
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
-from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline import __version__, homes
+from rlhf_pipeline.api_types.project import Health
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web import api, openapi, pages
-from rlhf_pipeline.web.api.routing import PREFIX
-from rlhf_pipeline.web.dependencies import public, refuse_undeclared
+from rlhf_pipeline.web import openapi
+from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.problems import install_problem_handlers
+from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
+from rlhf_pipeline.web.routing import PREFIX, api_router
+from rlhf_pipeline.web.section import Section, SectionFiles
+from rlhf_pipeline.web.sections import SECTIONS
 from rlhf_pipeline.web.security import Guard
 from rlhf_pipeline.web.site import Site
 
-STATIC = Path(__file__).parent / "static"
+health = api_router("health")
+OPEN = [Depends(public("asked by supervisors; tells no data"))]
+
+
+@health.get("/healthz", dependencies=OPEN)
+def alive() -> Health:
+    """The process answers."""
+    return Health(status="ok")
+
+
+@health.get("/readyz", dependencies=OPEN)
+def ready(site: AnySite) -> Health:
+    """The database answers too; 503 where it does not."""
+    site.store.votes.max_seq()
+    return Health(status="ok")
 
 
 def create_app(
@@ -33,6 +47,7 @@ def create_app(
     store: Store | None = None,
     *,
     has_pages: bool = True,
+    sections: Mapping[str, Section] = SECTIONS,
     cache_times: CacheTimes = CacheTimes(),  # noqa: B008 (frozen)
 ) -> FastAPI:
     """The app over a migrated store, with the pages or the API alone. Raises ConfigurationError
@@ -55,16 +70,27 @@ def create_app(
         lifespan=_make_lifespan(site),
     )
     app.state.site = site
-    described = api.routes()
+    app.state.pages = Pages(sections)
+    described = [route for section in sections.values() for route in section.api_routes()]
+    described += [route for route in health.routes if isinstance(route, APIRoute)]
     app.router.routes.extend(described)
     if has_pages:
-        app.router.routes.extend(pages.router.routes)
-    app.mount("/static", StaticFiles(directory=STATIC, check_dir=False), name="static")
+        for section in sections.values():
+            app.router.routes.extend(section.page_routes())
+    _mount_static_files(app, sections)
     _serve_description(app, described)
-    install_problem_handlers(app, pages.problem_page if has_pages else None)
+    install_problem_handlers(app, problem_page if has_pages else None)
     refuse_undeclared(app)
     app.add_middleware(Guard, hosts=settings.web_hosts, secure=site.auth.is_secure)
     return app
+
+
+def _mount_static_files(app: FastAPI, sections: Mapping[str, Section]) -> None:
+    for name, section in sections.items():
+        if section.folder is not None:
+            files = SectionFiles(directory=section.folder, check_dir=False)
+            app.mount(f"/static/{name}", files, name="static")
+    app.mount("/static", SectionFiles(directory=STATIC, check_dir=False), name="static")
 
 
 def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

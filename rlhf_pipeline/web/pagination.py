@@ -5,6 +5,7 @@ import binascii
 import json
 from typing import Annotated, Any
 
+import pandas as pd
 from fastapi import Query
 
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
@@ -58,3 +59,14 @@ def _is_sane(part: Any) -> bool:
     return (
         "\x00" not in part and part.isprintable() if isinstance(part, str) else abs(part) <= LARGEST
     )
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame with None for what is missing."""
+    columns = {
+        name: frame[name].astype(object).where(frame[name].notna(), None).tolist()
+        for name in frame.columns
+    }
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]

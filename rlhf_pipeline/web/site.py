@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.annotator_fits import AnnotatorFits
+from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
-from rlhf_pipeline.web.calibration_log import CalibrationLog
-from rlhf_pipeline.web.cards import CardDealer
-from rlhf_pipeline.web.completer import Completer
+from rlhf_pipeline.web.calibration.log import CalibrationLog
+from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter
+from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFits
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes
-from rlhf_pipeline.web.predictor import Predictor
-from rlhf_pipeline.web.probe_counter import ProbeCounter
-from rlhf_pipeline.web.quality_counters import QualityCounters
+from rlhf_pipeline.web.predictions.completer import Completer
+from rlhf_pipeline.web.predictions.predictor import Predictor
+from rlhf_pipeline.web.progress.vote_counter import VoteCounter
+from rlhf_pipeline.web.quality.counters import QualityCounters
 from rlhf_pipeline.web.streams import Streams
-from rlhf_pipeline.web.vote_counter import VoteCounter
 
 # one costs three times what a vote does; on SQLite, which writes one at a time, more would only
 # keep votes waiting

@@ -10,11 +10,11 @@ import pytest
 
 from tests.browser.hands import until
 
-STATIC = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web" / "static"
-ORIGIN = "http://localhost:9"  # nobody listens there: each request is answered from STATIC
+WEB = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web"
+ORIGIN = "http://localhost:9"  # nobody listens there: each request is answered from WEB
 HOUR_MS = 3_600_000
 OPEN = """async (user) => {
-    const { Outbox } = await import("/static/outbox.js");
+    const { Outbox } = await import("/static/annotate/outbox.js");
     Object.assign(window, { rules: [], sent: [], told: [] });
     window.fetch = async (url, { headers, body }) => {
         const asked = {
@@ -117,7 +117,7 @@ def tab(context: Any) -> Any:
     """`tab()` or `tab("bo")`: another tab of one browser."""
 
     def serve(route: Any) -> None:
-        path = STATIC / route.request.url.removeprefix(f"{ORIGIN}/static/")
+        path = WEB / route.request.url.removeprefix(f"{ORIGIN}/static/")
         if path.is_file():
             route.fulfill(path=path, content_type="text/javascript")
         else:

@@ -12,7 +12,7 @@ import pytest
 from rlhf_pipeline.api_types.project import DayCount
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
-from rlhf_pipeline.web.pages.progress import build_bars
+from rlhf_pipeline.web.progress.routes import build_bars
 from tests.browser.hands import log_in, until
 from tests.browser.people import MODELS, People
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.web.api import votes
+from rlhf_pipeline.web.votes import routes as votes
 from tests.web.conftest import Web
 
 # not word for word what the short way takes

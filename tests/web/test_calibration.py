@@ -27,9 +27,10 @@ from rlhf_pipeline.records import (
     Promotion,
     ReliabilityBin,
 )
-from rlhf_pipeline.web import WebServer, create_app, probe_counter
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.calibration import probe_counter
+from rlhf_pipeline.web.calibration.probe_counter import ProbeCounter, ProbeQuery
 from rlhf_pipeline.web.pagination import make_cursor
-from rlhf_pipeline.web.probe_counter import ProbeCounter, ProbeQuery
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
 from tests.web.test_schemathesis import ODD

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.records import Choice, NewVote, utc_now
-from rlhf_pipeline.web import consensus
+from rlhf_pipeline.web.consensus import queries as consensus
 from tests.web.conftest import Web
 
 KEYS = itertools.count()

@@ -10,7 +10,7 @@ import pytest
 from rlhf_pipeline.records import Choice, NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements, StandingSnapshot
-from rlhf_pipeline.web.annotator_statistics import AnnotatorStatistics, build_statistics
+from rlhf_pipeline.web.me.statistics import AnnotatorStatistics, build_statistics
 from tests.web.conftest import comparisons
 
 TODAY = date(2026, 3, 10)

@@ -14,7 +14,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import WebServer, create_app
-from rlhf_pipeline.web.api.routing import PREFIX
+from rlhf_pipeline.web.routing import PREFIX
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 

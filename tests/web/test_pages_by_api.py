@@ -9,7 +9,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 
 from rlhf_pipeline.web import create_app
-from rlhf_pipeline.web.pages.rules import LABELS
+from rlhf_pipeline.web.rules.routes import LABELS
 from tests.web.conftest import UNCACHED
 from tests.web.databases import on_sqlite
 
@@ -46,15 +46,16 @@ NOUNS = {
 
 def templates() -> dict[str, str]:
     return {
-        path.name: path.read_text(encoding="utf-8")
-        for path in sorted((WEB / "templates").glob("*.html"))
+        path.relative_to(WEB).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(WEB.rglob("*.html"))
     }
 
 
 def modules() -> dict[str, str]:
     return {
-        path.name: path.read_text(encoding="utf-8")
-        for path in sorted((WEB / "static").glob("*.js"))
+        path.relative_to(WEB).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(WEB.rglob("*.js"))
+        if "vendor" not in path.parts
     }
 
 

@@ -21,7 +21,7 @@ from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web import WebServer, create_app
-from rlhf_pipeline.web.predictor import AT_MOST, Predictor
+from rlhf_pipeline.web.predictions.predictor import AT_MOST, Predictor
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite

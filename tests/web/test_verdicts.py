@@ -19,8 +19,10 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import joint_model
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
-from rlhf_pipeline.web import WebServer, annotator_fits, consensus, create_app
-from rlhf_pipeline.web.pages import consensus as consensus_page
+from rlhf_pipeline.web import WebServer, create_app
+from rlhf_pipeline.web.consensus import annotator_fits
+from rlhf_pipeline.web.consensus import queries as consensus
+from rlhf_pipeline.web.consensus import routes as consensus_page
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
 from tests.web.databases import on_sqlite
 

@@ -73,7 +73,7 @@ from rlhf_pipeline.votes.splits import split_of
 from rlhf_pipeline.votes.test_split import Opening
 from rlhf_pipeline.web.auth import SECRET_FILE, Auth
 from rlhf_pipeline.web.idempotency import request_bytes
-from rlhf_pipeline.web.votes import _store_key
+from rlhf_pipeline.web.votes.casting import _store_key
 from tests.ledgers import temporary_ledger
 
 # of the code that runs the test

@@ -73,7 +73,6 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.champions import Question
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.reward_model import REWARD_MODELS
-from rlhf_pipeline.web.predictor import Predictor
 from pathlib import Path
 
 assert list(REWARD_MODELS) == ["embedding", "transformer", "length"]

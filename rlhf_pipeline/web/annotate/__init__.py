@@ -1,0 +1,1 @@
+"""Judging: lease cards, show them, and give them back."""

@@ -1,0 +1,90 @@
+"""Cards as they are dealt: which text stands left, which right. Keeps texts at hand; knows neither
+requests nor votes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.records import AnnotationRules, Assignment
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.comparisons import Texts
+from rlhf_pipeline.web.comparisons.identity import names_its_maker
+from rlhf_pipeline.web.memory_cache import ExpiringCache
+
+MAX_CACHED_CARDS = 20_000
+MAX_CACHED_TEXTS = 2_000
+
+
+@dataclass(frozen=True)
+class CardContent:
+    """An assignment with what it shows."""
+
+    assignment: Assignment
+    texts: Texts
+    names_maker: bool
+
+    @property
+    def left(self) -> str:
+        return self.texts.completion_b if self.assignment.is_swapped else self.texts.completion_a
+
+    @property
+    def right(self) -> str:
+        return self.texts.completion_a if self.assignment.is_swapped else self.texts.completion_b
+
+    def swap_side(self, side: str) -> str:
+        """The comparison's side that stands on a side of the card, and the other way round: a is
+        left, b is right.
+        """
+        return {"a": "b", "b": "a"}.get(side, side) if self.assignment.is_swapped else side
+
+
+class CardDealer:
+    """Deals through the store; remembers what was dealt, so that the vote on it need not ask
+    again.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._assignments = ExpiringCache[str, Assignment](MAX_CACHED_CARDS)
+        self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
+
+    def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
+        dealt = self._store.assignments.deal(annotator_id, n, rules)
+        self._load_texts([assignment.comparison_id for assignment in dealt])
+        return [self._build_card(assignment) for assignment in dealt]
+
+    def get(self, assignment_id: str, annotator_id: str) -> CardContent:
+        """Raises NotFound for a card of nobody, and in the same words for one of somebody else."""
+        assignment = self._assignments.get(assignment_id) or self._store.assignments.get(
+            assignment_id
+        )
+        if assignment.annotator_id != annotator_id:
+            raise NotFound(
+                f"There is no assignment {assignment_id!r} in project "
+                f"{self._store.database.project!r}. Lease one first."
+            )
+        return self._build_card(assignment)
+
+    def release(self, assignment_id: str, annotator_id: str) -> None:
+        self._store.assignments.release(assignment_id, annotator_id)
+        self._assignments.forget(assignment_id)
+
+    def _build_card(self, assignment: Assignment) -> CardContent:
+        self._assignments.put(assignment.assignment_id, assignment)
+        known = self._texts.get(assignment.comparison_id)
+        if known is None:
+            self._load_texts([assignment.comparison_id])
+            known = self._texts.get(assignment.comparison_id)
+        if known is None:
+            raise NotFound(
+                f"The comparison of assignment {assignment.assignment_id!r} is gone. Lease another "
+                "card."
+            )
+        return CardContent(assignment, *known)
+
+    def _load_texts(self, comparison_ids: Sequence[str]) -> None:
+        missing = [c for c in comparison_ids if self._texts.get(c) is None]
+        if missing:
+            for comparison_id, texts in self._store.comparisons.texts(missing).items():
+                self._texts.put(comparison_id, (texts, names_its_maker(texts)))

@@ -1,0 +1,674 @@
+// The annotate page: one key, one vote, the next comparison in the same frame. Knows what keys mean
+// and when a vote is cast; cards come from card_queue.js, votes go by outbox.js, what is said
+// beside the choice is tools.js, what is seen view.js.
+
+import { Draft } from "./draft.js";
+import { CardQueue } from "./card_queue.js";
+import { isLogin, newKey, Outbox } from "./outbox.js";
+import { render } from "../markdown.js";
+import { Tools } from "./tools.js";
+import { View } from "./view.js";
+import { Waiting } from "./waiting.js";
+
+const UNDOABLE = 10; // votes
+const STRENGTHS = { 4: "by far", 3: "clearly", 2: "somewhat", 1: "slightly" };
+const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
+const LOOK_AT_FIGURES_EVERY = 20; // votes
+// after a card is painted, in which nobody can have judged it: a key pressed twice is no second
+// vote
+const SETTLE_MS = 150;
+
+const root = document.querySelector("#annotate");
+const view = new View(root);
+const outbox = new Outbox(root.dataset.user);
+const queue = new CardQueue(root.dataset.user, () => outbox.unsent.length);
+
+let card = null;
+let draft = null;
+let history = []; // of votes that may be taken back, oldest first
+let isPaused = false;
+let isRaw = setting("raw") === "yes";
+let isCareful = setting("mode") === "careful";
+let lastInput = performance.now();
+let figures = { today: null, median: null, streak: 0 };
+let durations = [];
+let nEvents = 0; // votes cast, taken back, recorded, refused
+let guidelinesShown = null;
+let settledAt = Infinity; // since when the painted card may be voted on, on the clock of events
+let settling = 0;
+
+const tools = new Tools(view, {
+  get card() {
+    return card;
+  },
+  get draft() {
+    return draft;
+  },
+  get isRaw() {
+    return isRaw;
+  },
+  get dimensions() {
+    return queue.rules?.dimensions ?? [];
+  },
+});
+
+const waiting = new Waiting(view, outbox, told);
+
+// --- showing -------------------------------------------------------------------------------------
+
+function showNext() {
+  card = queue.next();
+  draft = card && Draft.of(card);
+  paint();
+}
+
+function paint() {
+  tools.leave();
+  if (isPaused) {
+    view.show("paused");
+    return;
+  }
+  if (!card) {
+    view.paintEmpty(outbox.unsent.length ? "sending" : null);
+    return;
+  }
+  view.paintCard(card, draft, {
+    isRaw,
+    showsLength: queue.rules.shows_length,
+    dimensions: queue.rules.dimensions,
+  });
+  settle();
+  if (document.visibilityState === "visible") draft.see();
+}
+
+/** Take votes on the painted card from a moment later on; `data-accepts-votes` says when. */
+function settle() {
+  settledAt = Infinity;
+  delete root.dataset.acceptsVotes;
+  clearTimeout(settling);
+  settling = setTimeout(() => {
+    settledAt = performance.now();
+    root.dataset.acceptsVotes = "";
+  }, SETTLE_MS);
+}
+
+/** Whether a key or click came early: also one that had to wait while the page was busy. */
+function isTooEarly(event) {
+  return event.timeStamp < settledAt;
+}
+
+function prepareNext() {
+  const soon = globalThis.requestIdleCallback ?? ((work) => setTimeout(work, 0));
+  soon(() => queue.cards.slice(0, 3).forEach((one) => view.prepare(one, isRaw)));
+}
+
+function paintFigures() {
+  view.paintCounts({ ...figures, remaining: queue.remaining });
+}
+
+// --- voting --------------------------------------------------------------------------------------
+
+function choose(choice, strength) {
+  if (!card || isPaused) return;
+  draft.choice = choice;
+  draft.strength = strength;
+  const lacksReason = queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
+  if (lacksReason) {
+    view.paintDraft(draft);
+    view.at("more").open = true;
+    view.at("reason").focus();
+    view.say("This project asks for a reason. Write it, then press Enter.");
+  } else if (isCareful) {
+    view.paintDraft(draft);
+    view.say(`${told(choice, strength)}. Enter casts the vote.`);
+  } else {
+    cast();
+  }
+}
+
+/** The chosen judgement becomes a vote; the next card is painted before anything is sent. */
+function cast() {
+  if (!card || isPaused || !draft.choice) return;
+  draft.lookAway();
+  const { choice, strength } = draft;
+  const entry = {
+    key: newKey(),
+    user: root.dataset.user,
+    after: draft.after,
+    isUndo: false,
+    card,
+    draft: draft.copy(),
+    body: { ...draft.body(choice, strength, now()), guideline_version: queue.guidelineVersion },
+  };
+  draft.forget();
+  nEvents += 1;
+  history = [...history, { entry, at: performance.now() }].slice(-UNDOABLE);
+  queue.judge(card);
+  showNext();
+  if (choice !== "skip") {
+    figures.today = (figures.today ?? 0) + 1;
+    durations.push(entry.body.duration_s);
+    if (durations.length >= 3) figures.median = median(durations.slice(-200));
+    if (durations.length % LOOK_AT_FIGURES_EVERY === 0) readFigures();
+  }
+  paintFigures();
+  paintUndo();
+  view.notice(null);
+  view.say(`${told(choice, strength)}.${card ? " Next comparison." : ""}`);
+  outbox.add(entry);
+  queue.refill();
+  prepareNext();
+}
+
+/** The newest vote, if it may still be taken back: a vote more, which says that the other one
+ * counts no longer. */
+function undo() {
+  const last = history.at(-1);
+  if (!last || isPaused || secondsLeft(last) <= 0) {
+    view.say("Nothing to undo.");
+    return;
+  }
+  history.pop();
+  nEvents += 1;
+  if (card) {
+    draft.lookAway();
+    draft.keep();
+    queue.putBack(card);
+  }
+  const { entry } = last;
+  const key = newKey();
+  const body = {
+    assignment_id: entry.card.assignment_id,
+    choice: "skip",
+    flags: ["undone"],
+    duration_s: 0,
+    voted_at: now(),
+    guideline_version: queue.guidelineVersion,
+  };
+  card = entry.card;
+  draft = new Draft(card, { ...entry.draft, after: key });
+  draft.keep();
+  queue.takeBack(card);
+  paint();
+  if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
+  paintFigures();
+  paintUndo();
+  view.say(`Taken back: ${told(entry.body.choice, entry.body.strength)}. Judge it again.`);
+  const { choice, strength } = entry.body;
+  outbox.add({
+    key,
+    user: root.dataset.user,
+    after: entry.key,
+    isUndo: true,
+    undone: { choice, strength },
+    card,
+    draft: entry.draft,
+    body,
+  });
+}
+
+function secondsLeft({ at }) {
+  return (queue.rules?.undo_seconds ?? 0) - (performance.now() - at) / 1000;
+}
+
+function paintUndo() {
+  const last = history.at(-1);
+  view.paintUndo(
+    last ? secondsLeft(last) : 0,
+    last ? told(last.entry.body.choice, last.entry.body.strength) : "",
+  );
+}
+
+function told(choice, strength) {
+  return WORDS[choice] ?? `${choice.toUpperCase()} ${STRENGTHS[strength]} better`;
+}
+
+function now() {
+  return new Date(Date.now() + queue.skew).toISOString();
+}
+
+function median(numbers) {
+  const sorted = [...numbers].sort((x, y) => x - y);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+// --- what the server says ------------------------------------------------------------------------
+
+outbox.addEventListener("state", () => {
+  const { others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
+  const isRefused = outbox.unsent.some(({ key }) => outbox.refusals.has(key));
+  view.paintOutbox({
+    unsent: outbox.unsent.length,
+    others,
+    isOffline,
+    needsLogin,
+    isOtherLogin,
+    reason,
+    isDurable,
+    isRefused,
+  });
+});
+
+outbox.addEventListener("recorded", ({ detail }) => {
+  nEvents += 1;
+  if (detail.vote?.extra)
+    view.notice("Somebody else has that card by now: your vote is kept as one more.");
+  if (!card && !isPaused) queue.refill();
+});
+
+outbox.addEventListener("refused", ({
+  detail: { entry, status, problem, isOwn, dependants, isTakenBack },
+}) => {
+  nEvents += 1;
+  if (!isOwn) return;
+  const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
+  history = history.filter((one) => one.entry.key !== entry.key);
+  if (entry.isUndo) {
+    // Whoever began to judge the card anew is told; that vote would be refused as well.
+    view.notice(`Not taken back: the vote stands. ${why}`);
+    standAgain(entry, dependants);
+    return;
+  }
+  if (!isTakenBack && entry.body.choice !== "skip" && figures.today)
+    figures.today -= 1; // else it is counted no more since
+  paintFigures();
+  if (status === 422) {
+    if (card) {
+      draft.lookAway();
+      draft.keep();
+      queue.putBack(card);
+    }
+    card = entry.card;
+    draft = new Draft(card, entry.draft);
+    queue.takeBack(card);
+    paint();
+    view.notice(`This vote was refused: ${why}`);
+  } else {
+    view.notice(`A vote was refused: ${why}`);
+  }
+});
+
+outbox.addEventListener("discarded", ({
+  detail: { entry, isOwn, isDependant, dependants, isTakenBack },
+}) => {
+  nEvents += 1;
+  if (!isOwn) return;
+  history = history.filter((one) => one.entry.key !== entry.key);
+  const waiting = outbox.unsent.filter(
+    (one) => one.card.assignment_id === entry.card.assignment_id,
+  );
+  if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today)
+    figures.today -= 1;
+  if (entry.isUndo && !isDependant) {
+    const anew = dependants
+      .filter((one) => !one.isUndo)
+      .map((one) => told(one.body.choice, one.body.strength));
+    const what = `Not taken back: the vote stands${
+      entry.undone ? ` (${told(entry.undone.choice, entry.undone.strength)})` : ""
+    }.`;
+    view.notice(
+      anew.length
+        ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.`
+        : what,
+    );
+    standAgain(entry, dependants);
+  } else if (!isDependant && !waiting.length) {
+    queue.unjudge(entry.card); // nothing is known of it any more: it may be judged
+  }
+  paintFigures();
+  paintUndo();
+  if (!entry.isUndo) view.say("The vote is discarded.");
+});
+
+/** A vote that was to be taken back counts as before, and its card is judged: also where what was
+ * cast in its place was taken back too. */
+function standAgain({ key, card: judged, undone }, dependants) {
+  if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
+  paintFigures();
+  queue.stand(judged);
+  if ([key, ...dependants.map((one) => one.key)].includes(draft?.after)) {
+    draft.forget();
+    showNext();
+  }
+  queue.refill();
+}
+
+queue.addEventListener("dealt", () => {
+  outbox.welcome();
+  view.at("no-cards").hidden = true;
+  if (!card && !isPaused && queue.cards.length) showNext();
+  if (queue.guidelineVersion !== null) announceGuidelines();
+  paintFigures();
+  prepareNext();
+});
+
+queue.addEventListener("empty", ({ detail }) => {
+  if (!isPaused) view.paintEmpty(detail.reason);
+});
+
+queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
+  if (isLogin(status, kind)) {
+    outbox.refuseLogin(kind);
+  } else if (status === 0 || status >= 500) {
+    outbox.isOffline = true;
+    outbox.tell();
+  } else {
+    view.notice(`The server deals no cards (status ${status}). Tell whoever runs it.`);
+  }
+  if (!card) view.at("no-cards").hidden = false;
+});
+
+queue.addEventListener("gone", () => {
+  if (isPaused) return;
+  draft.forget();
+  showNext();
+  view.notice("You judged that comparison in another tab.");
+  queue.refill();
+});
+
+async function readFigures() {
+  const before = nEvents;
+  try {
+    const response = await fetch("/api/v1/me/statistics", {
+      headers: { "X-Annotator": root.dataset.user },
+    });
+    if (!response.ok) return;
+    const said = await response.json();
+    if (nEvents !== before || outbox.unsent.length) {
+      // A vote was cast or arrived meanwhile, or its answer is on the way: nobody knows whether it
+      // is among those that were counted.
+      setTimeout(readFigures, 2000);
+      return;
+    }
+    figures.today = said.votes_today;
+    figures.streak = said.days_in_a_row;
+    if (durations.length < 3) figures.median = said.median_seconds;
+    paintFigures();
+  } catch {
+    // They are shown once there is a connection again.
+  }
+}
+
+// --- guidelines, pause, settings -----------------------------------------------------------------
+
+function announceGuidelines() {
+  const version = String(queue.guidelineVersion);
+  const label = view.at("guideline-version");
+  if (label.textContent === `v${version}`) return;
+  const isNew = label.textContent !== "";
+  label.textContent = `v${version}`;
+  if (isNew)
+    view.notice(
+      `The guidelines changed: version ${version} holds from now on. Press g to read it.`,
+    );
+}
+
+async function openGuidelines() {
+  const dialog = view.at("guidelines");
+  const body = view.at("guidelines-text");
+  dialog.showModal();
+  if (!queue.guidelineVersion) {
+    body.textContent =
+      "Nobody has written guidelines for this project yet. Judge by what would help the person " +
+      "who wrote the prompt.";
+    return;
+  }
+  if (guidelinesShown === queue.guidelineVersion) return;
+  try {
+    const response = await fetch(`/api/v1/guidelines/${queue.guidelineVersion}`);
+    if (!response.ok) throw new Error(String(response.status));
+    body.replaceChildren(render((await response.json()).text));
+    guidelinesShown = queue.guidelineVersion;
+  } catch {
+    body.textContent = "The guidelines cannot be read without a connection. Try again in a moment.";
+  }
+}
+
+function pause(isOn) {
+  isPaused = isOn;
+  view.at("pause").setAttribute("aria-pressed", String(isOn));
+  if (isOn) draft?.lookAway();
+  paint();
+  if (isOn) view.at("resume").focus();
+  else queue.refill();
+  view.say(isOn ? "Paused. The clock stands still." : "Going on.");
+}
+
+function setCareful(careful) {
+  isCareful = careful;
+  setting("mode", careful ? "careful" : "fast");
+  const button = view.at("mode");
+  button.setAttribute("aria-pressed", String(careful));
+  view.at("cast").hidden = !careful;
+  view.say(
+    careful ? "Careful mode: a key chooses, Enter casts." : "Fast mode: a key casts the vote.",
+  );
+}
+
+function setRaw(raw) {
+  isRaw = raw;
+  setting("raw", raw ? "yes" : "no");
+  view.at("raw").setAttribute("aria-pressed", String(raw));
+  if (!card) return;
+  for (const side of ["a", "b"]) view.repaint(side, card, draft, isRaw);
+  view.panes.prompt.replaceChildren(render(card.prompt, { isRaw }));
+  prepareNext();
+}
+
+/** Kept in this browser, where it keeps anything. */
+function setting(name, value) {
+  try {
+    if (value === undefined) return localStorage.getItem(`rlhf-${name}`);
+    localStorage.setItem(`rlhf-${name}`, value);
+  } catch {
+    // The page works without.
+  }
+  return null;
+}
+
+// --- keys ----------------------------------------------------------------------------------------
+
+const COMMANDS = {
+  s: () => choose("skip", null),
+  "=": () => choose("tie", null),
+  r: () => {
+    view.at("more").open = true;
+    view.at("reason").focus();
+  },
+  c: () => tools.take("confidence"),
+  d: () => tools.take("rubric"),
+  h: () => tools.take("highlighting"),
+  "+": () => tools.highlight("+"),
+  "-": () => tools.highlight("-"),
+  f: () => tools.toggleFlag("pii"),
+  i: () => tools.toggleFlag("identity"),
+  x: () => tools.toggleFlag("broken"),
+  u: undo,
+  Backspace: undo,
+  g: openGuidelines,
+  m: () => setRaw(!isRaw),
+  p: () => pause(!isPaused),
+  v: () => setCareful(!isCareful),
+  o: () => view.at("unfold").hidden || view.at("unfold").click(),
+  "?": () => view.at("keys").showModal(),
+  Enter: cast,
+  Escape: () => {
+    tools.leave();
+    view.notice(null);
+    document.getSelection().removeAllRanges();
+  },
+  ArrowDown: () => scroll(60),
+  ArrowUp: () => scroll(-60),
+  PageDown: () => scroll(view.panes.a.clientHeight * 0.9),
+  PageUp: () => scroll(view.panes.a.clientHeight * -0.9),
+  " ": (event) => scroll(view.panes.a.clientHeight * (event.shiftKey ? -0.9 : 0.9)),
+};
+// keys that mean something there
+const IN_A_CONTROL = new Set(["Enter", " ", "ArrowDown", "ArrowUp", "PageDown", "PageUp"]);
+const WHILE_PAUSED = new Set(["p", "?", "g", "Escape"]);
+const VOTES = new Set(["s", "=", "Enter"]); // beside the digits
+
+function onKey(event) {
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.isComposing ||
+    document.querySelector("dialog[open]")
+  )
+    return;
+  lastInput = performance.now();
+  const target = event.target instanceof Element ? event.target : document.body;
+  if (target.matches("input, textarea, select")) {
+    onKeyInField(event);
+    return;
+  }
+  const isInControl = target.closest("button, a, summary") !== null;
+  if (isInControl && IN_A_CONTROL.has(event.key)) return;
+  if (isPaused && !WHILE_PAUSED.has(event.key)) return;
+  const digit = digitOf(event);
+  if (tools.onKey(event, digit)) {
+    event.preventDefault();
+    return;
+  }
+  if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page"))
+    return; // a key held down is one vote
+  if ((digit !== null || VOTES.has(event.key)) && isTooEarly(event)) {
+    event.preventDefault();
+    return;
+  }
+  if (digit !== null) chooseByDigit(digit);
+  else if (Object.hasOwn(COMMANDS, event.key)) COMMANDS[event.key](event);
+  else return;
+  event.preventDefault();
+}
+
+function onKeyInField(event) {
+  if (event.key === "Escape") {
+    event.target.blur();
+  } else if (event.key === "Enter" && !event.shiftKey && event.target.id === "reason") {
+    event.preventDefault();
+    event.target.blur();
+    if (draft?.choice) cast();
+  }
+}
+
+/** By place where a layout has its digits above others (AZERTY), but never for a key that means
+ * something itself. */
+function digitOf({ key, code }) {
+  if (/^[0-9]$/.test(key)) return Number(key);
+  if (Object.hasOwn(COMMANDS, key) || key.length !== 1) return null;
+  const place = /^Digit([0-9])$/.exec(code ?? "");
+  return place ? Number(place[1]) : null;
+}
+
+function chooseByDigit(digit) {
+  if (digit === 0) choose("both_bad", null);
+  else if (digit === 5) choose("tie", null);
+  else if (digit < 5) choose("a", 5 - digit);
+  else choose("b", digit - 5);
+}
+
+function scroll(by) {
+  view.panes.a.scrollTop += by;
+  if (view.panes.a.scrollHeight <= view.panes.a.clientHeight) view.panes.b.scrollTop += by;
+}
+
+// --- clicks and the rest -------------------------------------------------------------------------
+
+const CLICKS = {
+  undo,
+  cast,
+  raw: () => setRaw(!isRaw),
+  mode: () => setCareful(!isCareful),
+  pause: () => pause(!isPaused),
+  resume: () => pause(false),
+  help: () => view.at("keys").showModal(),
+  "guidelines-open": openGuidelines,
+  outbox: () => waiting.open(),
+  "waiting-open": () => waiting.open(),
+  "notice-close": () => view.notice(null),
+  "mark-plus": () => tools.highlight("+"),
+  "mark-minus": () => tools.highlight("-"),
+  unfold: () => {
+    const isOpen = view.at("prompt-box").classList.toggle("unfolded");
+    view.at("unfold").setAttribute("aria-expanded", String(isOpen));
+    view.at("unfold").textContent = isOpen ? "Fold" : "Show all";
+  },
+};
+
+root.addEventListener("click", (event) => {
+  lastInput = performance.now();
+  const button = event.target.closest("button");
+  if (!button) return;
+  const { choice, strength, confidence, dimension: name, side, flag } = button.dataset;
+  if ((choice || button.id === "cast") && isTooEarly(event)) return;
+  if (choice) choose(choice, strength ? Number(strength) : null);
+  else if (confidence) tools.setConfidence(Number(confidence));
+  else if (name) tools.setDimension(name, side);
+  else if (flag) tools.toggleFlag(flag);
+  else CLICKS[button.id]?.();
+});
+// A click on a button would take the selection away before it can be marked.
+for (const id of ["mark-plus", "mark-minus"])
+  view.at(id).addEventListener("mousedown", (event) => event.preventDefault());
+view.at("reason").addEventListener("input", ({ target }) => {
+  if (!draft) return;
+  draft.reason = target.value;
+  draft.keep();
+});
+document.addEventListener("keydown", onKey);
+document.addEventListener("pointerdown", () => (lastInput = performance.now()), { passive: true });
+
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible") {
+    if (!isPaused) draft?.see();
+    outbox.hurry();
+    queue.refill();
+  } else if (draft) {
+    draft.lookAway();
+    draft.keep();
+  }
+});
+addEventListener("pagehide", () => {
+  draft?.lookAway();
+  draft?.keep();
+  queue.release();
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted) location.reload(); // what this page held was given back when it was left
+});
+addEventListener("beforeunload", (event) => {
+  if (!outbox.isDurable && outbox.unsent.length) event.preventDefault();
+});
+
+setInterval(paintUndo, 1000);
+setInterval(() => {
+  const lease = (queue.rules?.lease_minutes ?? 10) * 60_000;
+  const isHere =
+    document.visibilityState === "visible" && !isPaused && performance.now() - lastInput < lease;
+  if (!card || !isHere) return;
+  const left = Date.parse(card.leased_until) - (Date.now() + queue.skew);
+  if (left < (lease * 2) / 3) queue.extend();
+}, 5_000);
+
+view.at("more").open = innerHeight >= 680 && innerWidth >= 900;
+setCareful(isCareful);
+setRaw(isRaw);
+view.say("");
+view.paintEmpty(null);
+outbox.addEventListener(
+  "opened",
+  () => {
+    // Votes that wait since an earlier visit: their cards are judged, those taken back are not.
+    for (const entry of outbox.unsent) {
+      if (entry.isUndo) queue.judged.delete(entry.card.assignment_id);
+      else queue.judged.add(entry.card.assignment_id);
+    }
+    queue.refill();
+    readFigures();
+  },
+  { once: true },
+);
+outbox.open();

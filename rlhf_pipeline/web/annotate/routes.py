@@ -1,0 +1,146 @@
+"""Routes of judging: lease, release and extend cards; the page where people judge."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest, RulesShown
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.site import Site
+
+api = api_router("assignments")
+Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
+STEP = 10  # about how many: the next moment others took some of them
+
+
+@api.post("/assignments:lease", response_model=Lease)
+async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
+    """Cards to judge, in order: those you still hold first. Yours for `lease_minutes`; a vote that
+    comes later is kept all the same.
+    """
+    async with site.lease_slots:
+        return await run_in_threadpool(
+            _build_lease_response, site, principal.user_id, (body or LeaseRequest()).n
+        )
+
+
+def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
+    terms = site.terms()
+    cards = site.cards.deal(annotator_id, n, terms.rules)
+    left = site.store.assignments.remaining_for(annotator_id, terms.rules)
+    answer = Lease(
+        cards=[
+            CardOut.model_construct(
+                assignment_id=card.assignment.assignment_id,
+                prompt=card.texts.prompt,
+                left=card.left,
+                right=card.right,
+                leased_until=card.assignment.leased_until,
+            )
+            for card in cards
+        ],
+        rules=build_visible_rules(terms.rules),
+        guideline_version=terms.guideline_version,
+        remaining=-(-left.n // STEP) * STEP,
+        reason_empty=None if cards else left.reason_empty,
+    )
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+@api.post("/assignments/{assignment_id}:release", status_code=204)
+def release(site: AnySite, principal: Annotator, assignment_id: str) -> Response:
+    """Give a card back before its lease ends."""
+    site.cards.release(assignment_id, principal.user_id)
+    return Response(status_code=204)
+
+
+@api.post("/assignments:extend")
+def extend(site: AnySite, principal: Annotator) -> Extended:
+    """Prolong the leases of all cards you hold by `lease_minutes` from now."""
+    return Extended(
+        n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes)
+    )
+
+
+def build_visible_rules(rules: AnnotationRules) -> RulesShown:
+    return RulesShown(
+        dimensions=list(rules.dimensions),
+        **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
+    )
+
+
+pages = APIRouter()
+
+
+@dataclass(frozen=True)
+class ScaleStep:
+    """Of one step of the scale."""
+
+    side: str
+    short: str
+    label: str
+
+
+def _scale_step(side: str, degree: str) -> ScaleStep:
+    return ScaleStep(side, degree, f"{side} is {degree} better")
+
+
+SCALE = (
+    ("1", "a", 4, _scale_step("A", "by far")),
+    ("2", "a", 3, _scale_step("A", "clearly")),
+    ("3", "a", 2, _scale_step("A", "somewhat")),
+    ("4", "a", 1, _scale_step("A", "slightly")),
+    ("5", "tie", None, ScaleStep("=", "equal", "Equally good")),
+    ("6", "b", 1, _scale_step("B", "slightly")),
+    ("7", "b", 2, _scale_step("B", "somewhat")),
+    ("8", "b", 3, _scale_step("B", "clearly")),
+    ("9", "b", 4, _scale_step("B", "by far")),
+)
+
+KEY_MAP = (
+    ("1234", "A is better: by far, clearly, somewhat, slightly"),
+    ("5=", "equally good"),
+    ("6789", "B is better: slightly, somewhat, clearly, by far"),
+    ("0", "both bad"),
+    ("s", "skip: somebody else judges it, it does not come back"),
+    (
+        ("u", "Backspace"),
+        "take the last vote back, and the one before it: the last ten, for as long as the project "
+        "allows",
+    ),
+    ("r", "write a reason; Enter leaves the field, and casts a vote that waits for it"),
+    ("c", "how sure: then 5 for 50 % to 9 for 90 %, 0 for 100 %"),
+    ("d", "rubric: then a, b or = for each dimension, arrows to move, Enter to leave"),
+    (
+        ("+", "-"),
+        "mark selected text: it speaks for, or against, its completion; the same again takes the "
+        "mark away",
+    ),
+    (
+        "h",
+        "select text by keys: arrows move, with shift they widen, Tab changes the side, Escape "
+        "ends",
+    ),
+    ("f", "flag: personal data is shown"),
+    ("i", "flag: a completion says which model wrote it"),
+    ("x", "flag: cannot be read"),
+    ("m", "the text as it was written, or with its formatting"),
+    ("o", "the whole prompt"),
+    (("↑", "↓", "Space"), "scroll both completions"),
+    ("g", "guidelines"),
+    ("p", "pause: hides the comparison and stops the clock"),
+    ("v", "fast or careful: in careful mode a key chooses and Enter casts"),
+    ("?", "this table; Escape closes it"),
+)
+
+
+@pages.get("/annotate")
+def show_page(site: AnySite, request: Request, principal: Annotator) -> Response:
+    return render("annotate/page.html", request, site, principal, scale=SCALE, key_map=KEY_MAP)

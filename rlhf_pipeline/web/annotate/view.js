@@ -1,0 +1,281 @@
+// The annotate page as it is seen. Knows its elements; decides nothing.
+
+import { render } from "../markdown.js";
+
+const MESSAGES = {
+  no_comparisons: [
+    "Nothing to judge yet",
+    "No comparisons have been offered to you. A curator does that under Comparisons, or the " +
+      "day's collection brings them. This page looks again by itself.",
+  ],
+  all_judged_by_you: [
+    "All done",
+    "You have judged all that was offered to you. Thank you. New comparisons appear here by " +
+      "themselves; your figures are under Me.",
+  ],
+  all_judged: [
+    "Nothing is left to judge",
+    "Everything that was offered is judged by others, or skipped by you. New comparisons appear " +
+      "here by themselves.",
+  ],
+  cap_reached: [
+    "That is enough for today",
+    "You have reached the number of votes this project takes from one person in a day. The count " +
+      "begins anew at 00:00 UTC.",
+  ],
+  others_hold_them: [
+    "The rest is on other tables",
+    "What is left is being judged by others right now. What they give back comes to you: this " +
+      "page looks again by itself.",
+  ],
+  sending: [
+    "Sending your votes",
+    "The next comparisons come as soon as the votes on this device have arrived.",
+  ],
+};
+
+export class View {
+  constructor(root) {
+    this.root = root;
+    this.at = (id) => root.querySelector(`#${id}`);
+    this.panes = { prompt: this.at("prompt"), a: this.at("left"), b: this.at("right") };
+    this.choices = [...root.querySelectorAll("[data-choice]")];
+    this.prepared = new WeakMap();
+    this.keepInStep();
+  }
+
+  /** Build the nodes of a card before they are needed: showing them is then one swap. */
+  prepare(card, isRaw) {
+    const known = this.prepared.get(card);
+    if (known && known.isRaw === isRaw) return known;
+    const made = {
+      isRaw,
+      prompt: render(card.prompt, { isRaw }),
+      a: render(card.left, { isRaw }),
+      b: render(card.right, { isRaw }),
+    };
+    this.prepared.set(card, made);
+    return made;
+  }
+
+  paintCard(card, draft, { isRaw, showsLength, dimensions }) {
+    const { prompt, a, b } = this.prepare(card, isRaw);
+    this.prepared.delete(card); // its nodes move into the page
+    this.panes.prompt.replaceChildren(prompt);
+    this.panes.a.replaceChildren(
+      draft.marks.a.length ? render(card.left, { isRaw, marks: draft.marks.a }) : a,
+    );
+    this.panes.b.replaceChildren(
+      draft.marks.b.length ? render(card.right, { isRaw, marks: draft.marks.b }) : b,
+    );
+    for (const pane of Object.values(this.panes)) pane.scrollTop = 0;
+    this.at("prompt-box").classList.remove("unfolded");
+    this.at("unfold").setAttribute("aria-expanded", "false");
+    this.at("unfold").textContent = "Show all";
+    for (const [id, text] of [["left-length", card.left], ["right-length", card.right]]) {
+      this.at(id).textContent = showsLength
+        ? `${[...text].length.toLocaleString("en")} characters`
+        : "";
+    }
+    this.paintDimensions(dimensions);
+    this.paintDraft(draft);
+    this.show("desk");
+    // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it
+    // forces a layout.
+    requestAnimationFrame(() => {
+      this.at("unfold").hidden =
+        this.panes.prompt.scrollHeight <= this.panes.prompt.clientHeight + 2;
+    });
+  }
+
+  repaint(side, card, draft, isRaw) {
+    const pane = this.panes[side];
+    const top = pane.scrollTop;
+    pane.replaceChildren(
+      render(side === "a" ? card.left : card.right, { isRaw, marks: draft.marks[side] }),
+    );
+    pane.scrollTop = top;
+  }
+
+  paintDimensions(names) {
+    const box = this.at("dimensions");
+    const wanted = names.join("\n");
+    if (box.dataset.names === wanted) return;
+    box.dataset.names = wanted;
+    box.replaceChildren(
+      ...names.map((name) => {
+        const row = document.createElement("div");
+        row.className = "dimension";
+        row.dataset.name = name;
+        row.setAttribute("role", "group");
+        row.setAttribute("aria-label", `Better in: ${name}`);
+        const label = document.createElement("span");
+        label.textContent = name;
+        row.append(
+          label,
+          ...[["a", "A"], ["tie", "="], ["b", "B"]].map(([side, text]) =>
+            this.dimensionButton(name, side, text),
+          ),
+        );
+        return row;
+      }),
+    );
+    this.at("rubric").hidden = names.length === 0;
+  }
+
+  dimensionButton(name, side, text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    Object.assign(button.dataset, { dimension: name, side });
+    button.textContent = text;
+    button.setAttribute("aria-label", `${name}: ${side === "tie" ? "equal" : `${text} is better`}`);
+    return button;
+  }
+
+  paintDraft(draft) {
+    for (const button of this.choices) {
+      press(
+        button,
+        draft.choice === button.dataset.choice &&
+          String(draft.strength ?? "") === (button.dataset.strength ?? ""),
+      );
+    }
+    if (this.at("reason").value !== draft.reason) this.at("reason").value = draft.reason;
+    for (const button of this.root.querySelectorAll("[data-confidence]")) {
+      press(button, draft.confidence === Number(button.dataset.confidence));
+    }
+    for (const button of this.root.querySelectorAll("[data-dimension]")) {
+      press(button, draft.dimensions[button.dataset.dimension] === button.dataset.side);
+    }
+    for (const button of this.root.querySelectorAll("[data-flag]"))
+      press(button, draft.flags.includes(button.dataset.flag));
+  }
+
+  /** Which group of the tools takes the next keys. */
+  paintMode(mode, dimension) {
+    for (const id of ["confidence", "rubric", "highlighting"])
+      this.at(id).classList.toggle("active", id === mode);
+    for (const row of this.root.querySelectorAll(".dimension")) {
+      row.classList.toggle("active", mode === "rubric" && row.dataset.name === dimension);
+    }
+    this.root.classList.toggle("selecting", mode === "highlighting");
+    if (mode) this.at("more").open = true;
+  }
+
+  /** desk, empty or paused. */
+  show(what) {
+    for (const id of ["desk", "empty", "paused"]) this.at(id).hidden = id !== what;
+    this.root.dataset.shows = what;
+  }
+
+  paintEmpty(reason) {
+    const [title, text] = MESSAGES[reason] ?? ["Looking for comparisons", "One moment."];
+    this.at("empty-title").textContent = title;
+    this.at("empty-text").textContent = text;
+    this.show("empty");
+  }
+
+  paintCounts({ today, median, remaining, streak }) {
+    this.at("today").textContent = today === null ? "–" : String(today);
+    this.at("median").textContent =
+      median === null ? "–" : `${median < 10 ? median.toFixed(1) : Math.round(median)} s`;
+    this.at("remaining").textContent =
+      remaining === null ? "–" : remaining >= 1000 ? "1000+" : `~${remaining}`;
+    this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
+  }
+
+  paintOutbox({
+    unsent,
+    others,
+    isOffline,
+    needsLogin,
+    isOtherLogin,
+    reason,
+    isDurable,
+    isRefused,
+  }) {
+    const badge = this.at("outbox");
+    badge.hidden = unsent === 0;
+    badge.textContent = `${unsent} unsent`;
+    badge.classList.toggle("waiting", isOffline || needsLogin || reason !== null);
+    const lines = [];
+    const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
+    if (isOtherLogin)
+      lines.push(
+        `Somebody else is logged in in this browser: ${waiting}. Log in again and they are sent.`,
+      );
+    else if (needsLogin)
+      lines.push(`You are logged out: ${waiting}. Log in again and they are sent.`);
+    else if (isOffline)
+      lines.push(`No connection. Go on judging: ${waiting} and will be sent by itself.`);
+    else if (reason && unsent) lines.push(`${waiting} and will be tried again. ${reason}`);
+    if (!isDurable && unsent)
+      lines.push(
+        "This browser keeps nothing on the device: do not close the tab before they are sent.",
+      );
+    if (others)
+      lines.push(
+        `${others} unsent ${
+          others === 1 ? "vote" : "votes"
+        } of another login wait on this device until they log in here.`,
+      );
+    const banner = this.at("banner");
+    const text = lines.join(" ");
+    if (banner.dataset.text !== text) {
+      banner.dataset.text = text;
+      this.at("banner-text").replaceChildren(...withCode(text));
+      this.at("banner-login").hidden = !needsLogin;
+    }
+    this.at("waiting-open").hidden = !isRefused;
+    banner.hidden = text === "";
+  }
+
+  paintUndo(seconds, what) {
+    const button = this.at("undo");
+    button.disabled = seconds <= 0;
+    this.at("undo-what").textContent = seconds > 0 ? ` ${what}` : "";
+    this.at("undo-left").textContent = seconds > 0 ? ` (${Math.ceil(seconds)} s)` : "";
+  }
+
+  /** Said by screen readers, seen by nobody. */
+  say(text) {
+    this.at("status").textContent = text;
+  }
+
+  notice(text) {
+    this.at("notice").hidden = !text;
+    this.at("notice-text").replaceChildren(...withCode(text ?? ""));
+  }
+
+  /** Both completions scroll in step, each by its own length. */
+  keepInStep() {
+    const { a, b } = this.panes;
+    let leader = null;
+    const follow = (from, to) => () => {
+      if (leader !== null && leader !== from) return;
+      const room = from.scrollHeight - from.clientHeight;
+      if (room <= 0) return;
+      leader = from;
+      to.scrollTop = (from.scrollTop / room) * Math.max(0, to.scrollHeight - to.clientHeight);
+      requestAnimationFrame(() => requestAnimationFrame(() => (leader = null)));
+    };
+    a.addEventListener("scroll", follow(a, b), { passive: true });
+    b.addEventListener("scroll", follow(b, a), { passive: true });
+  }
+}
+
+/** Nodes of what the server says: a command stands between backticks there, as it does in a
+ * terminal. */
+export function withCode(text) {
+  return text.split(/`([^`\n]+)`/).map((span, n) => {
+    if (n % 2 === 0) return span;
+    const code = document.createElement("code");
+    code.textContent = span;
+    return code;
+  });
+}
+
+function press(button, isPressed) {
+  const said = String(isPressed);
+  if (button.getAttribute("aria-pressed") !== said) button.setAttribute("aria-pressed", said);
+}

@@ -1,0 +1,1 @@
+"""The audit chain: read, export and verify it."""

@@ -1,0 +1,164 @@
+"""Routes of the audit chain: read, export and verify it."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.project import AuditLinkOut, Verification
+from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
+from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.site import Site
+
+api = api_router("audit")
+CHAIN = "the audit chain"
+READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
+FilterText = Annotated[str | None, Query(max_length=200)]
+EXPORTED_AT_ONCE = 1000
+LINES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "a link a line, oldest first",
+        "content": {"application/jsonl": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@api.get("/audit", dependencies=READER)
+def read(
+    site: AnySite,
+    actor: FilterText = None,
+    action: Annotated[
+        str | None, Query(max_length=200, description="`users.*` finds all that begin so")
+    ] = None,
+    object_id: FilterText = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AuditLinkOut]:
+    """Acts, newest first. A page of a rare one may be empty and still have a next."""
+    place = parse_cursor(cursor, int)
+    links, following = site.store.audit.page(
+        before_seq=place[0] if place else None,
+        actor=actor,
+        action=action,
+        object_id=object_id,
+        limit=limit,
+    )
+    return Page(
+        items=[AuditLinkOut.model_validate(link.model_dump()) for link in links],
+        next=make_cursor(following) if following else None,
+    )
+
+
+@api.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
+def export(site: AnySite) -> StreamingResponse:
+    """The whole chain as JSON lines, to be verified elsewhere."""
+    return StreamingResponse(_export_lines(site.store), media_type="application/jsonl")
+
+
+@api.post("/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))])
+def verify(site: AnySite) -> Verification:
+    """Walk the chain, set every vote beside its link and the chain beside its daily anchors."""
+    database = site.store.database
+    try:
+        anchors = read_anchors(site.settings.home / FILE, database.organization, database.project)
+    except StoreError as broken:
+        return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=0)
+    try:
+        return Verification(
+            holds=True,
+            n_links=verify_with_anchors(site.store.audit, anchors),
+            broken_at=None,
+            n_anchors=len(anchors),
+        )
+    except StoreError as broken:
+        return Verification(holds=False, n_links=0, broken_at=str(broken), n_anchors=len(anchors))
+
+
+def _export_lines(store: Store) -> Iterator[str]:
+    after = 0
+    while links := store.audit.after(after, limit=EXPORTED_AT_ONCE):
+        yield "".join(f"{link.model_dump_json()}\n" for link in links)
+        after = links[-1].seq
+
+
+pages = APIRouter()
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
+Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))]
+SHOWN = 50
+
+
+class AuditFilters:
+    """What the address asks for; empty means all."""
+
+    def __init__(
+        self,
+        actor: Annotated[str, Query(max_length=200)] = "",
+        action: Annotated[str, Query(max_length=200)] = "",
+        object_id: Annotated[str, Query(max_length=200)] = "",
+    ):
+        self.actor, self.action, self.object_id = (
+            word.strip().replace("\x00", "") for word in (actor, action, object_id)
+        )
+
+    @property
+    def query(self) -> str:
+        return query_of(vars(self))
+
+
+@pages.get("/audit")
+def show_page(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    filters: Annotated[AuditFilters, Depends()],
+    cursor: Cursor = None,
+) -> Response:
+    return _render_page(site, request, principal, filters, cursor=cursor)
+
+
+@pages.post("/audit/verify")
+def show_verification(site: AnySite, request: Request, principal: Verifier) -> Response:
+    return _render_page(site, request, principal, AuditFilters(), verification=verify(site))
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    filters: AuditFilters,
+    *,
+    cursor: str | None = None,
+    verification: Verification | None = None,
+) -> Response:
+    # A page of links is read only by those who may: whoever may verify alone is shown the verdict.
+    found = None
+    if principal.may(Permission.AUDIT_READ):
+        found = read(
+            site,
+            filters.actor or None,
+            filters.action or None,
+            filters.object_id or None,
+            cursor,
+            SHOWN,
+        )
+    return render(
+        "audit/page.html",
+        request,
+        site,
+        principal,
+        page=found or {"items": [], "next": None},
+        filters=filters,
+        query=filters.query,
+        verification=verification,
+        names=names_for(site, principal),
+    )

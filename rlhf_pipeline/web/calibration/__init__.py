@@ -1,0 +1,1 @@
+"""Calibrators over time, and predictions compared with later votes."""

@@ -1,0 +1,100 @@
+"""Calibrators over time, and predictions beside the votes that came after them. Knows requests;
+what is told is `web.calibration`'s.
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.predictions import (
+    CalibrationDetail,
+    CalibrationOut,
+    ProbedPair,
+    ProbeOut,
+)
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Text
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.calibration import queries
+from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
+from rlhf_pipeline.web.calibration.queries import CALIBRATION
+from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.routing import api_router, problem_responses
+
+router = api_router("calibration")
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
+WAIT_S = 5.0  # for a count, then the caller is asked to come again
+
+RewardModel = Annotated[
+    Text | None,
+    Query(max_length=200, description="name@version; default the one that predicted last"),
+]
+Calibrator = Annotated[
+    Text | None,
+    Query(
+        max_length=200,
+        description="method@version, as predictions name it; default all of that model",
+    ),
+]
+Bin = Annotated[
+    float,
+    Query(ge=0.5, le=1, alias="bin", description="a stated confidence: the bin in which it lies"),
+]
+
+
+@router.get("/calibrations")
+def read_all(
+    site: AnySite, _: Reader, cursor: Cursor = None, limit: Limit = 50
+) -> Page[CalibrationOut]:
+    """Every calibrator there was, with what it changed, and the reports that were imported; the
+    last fitted first.
+    """
+    return queries.page(site, cursor=cursor, limit=limit)
+
+
+@router.get("/calibrations/probe")
+def probe(
+    site: AnySite, _: Reader, reward_model: RewardModel = None, calibrator: Calibrator = None
+) -> ProbeOut:
+    """A reliability diagram of predictions that were made before their votes: stated confidence
+    against the share that was right, with counts and Wilson intervals. Of a model with more than
+    ten thousand votes, the newest ones."""
+    found = queries.probe_of(site, ProbeQuery(reward_model, calibrator), wait_s=WAIT_S)
+    if found is None:
+        raise queries.counting_problem()
+    return found
+
+
+@router.get("/calibrations/probe/pairs", responses=problem_responses(404))
+def pairs(
+    site: AnySite,
+    principal: Annotated[
+        Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))
+    ],
+    value: Bin,
+    reward_model: RewardModel = None,
+    calibrator: Calibrator = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[ProbedPair]:
+    """The votes behind a bin of that diagram, as many as it counts, the wrongly predicted first."""
+    asked = ProbeQuery(reward_model, calibrator)
+    return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit, wait_s=WAIT_S)[
+        1
+    ]
+
+
+@router.get("/calibrations/{reward_model}/{version}")
+def read(
+    site: AnySite,
+    _: Reader,
+    reward_model: Annotated[Text, Path(max_length=200)],
+    version: Annotated[int, Path(ge=1, lt=2**31)],
+) -> CalibrationDetail:
+    """One calibrator, name@version of its reward model and its own number, with its reliability
+    diagram before and after.
+    """
+    return queries.detail(site, reward_model, version)

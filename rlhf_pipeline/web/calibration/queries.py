@@ -1,0 +1,191 @@
+"""How far the reward model can be trusted, as pages and scripts are told. Knows the log, the count
+of `web.probe_counter` and what each reader may see; knows no route."""
+
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.predictions import (
+    CalibrationDetail,
+    CalibrationOut,
+    ProbedPair,
+    ProbeOut,
+)
+from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.problems import RETRY_SOON, Problem
+from rlhf_pipeline.web.site import Site
+
+CALIBRATION = "calibration"  # as a refusal to blind readers names it
+
+
+def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
+    """The whole log, the last fitted first."""
+    found = site.store.calibrations.entry_keys(before=_parse_log_cursor(cursor), limit=limit)
+    following = None
+    if len(found) == limit:
+        fitted_at, reward_model, version = found[-1]
+        following = make_cursor(fitted_at.isoformat(), reward_model, version)
+    return Page(
+        items=site.calibrations.entries(
+            [(reward_model, version) for _, reward_model, version in found], _champion_label(site)
+        ),
+        next=following,
+    )
+
+
+def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
+    """Raises Problem 404 for one that is not in the log."""
+    found = site.calibrations.entries([(reward_model, version)], _champion_label(site))
+    if not found:
+        raise Problem(
+            404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
+        )
+    return found[0]
+
+
+def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
+    """Raises Problem 404 for one that is not in the log."""
+    told, logged = (
+        entry(site, reward_model, version),
+        site.store.calibrations.entry(reward_model, version),
+    )
+    assert logged is not None  # nothing leaves the log
+    return CalibrationDetail(
+        **told.model_dump(),
+        raw_bins=list(logged.report.raw_bins),
+        calibrated_bins=list(logged.report.calibrated_bins),
+    )
+
+
+def _champion_label(site: Site) -> str | None:
+    champion = site.store.promotions.champion(f"{site.settings.project}.reward_model")
+    return None if champion is None else f"{champion.model_name}@{champion.version}"
+
+
+def probe_of(site: Site, asked: ProbeQuery, *, wait_s: float) -> ProbeOut | None:
+    """None where it is being counted for the first time and takes longer."""
+    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
+    return None if probed is None else _build_probe(asked, probed)
+
+
+def pairs(
+    site: Site,
+    principal: Principal,
+    asked: ProbeQuery,
+    value: float,
+    *,
+    cursor: str | None,
+    limit: int,
+    wait_s: float,
+) -> tuple[ReliabilityBin, Page[ProbedPair]]:
+    """The votes behind the bin of a stated confidence, the wrongly predicted first, and that bin.
+
+    Raises Problem 404 where no vote lies there, 503 where it is being counted.
+    """
+    place = parse_cursor(cursor, int, int)
+    probed = site.probe_counter.get_probe(asked, wait_s=wait_s)
+    if probed is None:
+        raise counting_problem()
+    try:
+        wanted = find_bin(() if probed.probe is None else probed.probe.bins, value)
+    except NotEnoughData as none:
+        raise Problem(404, str(none), kind="empty_bin") from none
+    assert probed.judged is not None  # where there are bins
+    rows = pairs_of_bin(probed.judged, wanted)
+    if place is not None:
+        is_right = (~rows["wrong"]).astype(int)
+        rows = rows[(is_right > place[0]) | ((is_right == place[0]) & (rows["seq"] > place[1]))]
+    shown = rows.head(limit)
+    following = (
+        make_cursor(int(not shown["wrong"].iloc[-1]), int(shown["seq"].iloc[-1]))
+        if len(rows) > limit
+        else None
+    )
+    return wanted, Page(items=_build_pairs(site, principal, shown), next=following)
+
+
+def counting_problem() -> Problem:
+    return Problem(
+        503,
+        "The predictions are being counted beside their votes. Ask again in a moment.",
+        kind="being_counted",
+        headers=RETRY_SOON,
+    )
+
+
+def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:
+    place = parse_cursor(cursor, str, str, int)
+    if place is None:
+        return None
+    try:
+        fitted_at = datetime.fromisoformat(place[0])
+        fitted_at.utctimetuple()
+        if fitted_at.tzinfo is not None and abs(place[2]) < 2**31:
+            return fitted_at, place[1], place[2]
+    except (ValueError, OverflowError):
+        pass
+    raise cursor_problem()
+
+
+def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
+    found = probed.probe
+    metrics: CalibrationMetrics | None = None if found is None else found.metrics
+    return ProbeOut(
+        reward_model=probed.reward_model,
+        calibrator=asked.calibrator,
+        n_votes=0 if found is None else found.n_votes,
+        n_comparisons=0 if found is None else found.n_comparisons,
+        newest_only=probed.is_cut,
+        accuracy=None if metrics is None else metrics.accuracy,
+        noise_ceiling=None if found is None else found.noise_ceiling,
+        ece=None if metrics is None else metrics.ece_equal_mass,
+        ece_debiased=None if metrics is None else metrics.ece_debiased,
+        slope=None if metrics is None else metrics.slope,
+        brier=None if metrics is None else metrics.brier,
+        bins=[] if found is None else list(found.bins),
+        counted_at=probed.counted_at,
+        is_current=probed.is_current,
+    )
+
+
+def _build_pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
+    may_read, may_see_votes = (
+        principal.may(Permission.COMPARISONS_READ),
+        principal.may(Permission.VOTES_READ),
+    )
+    texts = (
+        site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
+    )
+    return [
+        _build_pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes)
+        for row in rows.itertuples()
+    ]
+
+
+def _build_pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
+    strength = None if pd.isna(row.strength) else int(row.strength)
+    said = {
+        "choice": row.choice,
+        "strength": strength,
+        "annotator_id": row.annotator_id,
+        "wrong": bool(row.wrong),
+    }
+    return ProbedPair(
+        comparison_id=row.comparison_id,
+        seq=int(row.seq),
+        p_raw=float(row.p_raw),
+        p_calibrated=float(row.p_calibrated),
+        **{
+            name: None if texts is None else getattr(texts, name)
+            for name in ("prompt", "completion_a", "completion_b")
+        },
+        **(said if may_see_votes else dict.fromkeys(said)),
+    )

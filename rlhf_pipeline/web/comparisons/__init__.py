@@ -1,0 +1,1 @@
+"""Comparisons: read them, offer them to annotators, withdraw open slots."""

@@ -1,0 +1,93 @@
+"""Lists comparisons as their readers may see them."""
+
+from typing import Any
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ComparisonOut
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, hides_answers
+from rlhf_pipeline.web.comparisons.identity import names_its_maker
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+ANSWERS = ("model_version_a", "model_version_b", "gold")
+
+
+# many judgements, or a card on a comparison that was never offered, reveal a known answer
+SLOTS = ("n_slots", "n_done")
+
+
+def comparisons(
+    site: Site, principal: Principal, *, category: str | None = None, cursor: str | None, limit: int
+) -> Page[ComparisonOut]:
+    """Newest day first; of one category without those whose category the reader may not know yet,
+    of which `next` tells nothing either.
+
+    A cursor is the last one's id: a correction has the place of another comparison, so places would
+    reveal it.
+    """
+    place = _place_of(site, cursor)
+    judged_by = None if category is None else blind_reader_id(principal)
+    found = site.store.comparisons.page(
+        before=place, category=category, judged_by=judged_by, limit=limit
+    )
+    rows = plain_rows(found)
+    following = make_cursor(rows[-1]["comparison_id"]) if len(rows) == limit else None
+    if category is not None:
+        hidden = filter_unjudged(site, principal, [row["comparison_id"] for row in rows])
+        rows = [row for row in rows if row["comparison_id"] not in hidden]
+    return Page(items=_build_comparisons(site, principal, rows), next=following)
+
+
+def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
+    """Of the comparison that a cursor names, in the order of the list. Raises Problem 422."""
+    place = parse_cursor(cursor, str)
+    if place is None:
+        return None
+    rows = plain_rows(site.store.comparisons.with_ids(place))
+    if not rows:
+        raise cursor_problem()
+    return rows[0]["day"], rows[0]["position"], rows[0]["comparison_id"]
+
+
+def comparison(site: Site, principal: Principal, comparison_id: str) -> ComparisonOut:
+    """Raises Problem 404."""
+    rows = plain_rows(site.store.comparisons.with_ids([comparison_id]))
+    if not rows:
+        raise Problem(404, f"There is no comparison {comparison_id!r} here.", kind="not_found")
+    return _build_comparisons(site, principal, rows)[0]
+
+
+def _build_comparisons(
+    site: Site, principal: Principal, rows: list[dict[str, Any]]
+) -> list[ComparisonOut]:
+    ids = [row["comparison_id"] for row in rows]
+    texts, slots = site.store.comparisons.texts(ids), site.store.assignments.count_slots(ids)
+    hidden: dict[str, None] = dict.fromkeys(ANSWERS) if hides_answers(principal) else {}
+    if blind_reader_id(principal) is not None:
+        hidden |= dict.fromkeys(SLOTS)
+    # Each would tell which of them is a correction, and so which text its author preferred.
+    unsorted, untold = (
+        filter_unjudged(site, principal, ids),
+        {"source": None, "category": None, "prompt_id": None},
+    )
+    found = []
+    for row in rows:
+        n_slots, n_done = slots.get(row["comparison_id"], (0, 0))
+        more = {
+            "names_maker": names_its_maker(texts[row["comparison_id"]]),
+            "n_slots": n_slots,
+            "n_done": n_done,
+            **hidden,
+        }
+        more |= untold if row["comparison_id"] in unsorted else {}
+        found.append(
+            ComparisonOut.model_validate(
+                {
+                    name: more[name] if name in more else row[name]
+                    for name in ComparisonOut.model_fields
+                }
+            )
+        )
+    return found

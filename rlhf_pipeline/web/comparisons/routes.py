@@ -1,0 +1,229 @@
+"""Routes of comparisons: read them, offer them to annotators, withdraw open slots."""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offer, Offered, Withdrawal, Withdrawn
+from rlhf_pipeline.errors import NotFound, UnknownComparison
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Category, Text
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
+from rlhf_pipeline.web.comparisons import offers, queries
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.votes import queries as vote_queries
+
+api = api_router("comparisons")
+Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
+Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
+
+
+@api.get("/comparisons")
+def read_all(
+    site: AnySite,
+    principal: Reader,
+    category: Annotated[
+        Text | None, Query(max_length=200, description="only those of this category")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[ComparisonOut]:
+    """Comparisons, the newest day's first. Model names and known answers only for those who may not
+    vote, who also find by category only what they have judged: a page may be short and still have a
+    next."""
+    return queries.comparisons(site, principal, category=category, cursor=cursor, limit=limit)
+
+
+@api.get("/comparisons/{comparison_id}")
+def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
+    """One comparison."""
+    return queries.comparison(site, principal, comparison_id)
+
+
+@api.post("/comparisons:offer", responses=problem_responses(404))
+def offer(site: AnySite, principal: Offerer, body: Offer) -> Offered:
+    """Ask people for judgements of comparisons: of some, of a day's, or of all that nobody voted
+    on. With `annotator_id` one person is asked, once for each, beside what anybody is asked for;
+    what they skip is left to anybody."""
+    return offers.offer(site, principal, body)
+
+
+@api.post("/comparisons:withdraw")
+def withdraw(site: AnySite, principal: Offerer, body: Withdrawal) -> Withdrawn:
+    """Ask no more for judgements that are still open."""
+    return offers.withdraw(site, principal, body.ids)
+
+
+pages = APIRouter()
+OfCategory = Annotated[str, Query(alias="category", max_length=200)]
+SHOWN = 50
+
+
+@pages.get("/comparisons")
+def show_list(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    category: OfCategory = "",
+    cursor: Cursor = None,
+) -> Response:
+    return _render_list(site, request, principal, category=_clean_text(category), cursor=cursor)
+
+
+@pages.get("/comparisons.csv")
+def download(site: AnySite, principal: Reader, category: OfCategory = "") -> Response:
+    only = _clean_text(category) or None
+    rows = read_all_pages(
+        lambda cursor: queries.comparisons(
+            site, principal, category=only, cursor=cursor, limit=AT_ONCE
+        )
+    )
+    return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
+
+
+@pages.get("/comparisons/{comparison_id}")
+def show_comparison(
+    site: AnySite, request: Request, principal: Reader, comparison_id: str
+) -> Response:
+    one = queries.comparison(site, principal, comparison_id)
+    votes, told = None, None
+    if principal.may(Permission.VOTES_READ):
+        if filter_unjudged(site, principal, [comparison_id]):
+            told = "Others' votes on it are shown once you have judged it yourself."
+        else:
+            only = {"annotator_id": None, "day": None, "comparison_id": comparison_id}
+            votes = vote_queries.votes(site, principal, only, None, cursor=None, limit=AT_ONCE)
+    return render(
+        "comparisons/comparison.html",
+        request,
+        site,
+        principal,
+        told=told,
+        one=one,
+        votes=votes,
+        names=names_for(site, principal),
+    )
+
+
+@pages.post("/comparisons/offer")
+def offer_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+    done, problem = attempt(
+        lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
+    )
+    if done is None:
+        return _render_list(site, request, principal, problem=problem)
+    if done.n_slots is None:
+        return _render_list(
+            site,
+            request,
+            principal,
+            told="Judgements are asked for. How many are new would reveal what others judged, so "
+            "you are not told.",
+        )
+    told = f"{done.n_slots:,} judgements are asked for, of {done.n_comparisons:,} comparisons."
+    if who := form.text("annotator_id"):
+        name = names_for(site, principal).get(who) or who
+        told = (
+            f"{done.n_slots:,} judgements of {done.n_comparisons:,} comparisons are asked of "
+            f"{name}."
+        )
+    if not done.n_slots:
+        told = (
+            "Nothing new was asked for: these comparisons were offered before, or there are none "
+            "such."
+        )
+    return _render_list(site, request, principal, told=told)
+
+
+@pages.post("/comparisons/withdraw")
+def withdraw_some(site: AnySite, request: Request, principal: Offerer, form: Form) -> Response:
+    ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
+    n = offers.withdraw(site, principal, ids).n_slots
+    told = (
+        "Open judgements were withdrawn." if n is None else f"{n:,} open judgements were withdrawn."
+    )
+    return _render_list(site, request, principal, told=told)
+
+
+def _render_list(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    category: str = "",
+    cursor: str | None = None,
+    told: str | None = None,
+    problem: Problem | None = None,
+) -> Response:
+    return render(
+        "comparisons/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        told=told,
+        page=queries.comparisons(
+            site, principal, category=category or None, cursor=cursor, limit=SHOWN
+        ),
+        category=category,
+        categories=list(Category),
+        query=query_of({"category": category}),
+        # Told to those who would else take the list for all of its kind.
+        is_partly_hidden=bool(category) and blind_reader_id(principal) is not None,
+        overlap=site.terms().rules.overlap,
+        people=_assignable_people(site, principal)
+        if principal.may(Permission.COMPARISONS_OFFER)
+        else [],
+        problem=problem.detail if problem else None,
+        is_later=cursor is not None,
+    )
+
+
+def _assignable_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
+    """user_id and words of those who may be asked by name; the id alone for those who may not know
+    who is who.
+    """
+    found = [user for user in site.store.users.all() if offers.may_be_asked(user)]
+    if not principal.may(Permission.USERS_READ):
+        return [(user.user_id, user.user_id) for user in found]
+    words = [
+        (user.user_id, user.email if user.name == user.email else f"{user.name} ({user.email})")
+        for user in found
+    ]
+    return sorted(words, key=lambda one: one[1].casefold())
+
+
+def _clean_text(said: str) -> str:
+    return said.strip().replace("\x00", "")
+
+
+def _parse_offer(form: Fields) -> Offer:
+    which = form.text("which")
+    asked: dict[str, object] = {"priority": form.number("priority") or 0}
+    # one person judges each once, whatever stands in the field of how many, which is sent with
+    # every form
+    if form.text("annotator_id"):
+        asked["annotator_id"] = form.text("annotator_id")
+    else:
+        asked["overlap"] = form.number("overlap")
+    if which == "day":
+        asked["day"] = form.text("day") or None
+    elif which == "ids":
+        asked["ids"] = _parse_ids(form)
+    else:
+        asked["all_unvoted"] = which == "all_unvoted"
+    return validate(Offer, asked)
+
+
+def _parse_ids(form: Fields) -> list[str]:
+    return [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]

@@ -1,0 +1,1 @@
+"""The combined judgement on each comparison."""

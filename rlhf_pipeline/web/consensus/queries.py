@@ -1,0 +1,240 @@
+"""Consensus page by page. Knows where to stop reading and what comes first; what agreement is
+stands in `rlhf_pipeline.votes.consensus`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.comparisons import ConsensusOut
+from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.votes.consensus import (
+    SHARES_APART,
+    ConsensusParams,
+    Method,
+    State,
+    adjudication_queue,
+    consensus,
+)
+from rlhf_pipeline.votes.model_consensus import consensus_by_model
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
+from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.site import Site
+
+# comparisons a page reads at most: disputes may be rare, and of these it takes 0.1 s
+LOOKS_AT = 500
+COUNTS_AT_MOST = 20_000  # votes since a fit that a page reads to say how many are of people: 0.05 s
+FIRST = (-1, 0, 0, "")  # comes before every dispute
+NOT_FITTED = (
+    "The annotator model has not been fitted yet, so there is none to ask. Materialise "
+    "`annotator_model`, which the `learning` job does, or run `rlhf votes annotators --publish`."
+)
+FIT_CHANGED = (
+    "The annotator model was fitted anew after this list was begun, and says other "
+    "things in another order. Start again from the first page."
+)
+ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
+
+
+@dataclass(frozen=True)
+class ConsensusPage:
+    """A page, on how many comparisons it found judgements of people (by the annotator model: that
+    it knows), and up to which vote that knows; None where it was not asked."""
+
+    page: Page[ConsensusOut]
+    n_judged: int
+    up_to_seq: int | None = None
+
+
+def page(
+    site: Site,
+    principal: Principal,
+    state: State | None,
+    method: Method,
+    *,
+    cursor: str | None,
+    limit: int,
+    fitted: AnnotatorFit | None = None,
+) -> ConsensusPage:
+    """Comparisons that people judged, by their newest vote, newest first; only those in `state`,
+    where one is named.
+
+    A blind reader gets only comparisons they have judged. Disputed ones are for somebody to decide:
+    of LOOKS_AT comparisons at a time the most evenly split come first, then those of the next.
+    Raises Problem 409 where the annotator model is asked for and there is none, or another one than
+    where the list was begun; 403 where a blind reader asks for it, because it was fitted to all
+    votes. It is the newest, unless `fitted` is handed in.
+    """
+    seen_by = blind_reader_id(principal)
+    if method != "joint_model":
+        fitted = None
+    else:
+        refuse_model(principal)
+        # one for all of a page, also where another is read meanwhile
+        fitted = fitted or newest_fit(site)
+    by = () if fitted is None else (fitted.name,)  # what cursors begin with: no list is of two fits
+    said = _consensus_function(site, method, fitted)
+    find = (
+        partial(_find_disputed, site) if state == "disputed" else partial(_find_newest, site, state)
+    )
+    found = find(said, by, seen_by, cursor, limit)
+    return found if fitted is None else replace(found, up_to_seq=fitted.up_to_seq)
+
+
+def refuse_model(principal: Principal) -> None:
+    """Raises Problem 403 for a blind reader: the annotator model was fitted to all votes."""
+    refuse_blind(principal, "the annotator model, which was fitted to all votes,")
+
+
+def newest_fit(site: Site) -> AnnotatorFit:
+    """What the annotator model says. Raises Problem 409 where there is none, 503 where it cannot be
+    read.
+    """
+    fitted = site.annotator_fits.get_newest()
+    if fitted is None:
+        raise Problem(409, NOT_FITTED, kind="not_fitted")
+    return fitted
+
+
+def count_since(site: Site, up_to_seq: int) -> tuple[int, int | None]:
+    """Votes of people above a seq, superseded ones too; where many votes came since, those of the
+    next COUNTS_AT_MOST, and that number.
+    """
+    upper = up_to_seq + COUNTS_AT_MOST
+    people = sum(
+        one.n
+        for one in site.store.votes.tallies(up_to_seq, up_to_seq=upper)
+        if one.annotator_kind != AnnotatorKind.MACHINE
+    )
+    return people, COUNTS_AT_MOST if site.store.votes.max_seq() > upper else None
+
+
+def _consensus_function(
+    site: Site, method: Method, fitted: AnnotatorFit | None
+) -> ConsensusFunction:
+    params = params_of(site)
+    if method == "joint_model":
+        assert fitted is not None  # `newest_fit` has one or raises
+        return lambda ids: consensus_by_model(
+            site.store.votes.log(comparison_ids=ids), fitted.labels_for(ids), params
+        )
+    return lambda ids: consensus(site.store.votes.log(comparison_ids=ids), method, params)
+
+
+def params_of(site: Site) -> ConsensusParams:
+    return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
+
+
+def _parse_fit_cursor(
+    by: tuple[str, ...], cursor: str | None, *kinds: type
+) -> tuple[Any, ...] | None:
+    """The place of a cursor. Raises Problem 409 for that of another fit, 422 for a word that is no
+    cursor of this list.
+    """
+    place = parse_cursor(cursor, *map(type, by), *kinds)
+    if place is None:
+        return None
+    if place[: len(by)] != by:
+        raise Problem(409, FIT_CHANGED, kind="fit_changed")
+    return place[len(by) :]
+
+
+def _find_newest(
+    site: Site,
+    state: State | None,
+    said: ConsensusFunction,
+    by: tuple[str, ...],
+    seen_by: str | None,
+    cursor: str | None,
+    limit: int,
+) -> ConsensusPage:
+    place = _parse_fit_cursor(by, cursor, int)
+    before = place[0] if place else None
+    items: list[ConsensusOut] = []
+    n_read = n_judged = 0
+    while len(items) < limit and n_read < LOOKS_AT:
+        # As much again as was read: where the state is common one page of comparisons is enough.
+        size = min(max(limit, n_read), LOOKS_AT - n_read)
+        batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=size)
+        if not batch:
+            return ConsensusPage(Page(items=items, next=None), n_judged)
+        n_read += len(batch)
+        rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
+        n_judged += len(rows)
+        for comparison_id, seq in batch:
+            before = seq
+            row = rows.get(comparison_id)
+            if row is not None and state in (None, row["state"]):
+                items.append(_build_consensus(row))
+                if len(items) == limit:
+                    break
+    return ConsensusPage(
+        Page(items=items, next=make_cursor(*by, before) if before is not None else None), n_judged
+    )
+
+
+def _find_disputed(
+    site: Site,
+    said: ConsensusFunction,
+    by: tuple[str, ...],
+    seen_by: str | None,
+    cursor: str | None,
+    limit: int,
+) -> ConsensusPage:
+    """A stretch of comparisons is read anew for each of its pages. The cursor says where it lies,
+    so that votes that arrive meanwhile move none of its comparisons to another page."""
+    before, last, *after = _parse_fit_cursor(by, cursor, int, int, *map(type, FIRST)) or (
+        None,
+        0,
+        *FIRST,
+    )
+    batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=LOOKS_AT)
+    stretch = [(c, seq) for c, seq in batch if seq >= last]
+    if not stretch:
+        return ConsensusPage(
+            Page(items=[], next=_next_stretch_cursor(by, last) if len(batch) > 0 else None), 0
+        )
+    if last == 0 and len(batch) == LOOKS_AT:
+        last = stretch[-1][1]
+    agreed = said([c for c, _ in stretch])
+    rows = [
+        row for row in plain_rows(adjudication_queue(agreed)) if _dispute_rank(row) > tuple(after)
+    ]
+    following = None
+    if len(rows) > limit:
+        following = make_cursor(
+            *by,
+            stretch[0][1] + 1 if before is None else before,
+            last,
+            *_dispute_rank(rows[limit - 1]),
+        )
+    elif last > 0:
+        following = _next_stretch_cursor(by, last)
+    return ConsensusPage(
+        Page(items=[_build_consensus(row) for row in rows[:limit]], next=following), len(agreed)
+    )
+
+
+def _next_stretch_cursor(by: tuple[str, ...], seq: int) -> str:
+    return make_cursor(*by, seq, 0, *FIRST)
+
+
+def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    """Of a dispute in the order of `adjudication_queue`."""
+    return (
+        int(row["choice"] is not None),
+        round(row["share"] * SHARES_APART),
+        -row["n_votes"],
+        row["comparison_id"],
+    )
+
+
+def _build_consensus(row: dict[str, Any]) -> ConsensusOut:
+    return ConsensusOut.model_validate({name: row[name] for name in ConsensusOut.model_fields})

@@ -1,0 +1,1 @@
+"""Feedback from where a model is used."""

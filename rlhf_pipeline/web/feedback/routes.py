@@ -1,0 +1,164 @@
+"""Routes of feedback: send it, list it, download it."""
+
+from datetime import UTC, datetime, time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from rlhf_pipeline.api_types.base import LARGEST, Page
+from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.feedback import queries
+from rlhf_pipeline.web.idempotency import runs_once
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.site import Site
+
+api = api_router("feedback")
+Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
+Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
+
+
+@api.post("/feedback", status_code=201)
+@runs_once()
+def send(site: AnySite, principal: Sender, body: NewFeedback) -> Feedback:
+    """Record one. A correction becomes a comparison with its author's vote for the corrected text,
+    which training takes as chosen: of a service account only where `author` says whose words it
+    passes on. Without, they are a machine's."""
+    _check_time(site, body)
+    is_person = principal.user.kind == "person"
+    if body.author is not None:
+        if is_person:
+            said = (
+                "is for service accounts, which pass on what others said: leave it out, what "
+                "you send is your own"
+            )
+            raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
+        body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
+    kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
+    return site.store.feedback.add(body, created_by=principal.user_id, annotator_kind=kind)
+
+
+@api.get("/feedback")
+def read_all(
+    site: AnySite,
+    principal: Reader,
+    kind: Literal["thumbs", "rating", "correction", "detailed"] | None = None,
+    session_id: Annotated[str | None, Query(max_length=200)] = None,
+    created_by: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[Feedback]:
+    """Newest first. Who may vote is not shown others' corrections of what they have not judged; an
+    admin is.
+    """
+    return queries.feedback(
+        site,
+        principal,
+        kind=kind,
+        session_id=session_id,
+        created_by=created_by,
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+@api.get("/feedback/{feedback_id}")
+def read(
+    site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
+) -> Feedback:
+    """One entry."""
+    return queries.feedback_entry(site, principal, feedback_id)
+
+
+def _check_time(site: Site, sent: NewFeedback) -> None:
+    """A correction's vote is filed under its day, which must be one of the project's."""
+    if sent.given_at is None:
+        return
+    # Compared as moments: one at either end of the calendar may have no date in UTC.
+    if (
+        not datetime.combine(site.settings.start_day, time(), UTC)
+        <= sent.given_at
+        <= site.store.database.clock.now()
+    ):
+        said = (
+            f"is {sent.given_at}: it must lie between the project's first day, "
+            f"{site.settings.start_day}, and now"
+        )
+        raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])
+
+
+pages = APIRouter()
+KINDS = ("thumbs", "rating", "correction", "detailed")
+SHOWN = 50
+
+
+class FeedbackFilters:
+    """What the address asks for; empty means all."""
+
+    def __init__(
+        self,
+        kind: Annotated[str, Query(max_length=20)] = "",
+        session_id: Annotated[str, Query(max_length=200)] = "",
+    ):
+        self.kind = kind if kind in KINDS else ""
+        self.session_id = session_id.replace("\x00", "")
+
+    @property
+    def query(self) -> str:
+        return query_of(vars(self))
+
+    def page(
+        self, site: Site, principal: Principal, cursor: str | None, limit: int
+    ) -> Page[Feedback]:
+        return queries.feedback(
+            site,
+            principal,
+            kind=self.kind or None,
+            session_id=self.session_id or None,
+            cursor=cursor,
+            limit=limit,
+        )
+
+
+@pages.get("/feedback")
+def show_page(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    filters: Annotated[FeedbackFilters, Depends()],
+    cursor: Cursor = None,
+) -> Response:
+    sees_all = blind_reader_id(principal) is None
+    return render(
+        "feedback/page.html",
+        request,
+        site,
+        principal,
+        told=None
+        if sees_all
+        else "Others' corrections of what you have not judged yourself are left out: who votes "
+        "judges first.",
+        page=filters.page(site, principal, cursor, SHOWN),
+        # "nothing was sent" is said to those alone who would see it
+        is_later=cursor is not None or not sees_all,
+        filters=filters,
+        query=filters.query,
+        kinds=KINDS,
+        names=names_for(site, principal),
+    )
+
+
+@pages.get("/feedback.csv")
+def download(
+    site: AnySite, principal: Reader, filters: Annotated[FeedbackFilters, Depends()]
+) -> Response:
+    rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
+    return csv_of("feedback", list(Feedback.model_fields), rows)

@@ -1,0 +1,1 @@
+"""The guidelines of annotation, each edit a new version."""

@@ -1,0 +1,123 @@
+"""Routes of guidelines: read versions, publish a new one."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.project import (
+    GuidelineOut,
+    NewGuideline,
+)
+from rlhf_pipeline.errors import NotFound, OutdatedEdit
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.idempotency import runs_once
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for, render, see_other
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+
+api = api_router("guidelines")
+Version = Annotated[int, Path(ge=1, le=10**9)]
+READER = [Depends(needs(Permission.GUIDELINES_READ))]
+Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
+
+
+@api.get("/guidelines", dependencies=READER)
+def read_all(site: AnySite, response: Response) -> Page[GuidelineOut]:
+    """Every version, newest first; the ETag is that of the newest, "0" before the first."""
+    found = site.store.guidelines.all()
+    response.headers["ETag"] = etag_of(found[0].version if found else 0)
+    return Page(items=[GuidelineOut.model_validate(one.model_dump()) for one in found], next=None)
+
+
+@api.get("/guidelines/{version}", dependencies=READER)
+def read(site: AnySite, response: Response, version: Version) -> GuidelineOut:
+    """One version."""
+    response.headers["ETag"] = etag_of(version)
+    return GuidelineOut.model_validate(site.store.guidelines.get(version).model_dump())
+
+
+@api.post("/guidelines", status_code=201, responses=problem_responses(412, 428))
+@runs_once()
+def add(
+    site: AnySite,
+    principal: Editor,
+    response: Response,
+    body: NewGuideline,
+    if_match: IfMatch = None,
+) -> GuidelineOut:
+    """The next version; If-Match is the one it was made of ("0" for the first)."""
+    guideline = site.store.guidelines.add(
+        body.text, after=require_version(if_match), actor=principal.user_id
+    )
+    site.terms.forget()
+    response.headers["ETag"] = etag_of(guideline.version)
+    return GuidelineOut.model_validate(guideline.model_dump())
+
+
+pages = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.GUIDELINES_READ))]
+Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
+
+
+@pages.get("/guidelines")
+def show_page(
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    version: Annotated[int | None, Query(ge=1, le=10**9)] = None,
+) -> Response:
+    return _render_page(site, request, principal, version=version)
+
+
+@pages.post("/guidelines")
+def submit_draft(site: AnySite, request: Request, principal: Writer, form: Form) -> Response:
+    done, problem = attempt(lambda: _add_guideline(site, principal, form), OutdatedEdit)
+    site.terms.forget()
+    return (
+        see_other("/guidelines")
+        if done
+        else _render_page(site, request, principal, problem=problem, draft=form.text("text"))
+    )
+
+
+def _add_guideline(site: Site, principal: Principal, form: Fields) -> bool:
+    after = form.number("after") or 0
+    text = validate(NewGuideline, {"text": form.text("text").strip()}).text
+    site.store.guidelines.add(text, after=after, actor=principal.user_id)
+    return True
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    version: int | None = None,
+    problem: Problem | None = None,
+    draft: str = "",
+) -> Response:
+    versions = site.store.guidelines.all()
+    shown = versions[0] if versions else None
+    if version is not None:
+        shown = next((one for one in versions if one.version == version), None)
+        if shown is None:
+            raise NotFound(f"There is no version {version} of the guidelines.")
+    return render(
+        "guidelines/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        shown=shown,
+        versions=versions,
+        newest=versions[0].version if versions else 0,
+        problem=problem.detail if problem else None,
+        draft=draft,
+        names=names_for(site, principal),
+    )

@@ -1,0 +1,1 @@
+"""Logging in and out, by password or one-time link."""

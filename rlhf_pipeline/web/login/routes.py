@@ -1,0 +1,142 @@
+"""Routes of logging in and out, by password or one-time link; the start page."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import RedirectResponse
+
+from rlhf_pipeline.api_types.accounts import Login, Redemption
+from rlhf_pipeline.errors import LoginEnded
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
+from rlhf_pipeline.web.forms import Form, attempt
+from rlhf_pipeline.web.idempotency import keeps_no_record
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render, see_other
+from rlhf_pipeline.web.routing import api_router, problem_responses
+
+api = api_router("auth")
+OPEN = [Depends(public("nobody is logged in before logging in"))]
+
+
+@api.post("/auth/login", status_code=204, dependencies=OPEN, responses=problem_responses(401, 429))
+def log_in(site: AnySite, request: Request, body: Login) -> Response:
+    """Start a session: the answer sets its cookie."""
+    response = Response(status_code=204)
+    device = request.cookies.get(site.auth.device_cookie)
+    site.auth.log_in(
+        response, body.email, body.password, address=address_of(request), device=device
+    )
+    return response
+
+
+@api.post("/auth/redeem", status_code=204, dependencies=OPEN, responses=problem_responses(401))
+def redeem(site: AnySite, body: Redemption) -> Response:
+    """Start a session by a one-time login link's token."""
+    response = Response(status_code=204)
+    site.auth.redeem(response, body.token)
+    return response
+
+
+@api.post("/auth/logout", status_code=204)
+@keeps_no_record
+def log_out(site: AnySite, principal: SignedIn) -> Response:
+    """End this session. An Idempotency-Key is passed over: who repeats it is nobody any more."""
+    if not principal.is_session:
+        raise Problem(
+            403, "A token has no session to end. Revoke it under /me/tokens.", kind="no_session"
+        )
+    response = Response(status_code=204)
+    site.auth.end_session(response, principal)
+    return response
+
+
+pages = APIRouter()
+Next = Annotated[str, Query(alias="next", max_length=500)]
+
+
+@pages.get("/")
+def start(request: Request, principal: SignedIn) -> Response:
+    """To one's work: judging, or looking how far it is."""
+    entries = next(iter(request.app.state.pages.menu(principal).values()))
+    return RedirectResponse(entries[0].path, 302)
+
+
+@pages.get("/login", dependencies=OPEN)
+def login(
+    site: AnySite,
+    request: Request,
+    token: Annotated[str, Query(max_length=200)] = "",
+    after: Next = "/",
+) -> Response:
+    """A form; a link's token is redeemed by a button and not by looking at it, as programs that
+    preview links do.
+    """
+    return render(
+        "login/page.html",
+        request,
+        site,
+        None,
+        token=token,
+        next=_own_path(after),
+        problem=None,
+        email="",
+    )
+
+
+@pages.post("/login", dependencies=OPEN)
+def submit_login(site: AnySite, request: Request, form: Form) -> Response:
+    token, email, after = form.text("token"), form.text("email"), _own_path(form.text("next"))
+    response = see_other(after)
+
+    def enter() -> bool:
+        if token:
+            site.auth.redeem(response, token)
+        else:
+            device = request.cookies.get(site.auth.device_cookie)
+            site.auth.log_in(
+                response, email, form.text("password"), address=address_of(request), device=device
+            )
+        return True
+
+    is_in, problem = attempt(enter, LoginEnded)
+    if is_in is None:
+        status = problem.status if problem else 401
+        detail = problem.detail if problem else ""
+        page = render(
+            "login/page.html",
+            request,
+            site,
+            None,
+            status=status,
+            token="",
+            next=after,
+            problem=detail,
+            email=email,
+        )
+        page.headers.update(problem.headers if problem else {})
+        return page
+    return response
+
+
+@pages.post("/logout")
+def submit_logout(site: AnySite, principal: SignedIn) -> Response:
+    response = see_other("/login")
+    if principal.is_session:
+        site.auth.end_session(response, principal)
+    return response
+
+
+def _own_path(path: str) -> str:
+    """A path of this site, never an address of another.
+
+    >>> others = ("//evil.example", "https://evil.example", "/\\\\evil.example", "")
+    >>> _own_path("/votes?q=1"), {_own_path(path) for path in others}
+    ('/votes?q=1', {'/'})
+    """
+    is_own = (
+        path.startswith("/")
+        and not path.startswith(("//", "/\\"))
+        and path.isprintable()
+        and path.isascii()
+    )
+    return path if is_own else "/"

@@ -1,0 +1,1 @@
+"""The signed-in user: statistics, own votes, password and tokens."""

@@ -1,0 +1,57 @@
+"""Lists the votes and tokens of the signed-in user."""
+
+from rlhf_pipeline.api_types.accounts import TokenOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import OwnVote
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.votes.casting import swap_choice, swap_sides
+from rlhf_pipeline.web.votes.queries import NOTHING, detail_fields
+
+
+def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:
+    """Newest first, sides as they stood on the cards; nothing that tells two cards of one
+    comparison.
+    """
+    place = parse_cursor(cursor, int)
+    found = site.store.votes.page(
+        annotator_id=annotator_id, before_seq=place[0] if place else None, limit=limit
+    )
+    items = []
+    for vote in found:
+        items.append(
+            OwnVote(
+                **{name: getattr(vote, name) for name in OWN_AS_CAST},
+                choice=swap_choice(vote.is_swapped, vote.choice),
+                is_superseded=vote.is_superseded,
+                **detail_fields(swap_sides(vote.is_swapped, vote.details or NOTHING)),
+            )
+        )
+    return Page(items=items, next=make_cursor(found[-1].seq) if len(found) == limit else None)
+
+
+def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[TokenOut]:
+    """API tokens, newest first, those that ended too."""
+    place = parse_cursor(cursor, str)
+    try:
+        found = site.store.tokens.of_user(
+            user_id, kind="api", before=place[0] if place else None, limit=limit
+        )
+    except NotFound:
+        raise cursor_problem() from None
+    items = [TokenOut.model_validate(token.model_dump()) for token in found]
+    return Page(items=items, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
+
+
+OWN_AS_CAST = (
+    "vote_id",
+    "assignment_id",
+    "strength",
+    "reason",
+    "stated_confidence",
+    "duration_s",
+    "voted_at",
+    "received_at",
+    "supersedes",
+)

@@ -1,0 +1,243 @@
+"""Routes of the signed-in user: statistics, own votes, password and tokens."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from math import sqrt
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange, TokenOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import Confidence, OwnVote, Statistics
+from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
+from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.idempotency import keeps_no_record, runs_once
+from rlhf_pipeline.web.me import queries
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render, see_other
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+
+api = api_router("me")
+Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
+Owner = Annotated[Principal, Depends(needs(Permission.TOKENS_OWN))]
+
+
+@api.get("/me")
+def me(site: AnySite, principal: SignedIn) -> Me:
+    """Who you are here and what you may do with this token."""
+    user = principal.user
+    return Me(
+        user_id=user.user_id,
+        name=user.name,
+        email=user.email,
+        roles=list(user.all_roles),
+        permissions=sorted(principal.permissions),
+        project=site.settings.project,
+    )
+
+
+@api.get("/me/statistics")
+def my_statistics(site: AnySite, principal: Voter) -> Statistics:
+    """Your pace, and how you agree with yourself and with known answers."""
+    return site.vote_counter.figures.for_annotator(principal.user_id)
+
+
+@api.get("/me/votes")
+def my_votes(
+    site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limit = 50
+) -> Page[OwnVote]:
+    """Your votes as you cast them, newest first."""
+    return queries.own_votes(site, principal.user_id, cursor=cursor, limit=limit)
+
+
+@api.post("/me/password", status_code=204, responses=problem_responses(429))
+@keeps_no_record
+def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) -> Response:
+    """Set your password. Ends all your sessions but this one. An Idempotency-Key is passed over: no
+    trace of a password is kept.
+    """
+    if not principal.is_session:
+        raise Problem(
+            403,
+            "A password is changed by somebody who is logged in, not by a token.",
+            kind="no_session",
+        )
+    site.auth.check_password(principal.user, body.old_password)
+    hashed = site.auth.hash_password(body.new_password)
+    site.store.users.set_password(
+        principal.user_id, hashed, actor=principal.user_id, asked_by=principal.token.token_id
+    )
+    site.auth.forget()
+    response = Response(status_code=204)
+    site.auth.start_session(response, principal.user, password_hash=hashed)
+    return response
+
+
+@api.get("/me/tokens")
+def my_tokens(
+    site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50
+) -> Page[TokenOut]:
+    """Your API tokens, newest first, those that ended too."""
+    return queries.own_tokens(site, principal.user_id, cursor=cursor, limit=limit)
+
+
+@api.post("/me/tokens", status_code=201)
+@runs_once()
+def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
+    """A token with no more permissions than you have. Its secret is shown this once. Made by
+    somebody who is logged in, not by a token.
+    """
+    if not principal.is_session:  # it would outlive its own end, and its revocation
+        raise Problem(
+            403,
+            "A token makes no token. Log in and make it on the page `me`, or have it made on the "
+            "server: rlhf users token EMAIL.",
+            kind="no_session",
+        )
+    beyond = sorted(set(body.scopes or ()) - principal.permissions)
+    if beyond:
+        raise Problem(
+            403,
+            f"You cannot hand on what you may not do: {', '.join(beyond)}. Leave these scopes out.",
+            kind="forbidden",
+        )
+    secret, token = site.store.tokens.issue(
+        principal.user_id,
+        kind="api",
+        lifetime=timedelta(days=body.days),
+        actor=principal.user_id,
+        name=body.name,
+        scopes=body.scopes,
+        asked_by=principal.token.token_id,
+    )
+    return IssuedToken(secret=secret, **token.model_dump(exclude={"user_id"}))
+
+
+@api.delete("/me/tokens/{token_id}", status_code=204)
+def revoke_token(site: AnySite, principal: Owner, token_id: str) -> Response:
+    """It works no more from the next second on."""
+    site.store.tokens.revoke(token_id, actor=principal.user_id, user_id=principal.user_id)
+    site.auth.forget()
+    return Response(status_code=204)
+
+
+pages = APIRouter()
+SHOWN = 20
+LARGEST_POINT = 12.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """Votes of one stated confidence, on a square of 200 units with a margin of 10."""
+
+    x: float
+    y: float
+    r: float
+    words: str
+
+
+@pages.get("/me")
+def show_page(
+    site: AnySite,
+    request: Request,
+    principal: SignedIn,
+    cursor: Cursor = None,
+    tokens: Cursor = None,
+) -> Response:
+    return _render_page(site, request, principal, cursor=cursor, tokens=tokens)
+
+
+@pages.post("/me/password")
+def submit_password(site: AnySite, request: Request, principal: SignedIn, form: Form) -> Response:
+    asked = validate(
+        PasswordChange,
+        {
+            "old_password": form.text("old_password") or None,
+            "new_password": form.text("new_password"),
+        },
+    )
+    done, problem = attempt(lambda: change_password(site, principal, asked))
+    if done is None:
+        return _render_page(site, request, principal, problem=problem)
+    response = see_other("/me")
+    response.raw_headers.extend(
+        (name, value) for name, value in done.raw_headers if name == b"set-cookie"
+    )
+    return response
+
+
+@pages.post("/me/tokens")
+def submit_token(site: AnySite, request: Request, principal: Owner, form: Form) -> Response:
+    asked: dict[str, object] = {
+        "name": form.text("name").strip(),
+        "scopes": form.all("scopes") or None,
+    }
+    issued, problem = attempt(
+        lambda: make_token(
+            site, principal, validate(NewToken, asked | {"days": form.number("days") or 90})
+        )
+    )
+    return _render_page(
+        site, request, principal, problem=problem, secret=issued.secret if issued else None
+    )
+
+
+@pages.post("/me/tokens/{token_id}/revoke")
+def submit_revocation(site: AnySite, request: Request, principal: Owner, token_id: str) -> Response:
+    _, problem = attempt(
+        lambda: site.store.tokens.revoke(
+            token_id, actor=principal.user_id, user_id=principal.user_id
+        ),
+        NotFound,
+    )
+    site.auth.forget()
+    return _render_page(site, request, principal, problem=problem) if problem else see_other("/me")
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    cursor: str | None = None,
+    tokens: str | None = None,
+    problem: Problem | None = None,
+    secret: str | None = None,
+) -> Response:
+    votes = principal.may(Permission.VOTES_READ_OWN)
+    mine = site.vote_counter.figures.for_annotator(principal.user_id) if votes else None
+    return render(
+        "me/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        figures=mine,
+        curve=[_build_point(one) for one in mine.confidence] if mine else [],
+        own=queries.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN)
+        if votes
+        else None,
+        tokens=queries.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN)
+        if principal.may(Permission.TOKENS_OWN)
+        else None,
+        permissions=sorted(principal.permissions),
+        problem=problem.detail if problem else None,
+        secret=secret,
+    )
+
+
+def _build_point(one: Confidence) -> Point:
+    share = one.right / one.n
+    size = min(LARGEST_POINT, 3 + sqrt(one.n))
+    return Point(
+        10 + 200 * one.stated,
+        210 - 200 * share,
+        round(size, 1),
+        f"{one.stated:.0%} sure: {one.right} of {one.n} right",
+    )

@@ -1,0 +1,1 @@
+"""Predictions of the reward model, and completions made on request."""

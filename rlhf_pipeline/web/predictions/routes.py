@@ -1,0 +1,85 @@
+"""Routes of predictions by the reward model, and of completions made on request."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends
+
+from rlhf_pipeline.api_types.predictions import (
+    PairsToPredict,
+    PairToPredict,
+    PredictionOut,
+    PredictionsOut,
+    ToComplete,
+)
+from rlhf_pipeline.champions import PairPrediction, Question
+from rlhf_pipeline.completions import CompletionParams
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.idempotency import keeps_own_key
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.streams import EventStream
+
+predictions = api_router("predictions")
+MODEL = "a prediction by a model that is fitted to all votes"
+Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, MODEL))]
+
+
+@predictions.post("/predictions")
+def predict(
+    site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
+) -> PredictionsOut:
+    """Which of two completions people would prefer: of one pair, or of up to fifty. Nothing is kept
+    of it but the answer to its key.
+    """
+    asked = body.pairs if isinstance(body, PairsToPredict) else [body]
+    answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
+    return PredictionsOut(
+        **_shared_fields(answers[0]),
+        predictions=[PredictionOut(**_pair_fields(answer)) for answer in answers],
+    )
+
+
+def _shared_fields(answer: PairPrediction) -> dict[str, object]:
+    return answer.model_dump(include=set(PredictionsOut.model_fields))
+
+
+def _pair_fields(answer: PairPrediction) -> dict[str, object]:
+    return answer.model_dump(include=set(PredictionOut.model_fields))
+
+
+completions = api_router("completions")
+Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "events `piece` ({text}) as they come, `again` where a stream broke off and "
+        "what came does not count, and at last `completion` (the whole, as it is kept) or `failed` "
+        "({error})",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@completions.post(
+    "/completions:stream",
+    status_code=200,
+    responses=EVENTS | problem_responses(429),
+    response_class=EventStream,
+)
+@keeps_own_key
+def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
+    """One completion by the provider of the settings, as server-sent events. It is kept: the same
+    request again is answered from there.
+    """
+    params = CompletionParams(
+        k=1,
+        temperatures=[body.temperature],
+        top_ps=[body.top_p],
+        max_new_tokens=body.max_tokens,
+        seed=body.seed,
+        system=body.system,
+    )
+    return EventStream(
+        site.streams, principal.token.token_id, lambda: site.completer.stream(body.prompt, params)
+    )

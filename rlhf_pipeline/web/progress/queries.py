@@ -1,0 +1,106 @@
+"""How far the work is, as pages and scripts are told. Knows counts; knows no route."""
+
+from collections.abc import Iterable
+from datetime import date
+from statistics import median
+
+from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.store import RemainingWork
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.progress.vote_counter import VoteCounts
+from rlhf_pipeline.web.site import Site
+
+MAX_DAYS = 90
+MAX_ANNOTATORS = 200
+
+
+def project_progress(site: Site, principal: Principal) -> ProgressOut:
+    """The newest 90 days, the 200 annotators with most votes; for a blind reader counted from the
+    votes that they see.
+    """
+    seen_by = blind_reader_id(principal)
+    counted = site.vote_counter.counts(seen_by=seen_by)
+    today = site.store.database.clock.now().date()
+    names = (
+        {user.user_id: user.name for user in site.store.users.all()}
+        if principal.may(Permission.USERS_READ)
+        else {}
+    )
+    days = sorted(counted.by_day.items())[-MAX_DAYS:]
+    people = [
+        _build_annotator(counted, who, kind, days, today, names)
+        for (who, kind), days in list(counted.by_annotator.items())
+    ]
+    return ProgressOut(
+        # Slots done or leased depend on others' votes and on the kinds of the reader's own cards.
+        work=build_work(site.vote_counter.work()) if seen_by is None else None,
+        votes=counted.n_votes,
+        machine_votes=counted.n_machine,
+        votes_by_day=[DayCount(day=day, n=n) for day, n in days],
+        annotators=_sort_by_votes(people),
+    )
+
+
+def is_current(site: Site, principal: Principal) -> bool:
+    """Whether `project_progress` told all there is: votes that a blind reader sees are counted at
+    intervals where that takes long.
+    """
+    reader_id = blind_reader_id(principal)
+    return reader_id is None or site.vote_counter.is_current(reader_id)
+
+
+def metrics(site: Site, principal: Principal) -> Metrics:
+    seen_by = blind_reader_id(principal)
+    counted, left = (
+        site.vote_counter.counts(seen_by=seen_by),
+        site.vote_counter.work() if seen_by is None else None,
+    )
+    version, _ = site.store.rules.latest()
+    return Metrics(
+        votes=counted.n_votes,
+        machine_votes=counted.n_machine,
+        votes_today=counted.by_day.get(site.store.database.clock.now().date(), 0),
+        skips=counted.n_skips,
+        annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in list(counted.by_annotator)),
+        comparisons=site.store.comparisons.count(),
+        offered=None if left is None else left.n_comparisons,
+        slots=None if left is None else left.n_slots,
+        done=None if left is None else left.n_done,
+        leased=None if left is None else left.n_leased,
+        open=None if left is None else left.n_open,
+        feedback=site.store.feedback.count_by_kind(seen_by=seen_by),
+        audit_links=site.store.audit.head()[0] if seen_by is None else None,
+        guideline_version=site.terms().guideline_version,
+        rules_version=version,
+    )
+
+
+def build_work(left: RemainingWork) -> Work:
+    return Work(**left.model_dump(), n_open=left.n_open)
+
+
+def _build_annotator(
+    counted: VoteCounts,
+    who: str,
+    kind: AnnotatorKind,
+    days: dict[date | None, int],
+    today: date,
+    names: dict[str, str],
+) -> AnnotatorProgress:
+    paces = counted.paces.get(who)
+    return AnnotatorProgress(
+        annotator_id=who,
+        name=names.get(who),
+        kind=kind,
+        n=sum(days.values()),
+        n_today=days.get(today, 0),
+        median_seconds=median(paces) if paces else None,
+        last_at=counted.last_at.get(who),
+    )
+
+
+def _sort_by_votes(people: Iterable[AnnotatorProgress]) -> list[AnnotatorProgress]:
+    return sorted(people, key=lambda one: (-one.n, one.annotator_id))[:MAX_ANNOTATORS]

@@ -1,0 +1,1 @@
+"""Data quality by annotator."""

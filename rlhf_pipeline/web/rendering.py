@@ -1,0 +1,244 @@
+"""How a page is made: templates that escape everything, the menu, words for values. Knows Jinja;
+knows no route's data.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.dependencies import cached_principal, find_principal
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.section import Section
+from rlhf_pipeline.web.site import Site
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+MENU_GROUPS = ("Judge", "Monitor", "Data", "Project", "Account")  # then those of packages
+THEMES = ("dark", "light")
+STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "by far"}
+CHOICES = {"tie": "equally good", "both_bad": "both bad", "skip": "skipped"}
+
+
+class Pages:
+    """The pages of an app: the menu, the templates and the static files of its sections."""
+
+    def __init__(self, sections: Mapping[str, Section]):
+        self._sections = sections
+        self.environment = _make_environment(sections)
+        self.environment.globals["static"] = lru_cache(self._static_url)
+
+    def menu(self, asker: Principal) -> dict[str, list[Section]]:
+        """The sections that the user may open, by group."""
+        is_blind = blind_reader_id(asker) is not None
+        visible = [
+            section
+            for section in self._sections.values()
+            if section.label
+            and (section.permission is None or asker.may(section.permission))
+            and not (is_blind and section.needs_all_votes)
+        ]
+        groups = {group: [one for one in visible if one.group == group] for group in MENU_GROUPS}
+        for section in visible:
+            if section.group not in MENU_GROUPS:
+                groups.setdefault(section.group, []).append(section)
+        return {group: members for group, members in groups.items() if members}
+
+    def _static_url(self, name: str) -> str:
+        """The URL of a static file, which changes with its content."""
+        head, _, rest = name.partition("/")
+        section = self._sections.get(head)
+        path = STATIC / name
+        if section is not None and section.folder is not None:
+            path = section.folder / rest
+        return f"/static/{name}?v={hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+def render(
+    name: str,
+    request: Request,
+    site: Site,
+    asker: Principal | None,
+    *,
+    status: int = 200,
+    told: str | None = None,
+    **values: Any,
+) -> HTMLResponse:
+    """The page of a template."""
+    theme = request.cookies.get("theme")
+    pages: Pages = request.app.state.pages
+    html = pages.environment.get_template(name).render(
+        asker=asker,
+        project=site.settings.project,
+        menu=pages.menu(asker) if asker else {},
+        here="/" + request.url.path.strip("/").partition("/")[0],
+        theme=theme if theme in THEMES else None,
+        told=told,
+        **values,
+    )
+    return HTMLResponse(html, status)
+
+
+async def problem_page(request: Request, problem: Problem) -> Response:
+    """An error as a person reads it, with their menu; whoever is not logged in is led to the
+    login.
+    """
+    if problem.status == 401:
+        return RedirectResponse(login_path(request), 303)
+    site: Site = request.app.state.site
+    asker = await _find_principal(request, problem)
+    back, words = (
+        ("/", "To the start")
+        if request.method == "GET"
+        else (request.headers.get("referer") or "/", "Back")
+    )
+    if not back.startswith(f"{request.url.scheme}://{request.url.netloc}/"):
+        back = "/"
+    page = render(
+        "problem.html",
+        request,
+        site,
+        asker,
+        status=problem.status,
+        problem=problem.document(),
+        back=back,
+        back_words=words,
+    )
+    page.headers.update(problem.headers)
+    return page
+
+
+async def _find_principal(request: Request, problem: Problem) -> Principal | None:
+    """The user who asks; after a server error only one who is remembered, since the store could
+    raise the same error again.
+    """
+    if problem.status >= 500:
+        return cached_principal(request)
+    try:
+        return await find_principal(request)
+    except (Problem, PipelineError):
+        return None
+
+
+def login_path(request: Request) -> str:
+    """The login page that leads back to what was asked for."""
+    path = request.url.path
+    if request.method != "GET" or path in ("/", "/logout"):
+        return "/login"
+    return f"/login?next={quote(path)}"
+
+
+def names_for(site: Site, asker: Principal) -> dict[str, str]:
+    """user_id -> name, for those who may know who is who."""
+    return (
+        {user.user_id: user.name for user in site.store.users.all()}
+        if asker.may(Permission.USERS_READ)
+        else {}
+    )
+
+
+def query_of(filters: Mapping[str, str]) -> str:
+    """The filters that say something, as the beginning of a query.
+
+    >>> query_of({"q": "a b", "day": ""})
+    'q=a+b&'
+    """
+    said = {name: value for name, value in filters.items() if value}
+    return f"{urlencode(said)}&" if said else ""
+
+
+def see_other(path: str) -> RedirectResponse:
+    """Go and look there: the answer to a form that was done."""
+    return RedirectResponse(path, 303)
+
+
+def _make_environment(sections: Mapping[str, Section]) -> Environment:
+    folders = {
+        name: FileSystemLoader(section.folder)
+        for name, section in sections.items()
+        if section.folder is not None
+    }
+    environment = Environment(
+        loader=ChoiceLoader([PrefixLoader(folders), FileSystemLoader(HERE / "templates")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "iso": _format_iso,
+        "short_time": _format_short_time,
+        "choice_words": choice_words,
+        "percent": _format_percent,
+        "seconds": _format_seconds,
+        "cut": _cut,
+        "spans": split_code_spans,
+    }
+    return environment
+
+
+def split_code_spans(text: str) -> list[str]:
+    """Every second one stood between backticks, as a command does in what is also said in a
+    terminal.
+
+    >>> split_code_spans("Run `rlhf init` first.")
+    ['Run ', 'rlhf init', ' first.']
+    """
+    return re.split(r"`([^`\n]+)`", text)
+
+
+def choice_words(choice: str, strength: int | None) -> str:
+    """
+    >>> choice_words("a", 4), choice_words("b", None), choice_words("both_bad", None)
+    ('A by far better', 'B better', 'both bad')
+    """
+    if choice in CHOICES:
+        return CHOICES[choice]
+    return (
+        f"{choice.upper()} {STRENGTHS[strength]} better" if strength else f"{choice.upper()} better"
+    )
+
+
+def _format_iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _format_short_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _format_percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _format_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 10
+        else f"{seconds:.0f} s"
+        if seconds < 600
+        else f"{seconds / 60:.0f} min"
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """
+    >>> _cut("one  two", 20), _cut("abcdef", 4)
+    ('one two', 'abc…')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,0 +1,1 @@
+"""The rules of annotation, each edit a new version."""

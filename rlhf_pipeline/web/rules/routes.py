@@ -1,0 +1,210 @@
+"""Routes of the rules of annotation: read and replace them; the form with a field for each."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.api_types.project import (
+    NewRules,
+    RulesOut,
+    RulesRead,
+)
+from rlhf_pipeline.errors import OutdatedEdit
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+
+api = api_router("guidelines", "rules")
+RulesReader = Annotated[Principal, Depends(needs(Permission.RULES_READ))]
+
+
+RulesEditor = Annotated[Principal, Depends(needs(Permission.RULES_WRITE))]
+
+
+@api.get("/rules")
+def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
+    """How cards are dealt and judged. The seed, which tells the hidden cards, only for auditors who
+    do not vote, and for admins.
+    """
+    version, rules = site.store.rules.latest()
+    response.headers["ETag"] = etag_of(version)
+    return _build_rules(principal, version, rules)
+
+
+@api.put("/rules", responses=problem_responses(412, 428))
+def put_rules(
+    site: AnySite,
+    principal: RulesEditor,
+    response: Response,
+    body: NewRules,
+    if_match: IfMatch = None,
+) -> RulesOut:
+    """All of them anew, for cards dealt from now on; what is left out is the default, but seed and
+    agreement_votes stay. Only an admin sets another seed."""
+    if body.seed is not None and blind_reader_id(principal) is not None:
+        said = "tells which cards are hidden ones, and you vote. Leave it out: it stays"
+        raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
+    held = site.store.rules.latest()[1]
+    kept = {
+        name: getattr(held, name)
+        for name in ("seed", "agreement_votes")
+        if getattr(body, name) is None
+    }
+    rules = AnnotationRules.model_validate(body.model_dump() | kept)
+    version = site.store.rules.put(rules, after=require_version(if_match), actor=principal.user_id)
+    site.terms.forget()
+    response.headers["ETag"] = etag_of(version)
+    return _build_rules(principal, version, rules)
+
+
+def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
+    shows_seed = blind_reader_id(principal) is None and principal.may(Permission.AUDIT_READ)
+    return RulesOut(
+        version=version,
+        rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})),
+    )
+
+
+pages = APIRouter()
+LABELS = {
+    "overlap": "People per comparison",
+    "agreement_votes": "Judgements for agreement",
+    "repeat_share": "Share of repeats",
+    "repeat_after": "Votes before a repeat",
+    "gold_share": "Share with a known answer",
+    "lease_minutes": "Minutes a card is one's own",
+    "prefetch": "Cards dealt ahead",
+    "max_votes_per_day": "Most votes per person and day",
+    "undo_seconds": "Seconds to take a vote back",
+    "requires_reason": "A reason is required",
+    "shows_length": "Show the length of completions",
+    "dimensions": "Rubric",
+}
+MORE_HELP = {
+    "dimensions": "; separated by commas",
+    "repeat_share": "; 0.08 is 8 %",
+    "gold_share": "; 0.05 is 5 %",
+}
+# drawn once; it tells where the hidden cards are, and who may read rules may vote
+HIDDEN = {"seed"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One rule as the form shows it."""
+
+    name: str
+    label: str
+    help: str
+    kind: str
+    value: Any
+    inputmode: str
+    error: str | None
+
+
+@pages.get("/rules")
+def show_page(site: AnySite, request: Request, principal: RulesReader) -> Response:
+    return _render_page(site, request, principal)
+
+
+@pages.post("/rules")
+def submit_form(site: AnySite, request: Request, principal: RulesEditor, form: Form) -> Response:
+    version, problem = attempt(lambda: _store_rules(site, principal, form), OutdatedEdit)
+    site.terms.forget()
+    if problem is not None:
+        return _render_page(site, request, principal, problem=problem, form=form)
+    return _render_page(
+        site,
+        request,
+        principal,
+        told=f"Saved as version {version}. It holds for cards dealt from now on.",
+    )
+
+
+def _store_rules(site: Site, principal: Principal, form: Fields) -> int:
+    version = form.number("version") or 0
+    known = site.store.rules.latest()[1]
+    values: dict[str, object] = {"seed": known.seed}
+    for name, label in LABELS.items():
+        said = form.text(name).strip()
+        if _field_kind(name) == "bool":
+            values[name] = form.has(name)
+        elif name == "dimensions":
+            values[name] = [one.strip() for one in said.split(",") if one.strip()]
+        elif said:
+            values[name] = said
+        elif name == "max_votes_per_day":
+            values[name] = None
+        else:
+            raise Problem(
+                422,
+                f"{label} is empty. Write a number.",
+                kind="invalid",
+                errors=[(name, "is empty; write a number")],
+            )
+    return site.store.rules.put(
+        validate(AnnotationRules, values), after=version, actor=principal.user_id
+    )
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    told: str | None = None,
+    problem: Problem | None = None,
+    form: Fields | None = None,
+) -> Response:
+    version, rules = site.store.rules.latest()
+    wrong = dict(problem.errors) if problem else {}
+    if any(name not in LABELS for name in wrong):
+        wrong = {name.partition(".")[0]: what for name, what in wrong.items()}
+    return render(
+        "rules/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        told=told,
+        version=version,
+        fields=[_build_field(name, rules, form, wrong.get(name)) for name in LABELS],
+        may_write=principal.may(Permission.RULES_WRITE),
+        problem=problem.detail if problem else None,
+    )
+
+
+def _build_field(
+    name: str, rules: AnnotationRules, form: Fields | None, error: str | None
+) -> Field:
+    kind = _field_kind(name)
+    value: Any = getattr(rules, name)
+    if form is not None:
+        value = form.has(name) if kind == "bool" else form.text(name)
+    elif name == "dimensions":
+        value = ", ".join(value)
+    elif kind != "bool":
+        value = "" if value is None else f"{value:g}"
+    said = f"{AnnotationRules.model_fields[name].description}{MORE_HELP.get(name, '')}."
+    return Field(
+        name,
+        LABELS[name],
+        said[0].upper() + said[1:],
+        kind,
+        value,
+        "text" if name == "dimensions" else "decimal",
+        error,
+    )
+
+
+def _field_kind(name: str) -> str:
+    return "bool" if AnnotationRules.model_fields[name].annotation is bool else "text"

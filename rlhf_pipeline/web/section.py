@@ -1,0 +1,81 @@
+"""A section of the web app: its routes, its entry in the menu, its templates and static files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import stat_result
+from pathlib import Path, PurePath
+
+from fastapi import APIRouter, Depends
+from fastapi.dependencies.utils import get_parameterless_sub_dependant
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+from starlette.staticfiles import StaticFiles
+
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.blindness import needs_all_votes
+from rlhf_pipeline.web.dependencies import PublicRoute, guard_of, needs
+from rlhf_pipeline.web.routing import PREFIX
+
+STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg"})
+
+
+@dataclass(frozen=True)
+class Section:
+    """Routes, and with a `label` an entry of the menu for users with the permission.
+
+    Routes below /api/v1 are described in OpenAPI; the others are pages. A route that declares no
+    permission of its own requires the section's, and none of its routes may be public.
+    `folder` holds the templates, rendered as `<section>/page.html`, and the static files, served at
+    `/static/<section>/page.js`.
+    """
+
+    routers: tuple[APIRouter, ...]
+    permission: Permission | None = None  # None: each route declares its own
+    needs_all_votes: bool = False  # refuses users who judge blind
+    group: str = ""
+    label: str = ""
+    path: str = ""
+    folder: Path | None = None
+
+    def api_routes(self) -> list[APIRoute]:
+        return [
+            route
+            for route in self._routes()
+            if isinstance(route, APIRoute) and route.path.startswith(f"{PREFIX}/")
+        ]
+
+    def page_routes(self) -> list[BaseRoute]:
+        described = self.api_routes()
+        return [route for route in self._routes() if route not in described]
+
+    def _routes(self) -> Iterator[BaseRoute]:
+        for router in self.routers:
+            for route in router.routes:
+                if self.permission is not None and isinstance(route, APIRoute):
+                    self._require_permission(route, self.permission)
+                yield route
+
+    def _require_permission(self, route: APIRoute, permission: Permission) -> None:
+        declared = guard_of(route)
+        if isinstance(declared, PublicRoute):
+            raise ConfigurationError(
+                f"{route.path} is public, but its section {self.label!r} requires {permission}. "
+                "Remove public(…) from the route."
+            )
+        if declared is not None and declared.permission is not None:
+            return
+        guard = needs(permission)
+        if self.needs_all_votes:
+            guard = needs_all_votes(permission, self.label.lower())
+        own = get_parameterless_sub_dependant(depends=Depends(guard), path=route.path_format)
+        route.dependant.dependencies.insert(0, own)
+
+
+class SectionFiles(StaticFiles):
+    """Serves scripts, styles and pictures of a folder, and none of the code beside them."""
+
+    def lookup_path(self, path: str) -> tuple[str, stat_result | None]:
+        if PurePath(path).suffix not in STATIC_SUFFIXES:
+            return "", None
+        return super().lookup_path(path)

@@ -1,0 +1,133 @@
+"""The sections of the web app: the built-in ones, then those of installed packages."""
+
+from pathlib import Path
+
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.web.annotate import routes as annotate
+from rlhf_pipeline.web.audit import routes as audit
+from rlhf_pipeline.web.calibration import api as calibration_api
+from rlhf_pipeline.web.calibration import pages as calibration_pages
+from rlhf_pipeline.web.comparisons import routes as comparisons
+from rlhf_pipeline.web.consensus import routes as consensus
+from rlhf_pipeline.web.feedback import routes as feedback
+from rlhf_pipeline.web.guidelines import routes as guidelines
+from rlhf_pipeline.web.login import routes as login
+from rlhf_pipeline.web.me import routes as me
+from rlhf_pipeline.web.predictions import routes as predictions
+from rlhf_pipeline.web.progress import routes as progress
+from rlhf_pipeline.web.quality import routes as quality
+from rlhf_pipeline.web.rules import routes as rules
+from rlhf_pipeline.web.section import Section
+from rlhf_pipeline.web.users import routes as users
+from rlhf_pipeline.web.votes import routes as votes
+
+HERE = Path(__file__).parent
+
+# In the order in which a request is matched, the busy ones first; the menu follows its groups.
+BUILT_IN = {
+    "votes": Section(
+        (votes.api, votes.pages),
+        Permission.VOTES_READ,
+        group="Data",
+        label="Votes",
+        path="/votes",
+        folder=HERE / "votes",
+    ),
+    "annotate": Section(
+        (annotate.api, annotate.pages),
+        Permission.VOTES_CAST,
+        group="Judge",
+        label="Annotate",
+        path="/annotate",
+        folder=HERE / "annotate",
+    ),
+    "login": Section((login.api, login.pages), folder=HERE / "login"),
+    "me": Section((me.api, me.pages), group="Account", label="Me", path="/me", folder=HERE / "me"),
+    "comparisons": Section(
+        (comparisons.api, comparisons.pages),
+        Permission.COMPARISONS_READ,
+        group="Data",
+        label="Comparisons",
+        path="/comparisons",
+        folder=HERE / "comparisons",
+    ),
+    "consensus": Section(
+        (consensus.api, consensus.pages),
+        Permission.CONSENSUS_READ,
+        group="Data",
+        label="Consensus",
+        path="/consensus",
+        folder=HERE / "consensus",
+    ),
+    "guidelines": Section(
+        (guidelines.api, guidelines.pages),
+        Permission.GUIDELINES_READ,
+        group="Project",
+        label="Guidelines",
+        path="/guidelines",
+        folder=HERE / "guidelines",
+    ),
+    "rules": Section(
+        (rules.api, rules.pages),
+        Permission.RULES_READ,
+        group="Project",
+        label="Rules",
+        path="/rules",
+        folder=HERE / "rules",
+    ),
+    "users": Section(
+        (users.api, users.pages),
+        Permission.USERS_READ,
+        group="Project",
+        label="Users",
+        path="/users",
+        folder=HERE / "users",
+    ),
+    "progress": Section(
+        (progress.api, progress.pages),
+        Permission.PROGRESS_READ,
+        group="Monitor",
+        label="Progress",
+        path="/progress",
+        folder=HERE / "progress",
+    ),
+    "quality": Section(
+        (quality.api, quality.pages),
+        Permission.VOTES_READ,
+        group="Monitor",
+        label="Data quality",
+        path="/quality",
+        folder=HERE / "quality",
+    ),
+    "predictions": Section(
+        (predictions.predictions, predictions.completions), Permission.PREDICTIONS_MAKE
+    ),
+    "calibration": Section(
+        (calibration_api.router, calibration_pages.router),
+        Permission.METRICS_READ,
+        needs_all_votes=True,
+        group="Monitor",
+        label="Calibration",
+        path="/calibration",
+        folder=HERE / "calibration",
+    ),
+    "feedback": Section(
+        (feedback.api, feedback.pages),
+        Permission.FEEDBACK_READ,
+        group="Data",
+        label="Feedback",
+        path="/feedback",
+        folder=HERE / "feedback",
+    ),
+    "audit": Section(
+        (audit.api, audit.pages),
+        Permission.AUDIT_READ,
+        needs_all_votes=True,
+        group="Project",
+        label="Audit",
+        path="/audit",
+        folder=HERE / "audit",
+    ),
+}
+SECTIONS = Members("web", BUILT_IN)

@@ -1,0 +1,297 @@
+"""Routes of accounts: list, add and change users, create login links."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange, UserOut
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.etags import IfMatch, etag_of_record, require_etag
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.idempotency import runs_once
+from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.users import queries
+
+api = api_router("users")
+READER = [Depends(needs(Permission.USERS_READ))]
+Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
+
+
+@api.get("/users", dependencies=READER)
+def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
+    """Everybody who may log in here, by e-mail address: of this project, and of the
+    organisation.
+    """
+    return queries.users(site, cursor=cursor, limit=limit)
+
+
+@api.get("/users/{user_id}", dependencies=READER)
+def read(site: AnySite, response: Response, user_id: str) -> UserOut:
+    """One user."""
+    found = queries.user_out(site.store.users.get(user_id))
+    response.headers["ETag"] = etag_of_record(found)
+    return found
+
+
+def _personal_fields(site: Site, told: dict[str, Any]) -> dict[str, Any]:
+    """E-mail and name stand in one table, and in no kept answer."""
+    user = site.store.users.get(told["user_id"])
+    return {"email": user.email, "name": user.name}
+
+
+@api.post("/users", status_code=201)
+@runs_once(leaves_out=("email", "name"), fills_in=_personal_fields)
+def add(site: AnySite, principal: Admin, response: Response, body: NewUser) -> AddedUser:
+    """Somebody new, with a login link to hand them: nothing is ever sent by mail. Where a token
+    asks there is no link, which would outlive the token: ask for one logged in."""
+    if body.organization_roles:
+        _refuse_organization_role(principal)
+    user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
+    link = None
+    if principal.is_session:
+        link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
+    known = queries.user_out(user)
+    response.headers["ETag"] = etag_of_record(known)
+    return AddedUser(**known.model_dump(), login_link=link)
+
+
+@api.patch("/users/{user_id}", responses=problem_responses(412, 428))
+def change(
+    site: AnySite,
+    principal: Admin,
+    response: Response,
+    user_id: str,
+    body: UserChange,
+    if_match: IfMatch = None,
+) -> UserOut:
+    """Name, roles, or whether they may log in at all; what is left out stays. If-Match is the ETag
+    of the user as you read them.
+
+    The first of `organization_roles` makes the account one of the organisation, known in all its
+    projects: its password, sessions and tokens end, and a login link lets them in again. They are
+    given by somebody who is logged in, not by a token; `roles` and everything else of this project
+    are a token's to change, as its scope `users.write` says."""
+    changed = queries.user_out(
+        change_user(site, principal, user_id, body, etag=require_etag(if_match))
+    )
+    response.headers["ETag"] = etag_of_record(changed)
+    return changed
+
+
+@api.post("/users/{user_id}:login-link", status_code=201)
+@runs_once()
+def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
+    """An address that logs its first visitor in as this user, for 24 hours. Asked for by somebody
+    who is logged in, not by a token.
+    """
+    user = site.store.users.get(user_id)
+    if not principal.is_session:  # it would outlive the token's end, and its revocation
+        raise Problem(
+            403,
+            "A token makes no login link. Log in and make it on the page `users`, or have it made "
+            "on the server: rlhf users login-link EMAIL.",
+            kind="no_session",
+        )
+    _refuse_organization_account(principal, user)
+    if user.disabled_at is not None:
+        raise Problem(422, "This user is disabled. Enable them first.", kind="disabled")
+    link, token = site.auth.create_login_link(user_id, site.settings.web_url, principal)
+    return LoginLink(login_link=link, expires_at=token.expires_at)
+
+
+def change_user(
+    site: Site, principal: Principal, user_id: str, asked: UserChange, *, etag: str | None = None
+) -> User:
+    """The user after these changes, which hold from the next request on.
+
+    Raises NotFound; Problem 412 where they are not what `etag` says, 403 for what only an admin of
+    the organisation changes, or gives when logged in; ConfigurationError as the store's `change`.
+    """
+
+    def check(user: User) -> None:
+        if asked.organization_roles is not None and set(asked.organization_roles) - set(
+            user.organization_roles
+        ):
+            _refuse_organization_role(principal)
+        elif asked.organization_roles is not None and not principal.may_everywhere(
+            Permission.USERS_WRITE
+        ):
+            raise _organization_problem()
+        if asked.name is not None or asked.disabled is not None:
+            _refuse_organization_account(principal, user)
+        if etag is not None and etag != etag_of_record(queries.user_out(user)):
+            raise Problem(
+                412,
+                "Somebody changed this user since you read them. Read them again and change that.",
+                kind="outdated_edit",
+            )
+
+    try:
+        return site.store.users.change(
+            user_id, **asked.model_dump(), actor=principal.user_id, check=check
+        )
+    finally:
+        site.auth.forget()
+
+
+def _refuse_organization_role(principal: Principal) -> None:
+    """Raises Problem 403 for whoever gives roles in every project and may not: of what a token
+    gives there, its end would take nothing.
+    """
+    if not principal.may_everywhere(Permission.USERS_WRITE):
+        raise _organization_problem()
+    if not principal.is_session:
+        raise Problem(
+            403,
+            "A token gives no role of the organisation. Log in and give it on the page `users`, or "
+            "on the server: rlhf users roles EMAIL ROLE --organisation.",
+            kind="no_session",
+        )
+
+
+def _refuse_organization_account(principal: Principal, user: User) -> None:
+    """Raises Problem 403 for an account of the organisation: an admin of one project would get into
+    all others by it.
+    """
+    if user.in_every_project and not principal.may_everywhere(Permission.USERS_WRITE):
+        raise _organization_problem()
+
+
+def _organization_problem() -> Problem:
+    return Problem(
+        403,
+        "Only an admin of the whole organisation may do that. Ask one, or on the server: rlhf "
+        "users roles EMAIL admin --organisation.",
+        kind="not_of_organization",
+    )
+
+
+pages = APIRouter()
+Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
+SHOWN = 50
+
+
+@pages.get("/users")
+def show_page(
+    site: AnySite, request: Request, principal: Reader, cursor: Cursor = None
+) -> Response:
+    return _render_page(site, request, principal, cursor=cursor)
+
+
+@pages.post("/users")
+def submit_user(site: AnySite, request: Request, principal: Admin, form: Form) -> Response:
+    draft: dict[str, object] = {
+        "email": form.text("email").strip(),
+        "name": form.text("name").strip(),
+    }
+    draft |= {"roles": form.all("roles"), "organization_roles": form.all("organization_roles")}
+    added, problem = attempt(
+        lambda: add(site, principal, Response(), validate(NewUser, draft)),
+        ConfigurationError,
+    )
+    if added is None:
+        return _render_page(site, request, principal, problem=problem, draft=draft)
+    return _render_page(
+        site, request, principal, link={"name": added.name, "address": added.login_link}
+    )
+
+
+@pages.post("/users/{user_id}")
+def submit_change(
+    site: AnySite, request: Request, principal: Admin, user_id: str, form: Form
+) -> Response:
+    user, problem = attempt(
+        lambda: _change_from_form(site, principal, user_id, form), ConfigurationError
+    )
+    told = f"{user.name} is saved." if user else None
+    return _render_page(site, request, principal, told=told, problem=problem)
+
+
+@pages.post("/users/{user_id}/login-link")
+def submit_login_link(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
+    made, problem = attempt(lambda: login_link(site, principal, user_id))
+    if made is None:
+        return _render_page(site, request, principal, problem=problem)
+    return _render_page(
+        site,
+        request,
+        principal,
+        link={"name": site.store.users.get(user_id).name, "address": made.login_link},
+    )
+
+
+@pages.post("/users/{user_id}/disable")
+def disable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
+    return _set_disabled(site, request, principal, user_id, disabled=True)
+
+
+@pages.post("/users/{user_id}/enable")
+def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
+    return _set_disabled(site, request, principal, user_id, disabled=False)
+
+
+def _set_disabled(
+    site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool
+) -> Response:
+    user, problem = attempt(
+        lambda: change_user(site, principal, user_id, UserChange(disabled=disabled)),
+        ConfigurationError,
+    )
+    told = (
+        f"{user.name} may log in no more; all sessions and tokens ended."
+        if user and disabled
+        else f"{user.name} may log in again."
+        if user
+        else None
+    )
+    return _render_page(site, request, principal, told=told, problem=problem)
+
+
+def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
+    said: dict[str, object] = {"roles": form.all("roles")}
+    if form.has("name"):  # neither stands in the form for those who may not change it
+        said["name"] = form.text("name").strip() or None
+    if form.has("says_organization_roles"):
+        said["organization_roles"] = form.all("organization_roles")
+    return change_user(
+        site, principal, user_id, validate(UserChange, said), etag=form.text("if_match")
+    )
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    *,
+    told: str | None = None,
+    problem: Problem | None = None,
+    link: dict[str, str | None] | None = None,
+    draft: dict[str, object] | None = None,
+    cursor: str | None = None,
+) -> Response:
+    users = queries.users(site, cursor=cursor, limit=SHOWN)
+    return render(
+        "users/page.html",
+        request,
+        site,
+        principal,
+        status=problem.status if problem else 200,
+        told=told,
+        users=users,
+        is_later=cursor is not None,
+        of_organization=principal.may_everywhere(Permission.USERS_WRITE),
+        etags={user.user_id: etag_of_record(user) for user in users.items},
+        roles=list(Role),
+        link=link,
+        problem=problem.detail if problem else None,
+        draft=draft or {"email": "", "name": "", "roles": None, "organization_roles": []},
+    )

@@ -1,0 +1,1 @@
+"""Votes: cast, list and search them."""

@@ -1,0 +1,367 @@
+"""How a vote that was sent becomes one that is cast: sides, terms, times, and the answer. Knows
+cards and rules; knows no route.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf_pipeline.api_types.base import ProblemDocument
+from rlhf_pipeline.api_types.votes import BatchResult, VoteFields, VoteInBatch, VoteReceipt
+from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
+from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.web.annotate.cards import CardContent
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id
+from rlhf_pipeline.web.problems import Problem, problem_of
+from rlhf_pipeline.web.site import Site, Terms
+
+GRACE_S = 5.0  # added to undo_seconds: the key was pressed before the request arrived
+OLDEST = timedelta(days=30)  # of a vote from an outbox
+# after a vote's arrival in which its correction may still be on the way
+OUTBOX = timedelta(hours=1)
+
+
+def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
+    """Cast one vote; the same vote under the same key is answered the same again.
+
+    Raises Problem for what is wrong with it, and what the store refuses it with.
+    """
+    new, card = _prepare_new_or_repeated(site, principal, sent, key)
+    try:
+        vote = site.store.votes.cast(new)
+    except IdempotencyConflict:
+        vote = site.store.votes.cast(_restore_first_values(site, sent, new))
+    return _build_receipt(site, principal, sent, card, vote)
+
+
+def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
+    """Each is answered for by itself, in order."""
+    results: list[BatchResult | None] = [None] * len(sent)
+    ready: list[tuple[int, VoteInBatch, NewVote, CardContent | None]] = []
+    for i, one in enumerate(sent):
+        try:
+            fields = VoteInBatch.model_validate(one)
+            ready.append(
+                (
+                    i,
+                    fields,
+                    *_prepare_new_or_repeated(site, principal, fields, fields.idempotency_key),
+                )
+            )
+        except ValidationError as error:
+            wrong = [
+                (".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"])
+                for e in error.errors()[:20]
+            ]
+            said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
+            results[i] = _refusal_result(
+                Problem(422, f"The vote cannot be read: {said}.", kind="invalid", errors=wrong)
+            )
+        except (Problem, PipelineError) as error:
+            results[i] = _refusal_result(error)
+    for (i, fields, new, card), answer in zip(
+        ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True
+    ):
+        try:
+            vote = (
+                site.store.votes.cast(_restore_first_values(site, fields, new))
+                if isinstance(answer, IdempotencyConflict)
+                else answer
+            )
+            if isinstance(vote, PipelineError):
+                raise vote
+            results[i] = BatchResult(
+                status=201, vote=_build_receipt(site, principal, fields, card, vote)
+            )
+        except PipelineError as error:
+            results[i] = _refusal_result(error)
+    return [result for result in results if result is not None]
+
+
+def _prepare_new_or_repeated(
+    site: Site, principal: Principal, sent: VoteFields, key: str
+) -> tuple[NewVote, CardContent | None]:
+    try:
+        return prepare_vote(site, principal, sent, key)
+    except Problem:
+        # What is refused now may have been right when it was first sent: the answer to that was
+        # lost, not the vote.
+        if site.store.votes.with_key(_store_key(principal, key)) is None:
+            raise
+        return prepare_vote(site, principal, sent, key, is_known=True)
+
+
+def _store_key(principal: Principal, key: str) -> str:
+    return f"{principal.user_id}/{key}"
+
+
+def prepare_vote(
+    site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
+) -> tuple[NewVote, CardContent | None]:
+    """The vote as the store takes it, and the card it is on. Raises Problem, NotFound; of one that
+    is recorded nothing is asked again.
+    """
+    terms = site.terms()
+    card = _find_card(site, principal, sent)
+    now = site.store.database.clock.now()
+    voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
+    if not is_known:
+        _check_fields(sent, terms)
+        _check_guidelines(site, sent, terms)
+        _check_highlights(site, sent, card)
+        _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
+    new = NewVote.model_construct(  # every field was validated by VoteFields
+        comparison_id=card.assignment.comparison_id if card else str(sent.comparison_id),
+        annotator_id=principal.user_id,
+        annotator_kind=AnnotatorKind.HUMAN
+        if principal.user.kind == "person"
+        else AnnotatorKind.MACHINE,
+        choice=_map_choice(card, sent.choice),
+        strength=sent.strength,
+        reason=sent.reason or None,
+        stated_confidence=sent.stated_confidence,
+        duration_s=sent.duration_s,
+        voted_at=voted_at,
+        origin="page" if principal.is_session else "api",
+        idempotency_key=_store_key(principal, key),
+        supersedes=sent.supersedes,
+        task_id=None,
+        assignment_id=card.assignment.assignment_id if card else None,
+        is_swapped=card.assignment.is_swapped if card else None,
+        guideline_version=terms.guideline_version
+        if sent.guideline_version is None
+        else sent.guideline_version,
+        details=_build_details(card, sent),
+    )
+    return new, card
+
+
+def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
+    """Details with the sides of the card, or back: a is left."""
+    if not is_swapped:
+        return details
+    return details.model_copy(
+        update={
+            "dimensions": {
+                name: _SWAPPED.get(side, side) for name, side in details.dimensions.items()
+            },
+            "highlights": tuple(
+                h.model_copy(update={"side": _SWAPPED[h.side]}) for h in details.highlights
+            ),
+        }
+    )
+
+
+def swap_choice(is_swapped: bool | None, choice: str) -> str:
+    """The choice in terms of the card's sides, or back."""
+    return _SWAPPED.get(choice, choice) if is_swapped else choice
+
+
+_SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
+
+
+def _find_card(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
+    if sent.assignment_id is not None:
+        card = site.cards.get(sent.assignment_id, principal.user_id)
+        if sent.comparison_id is not None and sent.comparison_id != card.assignment.comparison_id:
+            raise _field_problem("comparison_id", "is not what the assignment dealt; leave it out")
+        return card
+    if sent.comparison_id is None:
+        raise _field_problem("assignment_id", "is missing: say which card the vote is on")
+    if not principal.may(Permission.COMPARISONS_READ):
+        raise Problem(
+            403,
+            f"A vote by comparison_id needs the permission {Permission.COMPARISONS_READ}; "
+            "annotators are dealt what they judge. Lease cards and send their assignment_id.",
+            kind="forbidden",
+        )
+    return None
+
+
+def _check_fields(sent: VoteFields, terms: Terms) -> None:
+    if (
+        terms.rules.requires_reason
+        and sent.choice != Choice.SKIP
+        and not (sent.reason or "").strip()
+    ):
+        raise _field_problem(
+            "reason", "is missing, and this project asks for one with every vote but a skip"
+        )
+    for name in sent.dimensions:
+        if name not in terms.dimensions:
+            raise _field_problem(
+                f"dimensions.{name}",
+                "is no dimension of this project; it has "
+                f"{', '.join(terms.rules.dimensions) or 'none'}",
+            )
+    if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
+        raise _field_problem(
+            "flags",
+            "`undone` takes a vote back: it comes with choice skip and the vote it supersedes",
+        )
+
+
+def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
+    if sent.guideline_version is None or sent.guideline_version <= (terms.guideline_version or 0):
+        return
+    # another process may have published some since the terms were read
+    latest = site.store.guidelines.latest()
+    newest = latest.version if latest else 0
+    if sent.guideline_version > newest:
+        known = (
+            f"the newest guidelines are version {newest}"
+            if newest
+            else "this project has no guidelines yet"
+        )
+        raise _field_problem(
+            "guideline_version",
+            f"is {sent.guideline_version}, but {known}: send the version that the lease told, or "
+            "leave it out",
+        )
+
+
+def _check_highlights(site: Site, sent: VoteFields, card: CardContent | None) -> None:
+    """They lie within the text that they mark: that of the card's side, or of the comparison's."""
+    if not sent.highlights:
+        return
+    if card is not None:
+        texts = {"a": card.left, "b": card.right}
+    else:
+        shown = site.store.comparisons.texts([str(sent.comparison_id)]).get(str(sent.comparison_id))
+        if shown is None:
+            return  # the store refuses what was never published
+        texts = {"a": shown.completion_a, "b": shown.completion_b}
+    for i, highlight in enumerate(sent.highlights):
+        length = len(texts[highlight.side])
+        if highlight.end > length:
+            raise _field_problem(
+                f"highlights.{i}.end",
+                f"is {highlight.end}, but that completion has {length} characters",
+            )
+
+
+def _check_times(
+    site: Site,
+    principal: Principal,
+    sent: VoteFields,
+    voted_at: datetime,
+    now: datetime,
+    undo_seconds: float,
+) -> None:
+    if voted_at < now - OLDEST or voted_at.astimezone(UTC).date() < site.settings.start_day:
+        raise _field_problem(
+            "voted_at",
+            f"is {voted_at}: a vote may be {OLDEST.days} days old, and no older than the project's "
+            "first day",
+        )
+    if sent.supersedes is not None:
+        _check_undo(site, principal, sent.supersedes, voted_at, now, undo_seconds)
+
+
+def _check_undo(
+    site: Site,
+    principal: Principal,
+    vote_id: str,
+    voted_at: datetime,
+    now: datetime,
+    undo_seconds: float,
+) -> None:
+    """By the clock that is kinder: a vote and its correction may both have waited in an outbox. The
+    sender's clock counts for an hour after the vote arrived, and forwards only: else whoever sends
+    the old time could change a vote for ever."""
+    old = site.store.votes.find(vote_id)
+    # The same words for both: a vote's id follows from its choice, so somebody could try which of
+    # two ids exists.
+    if old is None or old.annotator_id != principal.user_id:
+        raise Problem(
+            404,
+            f"There is no vote {vote_id!r} of yours.",
+            kind="not_found",
+            errors=[("body.supersedes", "is not yours")],
+        )
+    if old.details is not None and "undone" in old.details.flags:
+        return  # a card whose vote was taken back is judged anew with as much time as any
+    waited, pressed = now - old.received_at, voted_at - (old.voted_at or old.received_at)
+    passed = (
+        min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited
+    ).total_seconds()
+    if passed > undo_seconds + GRACE_S:
+        raise Problem(
+            409,
+            f"Vote {vote_id!r} stands: it was cast {passed:.0f} s ago and may be changed for "
+            f"{undo_seconds:g} s. Vote on the next card instead.",
+            kind="undo_is_over",
+        )
+
+
+def _build_details(card: CardContent | None, sent: VoteFields) -> VoteDetails | None:
+    flags: list[Any] = sorted(
+        {*sent.flags, *(["identity"] if card is not None and card.names_maker else [])}
+    )
+    if not (sent.dimensions or sent.highlights or flags):
+        return None
+    said = VoteDetails.model_construct(
+        dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
+    )
+    return swap_sides(card.assignment.is_swapped if card else None, said)
+
+
+def _map_choice(card: CardContent | None, choice: Choice) -> Choice:
+    return Choice(card.swap_side(choice.value)) if card is not None else choice
+
+
+def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
+    """What the server filled in is taken from the first time: a repeated request is the same
+    although the clock and the guidelines went on, and although a program sent the page's file
+    before the page did."""
+    first = site.store.votes.with_key(new.idempotency_key)
+    if first is None:
+        return new
+    filled: dict[str, Any] = {"origin": first.origin}
+    if sent.guideline_version is None:
+        filled["guideline_version"] = first.guideline_version
+    if sent.voted_at is None or sent.voted_at > first.received_at:
+        filled["voted_at"] = first.voted_at
+    return new.model_copy(update=filled)
+
+
+def _build_receipt(
+    site: Site, principal: Principal, sent: VoteFields, card: CardContent | None, vote: Vote
+) -> VoteReceipt:
+    return VoteReceipt.model_construct(
+        vote_id=vote.vote_id,
+        assignment_id=vote.assignment_id,
+        comparison_id=sent.comparison_id,
+        choice=sent.choice,
+        strength=vote.strength,
+        voted_at=vote.voted_at or vote.received_at,
+        received_at=vote.received_at,
+        supersedes=vote.supersedes,
+        # Only work that is asked for can be somebody else's by then: an annotator could tell a
+        # hidden card, take the vote back and vote anew.
+        extra=_is_extra(site, card, vote) if blind_reader_id(principal) is None else None,
+    )
+
+
+def _is_extra(site: Site, card: CardContent | None, vote: Vote) -> bool:
+    """Asked only where the slot may be gone: within the lease nobody else is let the card, unless a
+    vote on it was taken back.
+    """
+    if card is None or vote.choice == Choice.SKIP or vote.annotator_kind == AnnotatorKind.MACHINE:
+        return False
+    if vote.received_at <= card.assignment.leased_until and vote.supersedes is None:
+        return False
+    return not site.store.assignments.holds_slot(card.assignment.assignment_id)
+
+
+def _refusal_result(error: Exception) -> BatchResult:
+    document = problem_of(error).document()
+    return BatchResult(status=document["status"], problem=ProblemDocument.model_validate(document))
+
+
+def _field_problem(field: str, what: str) -> Problem:
+    return Problem(422, f"{field} {what}.", kind="invalid", errors=[(f"body.{field}", what)])

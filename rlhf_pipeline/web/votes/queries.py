@@ -1,0 +1,100 @@
+"""Lists of votes, feedback, comparisons, users and tokens as pages and API show them. Knows the
+store's pages and what each reader may see; knows no route.
+"""
+
+from typing import Any
+
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.votes import VoteOut
+from rlhf_pipeline.records import VoteDetails
+from rlhf_pipeline.store.vote_lists import ListedVote
+from rlhf_pipeline.votes.quality import Mark
+from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.quality.queries import check_mark
+from rlhf_pipeline.web.site import Site
+
+NOTHING = VoteDetails()
+
+
+def votes(
+    site: Site,
+    principal: Principal,
+    only: dict[str, str | None],
+    words: str | None,
+    *,
+    mark: Mark | None = None,
+    cursor: str | None,
+    limit: int,
+) -> Page[VoteOut]:
+    """Newest first, without those that the reader may not see yet, of which `next` tells nothing
+    either.
+
+    Raises Problem 422 for words beside other filters, and for a mark beside others than the
+    annotator; 403 as `check_mark`.
+    """
+    place = parse_cursor(cursor, int)
+    before = place[0] if place else None
+    seen_by = blind_reader_id(principal)
+    if mark is not None:
+        if words or only.get("day") or only.get("comparison_id"):
+            wrong = [("query.mark", "stands with annotator_id alone")]
+            raise Problem(
+                422,
+                "mark goes with annotator_id alone: leave the other filters out.",
+                kind="invalid",
+                errors=wrong,
+            )
+        check_mark(principal, mark)
+        seqs = site.quality_counters.find_marked(
+            mark, only.get("annotator_id"), before_seq=before, limit=limit, seen_by=seen_by
+        )
+        found, following = (
+            site.store.votes.with_seqs(seqs),
+            seqs[-1] if len(seqs) == limit else None,
+        )
+        # the marks may have been counted before the reader took a judgement back
+        if seen_by is not None:
+            hidden = filter_unjudged(site, principal, [vote.comparison_id for vote in found])
+            found = [
+                vote
+                for vote in found
+                if vote.comparison_id not in hidden or vote.annotator_id == seen_by
+            ]
+    elif words:
+        if any(only.values()):
+            raise Problem(
+                422,
+                "q searches all votes: leave the other filters out.",
+                kind="invalid",
+                errors=[("query.q", "stands alone")],
+            )
+        found, following = site.store.votes.search(
+            words, before_seq=before, seen_by=seen_by, limit=limit
+        )
+    else:
+        found = site.store.votes.page(before_seq=before, seen_by=seen_by, limit=limit, **only)
+        following = found[-1].seq if len(found) == limit else None
+    items = [_build_vote(vote) for vote in found]
+    return Page(items=items, next=make_cursor(following) if following else None)
+
+
+def _build_vote(vote: ListedVote) -> VoteOut:
+    return VoteOut(
+        **{
+            name: getattr(vote, name)
+            for name in VoteOut.model_fields
+            if name in ListedVote.model_fields
+        },
+        **detail_fields(vote.details or NOTHING),
+    )
+
+
+def detail_fields(details: VoteDetails) -> dict[str, Any]:
+    return {
+        "dimensions": details.dimensions,
+        "highlights": list(details.highlights),
+        "flags": list(details.flags),
+    }
