@@ -20,8 +20,7 @@ from assets.delivery import _build_metadata as metadata_of
 ROOT = Path(__file__).parent.parent
 SHOWN = (
     "assets",
-    "demo",
-    "replay",
+    "driver",
     "benchmarks",
     "rlhf_pipeline/cli",
     "rlhf_pipeline/web",
@@ -34,7 +33,7 @@ SHOWN = (
 # Where an error rate is one of predictions shown to people, and so an accuracy. Drift's are names
 # of tests and states of detectors too; what its page says beside them is held by
 # tests/unit/reports/test_drift_page.py.
-ERRORS_SHOWN = ("assets", "demo", "replay", "rlhf_pipeline/cli", "rlhf_pipeline/web")
+ERRORS_SHOWN = ("assets", "driver", "rlhf_pipeline/cli", "rlhf_pipeline/web")
 ACCURACY, ERRORS = ("accuracy",), ("accuracy", "error_rate", "error rate")
 # What has the word in its name and is no share of people's judgements found by a model.
 OTHERS = {
@@ -48,6 +47,7 @@ BIN = (
     "diagram has the ceiling"
 )
 ELSEWHERE: dict[str, dict[str, str]] = {
+    "assets/reward_model.py": {"reward_model": "a rule; the headline has the ceiling"},
     "benchmarks/bench_detectors.py": {"main": "of alarms, which nobody voted on"},
     "benchmarks/bench_trainers.py": {
         "MEASURES": "keys of _measured; the table has a row with the ceiling",

@@ -71,6 +71,7 @@ import sys
 from tests.learnt_home import LearntHome
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.champions import Question
+from rlhf_pipeline.web.predictions.predictor import Predictor
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.reward_model import REWARD_MODELS
 from pathlib import Path
