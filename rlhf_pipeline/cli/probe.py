@@ -85,6 +85,7 @@ def probe(
         {f"ECE {metrics.ece_equal_mass}": found.bins},
         ceiling,
         title=f"{label} against {found.n_votes:,} later votes",
+        unit="votes",
     )
     write_atomically(picture, draw_png(chart))
     if as_json:

@@ -77,9 +77,10 @@ def reliability_chart(
     ceiling_name: str | None = None,
     notes: Sequence[str] = (),
     width: int = 640,
+    unit: str = "rows",
     link: Callable[[ReliabilityBin], str] | None = None,
 ) -> Chart:
-    """Stated confidence against the share predicted right, and below it how many rows each bin has.
+    """Stated confidence against the share predicted right, and below it the size of each bin in `unit`.
 
     `sides`: name -> bins, one or two of them; two are drawn beside each other. With one side each
     bin can be read aloud, and leads to its `link`.
@@ -89,7 +90,7 @@ def reliability_chart(
     drawn = list(zip(sides.items(), roles, shifts, strict=True))
     most = max((b.n for bins in sides.values() for b in bins), default=1)
     if any(b.n < MIN_IN_BIN for bins in sides.values() for b in bins):
-        notes = (*notes, f"faint: fewer than {MIN_IN_BIN} rows")
+        notes = (*notes, f"faint: fewer than {MIN_IN_BIN} {unit}")
     if ceiling is None:
         notes = (*notes, f"noise ceiling {UNKNOWN_CEILING}")
     name = f"noise ceiling {ceiling}" if ceiling_name is None else ceiling_name
@@ -125,7 +126,7 @@ def reliability_chart(
                         "ticks": percent_ticks(np.arange(5, 11) / 10),
                     }
                 ),
-                y=Axis(low=0, high=1.3 * most, label="rows", unit="rows"),
+                y=Axis(low=0, high=1.3 * most, label=unit, unit=unit),
                 height=60,
                 series=tuple(
                     Series(

@@ -57,7 +57,7 @@ def lay_out(chart: Chart) -> Drawing:
     ]
     columns = [chart.panels[start :: chart.columns] for start in range(chart.columns)]
     labels = [[tick.label for p in column if p for tick in p.y.ticks] for column in columns]
-    margins = [16 + CHARACTER * max(map(len, column), default=0) for column in labels]
+    margins = [18 + CHARACTER * max(map(len, column), default=0) for column in labels]
     cell, top = chart.width / chart.columns, 4.0
     shapes: list[Shape] = []
     for row in rows:

@@ -134,7 +134,9 @@ def _draw_bins(
     if not bins:
         return None
     link = None if pairs_at is None else lambda b: pairs_at + _format_middle(b)
-    return draw_svg(reliability_chart({name: bins}, ceiling, title=name, width=480, link=link))
+    return draw_svg(
+        reliability_chart({name: bins}, ceiling, title=name, width=480, unit="votes", link=link)
+    )
 
 
 def _draw_series(entries: Sequence[CalibrationOut]) -> Markup | None:
