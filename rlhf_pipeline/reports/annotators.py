@@ -15,7 +15,7 @@ from rlhf_pipeline.reports.chart import (
     numbers,
     round_ticks,
 )
-from rlhf_pipeline.reports.names import distinct_labels
+from rlhf_pipeline.reports.words import distinct_labels
 from rlhf_pipeline.votes.statistics import interval_columns
 
 MAX_RELIABILITIES = 40

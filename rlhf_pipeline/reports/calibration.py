@@ -28,7 +28,7 @@ from rlhf_pipeline.reports.chart import (
     spaced,
 )
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.names import shorten
+from rlhf_pipeline.reports.words import shorten
 
 MIN_IN_BIN = 10  # comparisons or votes; a share of fewer says little
 N_COLUMNS, MAX_PANELS = 3, 12
@@ -80,7 +80,8 @@ def reliability_chart(
     unit: str = "rows",
     link: Callable[[ReliabilityBin], str] | None = None,
 ) -> Chart:
-    """Stated confidence against the share predicted right, and below it the size of each bin in `unit`.
+    """Stated confidence against the share predicted right, and below it how many `unit` each bin
+    holds.
 
     `sides`: name -> bins, one or two of them; two are drawn beside each other. With one side each
     bin can be read aloud, and leads to its `link`.
@@ -330,7 +331,7 @@ def calibrators_chart(before: Sequence[Interval], after: Sequence[Interval]) -> 
                 y=_ends_axis("", 0, (*before, *after), 0.05),
                 height=166,
                 series=(
-                    Series(style="line", role="ref", x=at, y=values),
+                    Series(style="curve", role="ref", x=at, y=values),
                     point_series(places, before, role="ref", name="before", offset=-4),
                     point_series(places, after, role="now", name="after", offset=4),
                 ),

@@ -26,6 +26,7 @@ Role = Literal[
     "small",
 ]
 Numbers = tuple[float, ...]
+CURVE_X, CURVE_Y = (0.05, 0.35, 0.65, 0.95), (0.3, 0.6, 0.45, 0.8)  # of a legend's key
 
 
 class Tick(Record):
@@ -57,7 +58,7 @@ class Series(Record):
     of x. `offset` shifts points by pixels, so that two series do not hide each other.
     """
 
-    style: Literal["dots", "line", "bars", "triangles"]
+    style: Literal["dots", "curve", "bars", "triangles"]
     role: Role
     x: Numbers
     y: Numbers
@@ -69,6 +70,12 @@ class Series(Record):
     labels: tuple[str, ...] = ()
     width: float = 0.0
     offset: float = 0.0
+
+    @property
+    def sample(self) -> "Series":
+        """As a legend shows it, between 0 and 1."""
+        x, y = (CURVE_X, CURVE_Y) if self.style == "curve" else ((0.5,), (0.5,))
+        return Series(style=self.style, role=self.role, x=x, y=y, width=0.8)
 
 
 class Mark(Record):
@@ -86,6 +93,12 @@ class Mark(Record):
     name: str = ""
     link: str = ""
 
+    @property
+    def sample(self) -> "Mark":
+        """As a legend shows it, between 0 and 1."""
+        ends = (0.5, 0.5) if self.style == "line" else (0.1, 0.9)
+        return Mark(style=self.style, role=self.role, y=ends)
+
 
 class Panel(Record):
     """One pair of axes. `notes` are lines of small text below the title."""
@@ -97,12 +110,6 @@ class Panel(Record):
     title: str = ""
     notes: tuple[str, ...] = ()
     height: int = 110
-
-
-class LegendEntry(Record):
-    style: str
-    role: Role
-    name: str
 
 
 class Chart(Record):
@@ -120,15 +127,13 @@ class Chart(Record):
     notes: tuple[str, ...] = ()
 
     @property
-    def legend(self) -> list[LegendEntry]:
-        """One entry per name, in the order of the panels."""
-        found: dict[str, LegendEntry] = {}
+    def legend(self) -> "list[Series | Mark]":
+        """One series or mark per name, in the order of the panels."""
+        found: dict[str, Series | Mark] = {}
         for panel in self.panels:
-            items: tuple[Series | Mark, ...] = (*panel.series, *panel.marks) if panel else ()
-            for item in items:
-                if item.name:
-                    found[item.name] = LegendEntry(style=item.style, role=item.role, name=item.name)
-        return list(found.values())
+            for item in (*panel.series, *panel.marks) if panel else ():
+                found.setdefault(item.name, item)
+        return [item for name, item in found.items() if name]
 
 
 def numbers(values: Iterable[Any]) -> Numbers:

@@ -37,7 +37,6 @@ PAINTS: dict[str, dict[str, Any]] = {
     "curve ref": {"stroke": "now", "opacity": 0.4},
     "ceiling": {"stroke": "ceiling", "stroke-width": 1.5, "stroke-dasharray": "6 4"},
     "ceiling-band": {"fill": "ceiling", "opacity": 0.12},
-    "today": {"fill": "warn-on", "opacity": 0.75},
     "today-band": {"fill": "warn-on", "opacity": 0.75},
     "fired": {"fill": "bad"},
     "warned": {"fill": "none", "stroke": "warn", "stroke-width": 1.6},
@@ -63,7 +62,7 @@ def draw_svg(chart: Chart) -> Markup:
 
 def draw_legend(chart: Chart) -> Markup:
     """The legend as a list; each entry has its key."""
-    keys = [(entry.name, legend_key(entry.style, entry.role)) for entry in chart.legend]
+    keys = [(item.name, legend_key(item)) for item in chart.legend]
     return render_part("legend.html", keys=keys, notes=chart.notes)
 
 
@@ -93,7 +92,10 @@ def chart_css() -> str:
     )
     rules = [
         f"svg .{classes.replace(' ', '.')} {{ "
-        + " ".join(f"{name}: {_css_value(value)};" for name, value in _with_fill(paint).items())
+        + " ".join(
+            f"{name}: {f'var(--{value})' if value in COLOURS else value};"
+            for name, value in {"fill": "none", **paint}.items()
+        )
         + " }"
         for classes, paint in PAINTS.items()
     ]
@@ -105,14 +107,6 @@ def chart_css() -> str:
             f"svg .few {{ opacity: {FAINT}; }}",
         ]
     )
-
-
-def _css_value(value: Any) -> str:
-    return f"var(--{value})" if value in COLOURS else str(value)
-
-
-def _with_fill(paint: dict[str, Any]) -> dict[str, Any]:
-    return {"fill": "none", **paint}
 
 
 def _paint(renderer: Any, height: int, shape: Shape) -> None:

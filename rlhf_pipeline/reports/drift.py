@@ -123,7 +123,7 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
             low, high = wilson_bounds(rate["mean"], rate["n"])
             found.append(
                 Series(
-                    style="line",
+                    style="curve",
                     role="now",
                     name=f"error rate of the last {window} votes, with its 95 % band",
                     x=numbers(rate["seq"]),

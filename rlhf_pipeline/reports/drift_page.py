@@ -11,9 +11,12 @@ from datetime import date
 from typing import Any, TypeVar
 
 import pandas as pd
-from markupsafe import Markup
 
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, largest_groups
+from rlhf_pipeline.calibration.group_calibration import (
+    MIN_PAIRS,
+    UNKNOWN_CEILING,
+    largest_groups,
+)
 from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
 from rlhf_pipeline.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.drift.reliability import (
@@ -37,7 +40,6 @@ from rlhf_pipeline.reports.calibration import (
     reliability_chart,
     windows_chart,
 )
-from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import clusters_chart, timeline_chart
 from rlhf_pipeline.reports.rendering import render_page
@@ -85,14 +87,6 @@ class DayEvidence:
     files: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A chart as the page shows it."""
-
-    svg: Markup
-    legend: Markup
-
-
 def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None) -> str:
     """The page as one HTML document."""
     params = params or ClusterParams()
@@ -104,6 +98,8 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         "drift_page.html",
         evidence=evidence,
         style=chart_css(),
+        draw_svg=draw_svg,
+        draw_legend=draw_legend,
         overall=_find_overall_row(rows),
         errors=_collect_errors(evidence, rows),
         clusters=_collect_clusters(evidence, params),
@@ -115,6 +111,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
             m for m in evidence.data_drift.get("metrics", []) if "column" in m.get("config", {})
         ],
         left_out=LEFT_OUT,
+        unknown_ceiling=UNKNOWN_CEILING,
         prompt_width=PROMPT_WIDTH,
         completion_width=COMPLETION_WIDTH,
         name_width=NAME_WIDTH,
@@ -137,16 +134,14 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
         if evidence.reference is None
         else next((found.get("mean_reference") for found in rates), None),
         "last_seq": None if errors.empty else int(errors["seq"].max()),
-        "figure": None
+        "chart": None
         if errors.empty
-        else _draw(
-            timeline_chart(
-                errors,
-                evidence.events,
-                evidence.warnings,
-                noise_ceiling=evidence.noise_ceiling,
-                day=evidence.day,
-            )
+        else timeline_chart(
+            errors,
+            evidence.events,
+            evidence.warnings,
+            noise_ceiling=evidence.noise_ceiling,
+            day=evidence.day,
         ),
     }
 
@@ -161,7 +156,7 @@ def _collect_clusters(evidence: DayEvidence, params: ClusterParams) -> dict[str,
         "missing": None,
         "found": found,
         "n_changed": sum(c.is_worse or c.change != "steady" for c in found.clusters),
-        "figure": _draw(clusters_chart(found.clusters)),
+        "chart": clusters_chart(found.clusters),
         "texts": evidence.texts([i for cluster in found.clusters for i in cluster.examples]),
     }
 
@@ -188,13 +183,11 @@ def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str
         "before": before,
         "today": today,
         "bins": [(low, [side.get(low) for side in by_low]) for low in lows],
-        "figure": _draw(
-            reliability_chart(
-                {"reference": bins[0], "this day": bins[1]},
-                ceiling,
-                title="Reliability of the reference and of the day",
-                ceiling_name=f"noise ceiling{basis}",
-            )
+        "chart": reliability_chart(
+            {"reference": bins[0], "this day": bins[1]},
+            ceiling,
+            title="Reliability of the reference and of the day",
+            ceiling_name=f"noise ceiling{basis}",
         ),
         "groups": groups,
         "other_groups": [group for group in evidence.by_group if group not in groups],
@@ -213,13 +206,9 @@ def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, An
     return {
         "missing": None,
         "n_days": (date.fromisoformat(last.day) - date.fromisoformat(last.first_day)).days + 1,
-        "figure": _draw(windows_chart(windows, marks_last=True)),
+        "chart": windows_chart(windows, marks_last=True),
         "latest_first": windows[::-1],
     }
-
-
-def _draw(chart: Chart) -> Figure:
-    return Figure(draw_svg(chart), draw_legend(chart))
 
 
 def _error_rate(judged: pd.DataFrame) -> Interval | None:

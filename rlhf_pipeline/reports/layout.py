@@ -1,9 +1,9 @@
 """Places the parts of a chart in pixels: axes, points, marks and legend become simple shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 from rlhf_pipeline.reports.chart import Axis, Chart, Mark, Panel, Series
 
@@ -87,7 +87,7 @@ def lay_out_with_words(chart: Chart) -> Drawing:
     shapes += [_move(shape, 0, down) for shape in drawing.shapes]
     x, y = 16.0, down + drawing.height + LINE
     entries = [
-        *((legend_key(entry.style, entry.role), entry.name) for entry in chart.legend),
+        *((legend_key(item), item.name) for item in chart.legend),
         *(((), note) for note in chart.notes),
     ]
     for key, words in entries:
@@ -102,19 +102,9 @@ def lay_out_with_words(chart: Chart) -> Drawing:
     return Drawing(tuple(shapes), chart.width, y + 12)
 
 
-def legend_key(style: str, role: str) -> tuple[Shape, ...]:
-    """The shape of a series or mark, KEY pixels wide and high."""
-    match style:
-        case "dots":
-            return (Shape("dot", f"dot {role}", ((9, 9),)),)
-        case "triangles":
-            return (Shape("polygon", role, _triangle(9, 9)),)
-        case "line" if role in {"now", "ref"}:
-            return (Shape("line", f"curve {role}", ((1, 12), (7, 7), (12, 10), (17, 4))),)
-        case "line":
-            return (Shape("line", role, ((0, 9), (18, 9))),)
-    paint = f"bar {role}" if style == "bars" else role
-    return (Shape("polygon", paint, _rectangle(2, 16, 2, 16)),)
+def legend_key(item: Series | Mark) -> tuple[Shape, ...]:
+    """How a series or mark looks, KEY pixels wide and high."""
+    return tuple(_DRAW[item.style](item.sample, Scale(0, 1, 0, KEY), Scale(0, 1, KEY, 0)))
 
 
 def _header(panel: Panel) -> list[tuple[str, str]]:
@@ -127,15 +117,13 @@ def _draw_panel(panel: Panel, x: Scale, y: Scale) -> Iterator[Shape]:
         yield Shape(
             "text", paint, ((x.start, y.end - 8 - LINE * (len(_header(panel)) - 1 - i)),), words
         )
-    bands = [mark for mark in panel.marks if mark.style == "band"]
-    others = [mark for mark in panel.marks if mark.style != "band"]
-    for mark in bands:
-        yield from _draw_mark(mark, x, y)
-    yield from _draw_axes(panel.x, panel.y, x, y)
-    for mark in others:
-        yield from _draw_mark(mark, x, y)
-    for series in panel.series:
-        yield from _SERIES[series.style](series, x, y)
+    items = (*panel.marks, *panel.series)
+    for is_behind in (True, False):
+        for item in items:
+            if (item.style == "band") == is_behind:
+                yield from _DRAW[item.style](item, x, y)
+        if is_behind:
+            yield from _draw_axes(panel.x, panel.y, x, y)
 
 
 def _draw_axes(across: Axis, up: Axis, x: Scale, y: Scale) -> Iterator[Shape]:
@@ -161,25 +149,37 @@ def _draw_axes(across: Axis, up: Axis, x: Scale, y: Scale) -> Iterator[Shape]:
         yield Shape("text", "", (((x.start + x.end) / 2, below),), across.label, "middle")
 
 
-def _draw_mark(mark: Mark, x: Scale, y: Scale) -> Iterator[Shape]:
+def _span(mark: Mark, x: Scale, y: Scale) -> tuple[float, float, float, float]:
+    """Left, right, low and high end of a mark."""
     left, right = (x.start, x.end) if mark.x is None else (x(mark.x[0]), x(mark.x[1]))
     low, high = (y.start, y.end) if mark.y is None else (y(mark.y[0]), y(mark.y[1]))
-    if mark.style == "line":
-        yield Shape("line", mark.role, ((left, low), (right, high)))
-        if mark.label and left > (x.start + x.end) / 2:
-            yield Shape("text", "small", ((left - 4, high + 12),), mark.label, "end")
-        elif mark.label:
-            yield Shape("text", "small", ((left + 4, high + 12),), mark.label)
-    elif mark.style == "word":
-        yield Shape(
-            "text", mark.role, (((left + right) / 2, (low + high) / 2),), mark.label, "middle"
-        )
-    else:
-        area = _rectangle(left, max(right, left + 1), min(high, low - 1), low)
-        if mark.style == "area":
-            yield Shape("target", "hit", area, mark.label, link=mark.link)
-        else:
-            yield Shape("polygon", f"{mark.role}-band", area)
+    return left, right, low, high
+
+
+def _draw_line(mark: Mark, x: Scale, y: Scale) -> Iterator[Shape]:
+    left, right, low, high = _span(mark, x, y)
+    yield Shape("line", mark.role, ((left, low), (right, high)))
+    if mark.label:
+        is_right = left > (x.start + x.end) / 2
+        beside = (left - 4 if is_right else left + 4, high + 12)
+        yield Shape("text", "small", (beside,), mark.label, "end" if is_right else "start")
+
+
+def _draw_word(mark: Mark, x: Scale, y: Scale) -> Iterator[Shape]:
+    left, right, low, high = _span(mark, x, y)
+    middle = (left + right) / 2, (low + high) / 2
+    yield Shape("text", mark.role, (middle,), mark.label, "middle")
+
+
+def _draw_band(mark: Mark, x: Scale, y: Scale) -> Iterator[Shape]:
+    left, right, low, high = _span(mark, x, y)
+    area = _rectangle(left, max(right, left + 1), min(high, low - 1), low)
+    yield Shape("polygon", f"{mark.role}-band", area)
+
+
+def _draw_area(mark: Mark, x: Scale, y: Scale) -> Iterator[Shape]:
+    left, right, low, high = _span(mark, x, y)
+    yield Shape("target", "hit", _rectangle(left, right, high, low), mark.label, link=mark.link)
 
 
 def _draw_dots(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
@@ -195,10 +195,14 @@ def _draw_dots(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
                 else ((left, y(series.low[i])), (left, y(series.high[i])))
             )
             yield Shape("line", f"whisker {series.role}{few}", ends)
-        yield Shape("dot", f"dot {series.role}{few}", ((left, up),))
+        if series.style == "triangles":
+            triangle = (left, up - 6), (left + 6, up + 5), (left - 6, up + 5)
+            yield Shape("polygon", series.role, triangle)
+        else:
+            yield Shape("dot", f"dot {series.role}{few}", ((left, up),))
 
 
-def _draw_line(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
+def _draw_curve(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
     if series.low:
         upper = tuple((x(at), y(end)) for at, end in zip(series.x, series.high, strict=True))
         lower = tuple((x(at), y(end)) for at, end in zip(series.x, series.low, strict=True))
@@ -218,21 +222,16 @@ def _draw_bars(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
             yield Shape("text", "small", ((middle, y(value) - 4),), series.labels[i], "middle")
 
 
-def _draw_triangles(series: Series, x: Scale, y: Scale) -> Iterator[Shape]:
-    for at, value in zip(series.x, series.y, strict=True):
-        yield Shape("polygon", series.role, _triangle(x(at), y(value)))
-
-
-_SERIES = {
+_DRAW: dict[str, Callable[[Any, Scale, Scale], Iterator[Shape]]] = {
     "dots": _draw_dots,
-    "line": _draw_line,
+    "curve": _draw_curve,
     "bars": _draw_bars,
-    "triangles": _draw_triangles,
+    "triangles": _draw_dots,
+    "line": _draw_line,
+    "band": _draw_band,
+    "word": _draw_word,
+    "area": _draw_area,
 }
-
-
-def _triangle(x: float, y: float) -> tuple[Point, ...]:
-    return (x, y - 6), (x + 6, y + 5), (x - 6, y + 5)
 
 
 def _rectangle(left: float, right: float, top: float, bottom: float) -> tuple[Point, ...]:

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from rlhf_pipeline.reports import words
 from rlhf_pipeline.reports.layout import DOT_RADIUS, KEY, Point
-from rlhf_pipeline.reports.names import shorten, truncate
 
 FORBIDDEN_TAGS = {"script", "iframe", "object", "embed", "link", "base", "img", "form"}
 FORBIDDEN_ATTRIBUTES = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
@@ -66,11 +65,8 @@ def _environment() -> Environment:
         "figure": words.format_value,
         "p_value": words.format_p_value,
         "qualify": words.describe_qualifier,
-        "best_error_rate": words.describe_best_error_rate,
-        "ceiling": words.describe_ceiling,
-        "explain_ceiling": words.explain_ceiling,
-        "shorten": shorten,
-        "truncate_line": truncate,
+        "shorten": words.shorten,
+        "truncate_line": words.truncate,
     }
     return environment
 

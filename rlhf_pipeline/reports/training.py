@@ -51,8 +51,8 @@ def _curve_series(curve: Curve) -> tuple[Series, Series]:
     smooth = [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
     x = numbers(steps)
     return (
-        Series(style="line", role="ref", name="as logged", x=x, y=numbers(values)),
-        Series(style="line", role="now", name=f"mean of the last {width}", x=x, y=numbers(smooth)),
+        Series(style="curve", role="ref", name="as logged", x=x, y=numbers(values)),
+        Series(style="curve", role="now", name=f"mean of the last {width}", x=x, y=numbers(smooth)),
     )
 
 

@@ -1,10 +1,12 @@
-"""Names and numbers as pages show them: tests, shares, p-values, noise ceilings."""
+"""Names and numbers as pages and charts show them."""
+
+from collections.abc import Sequence
 
 import pandas as pd
 
-from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.records import Interval
 
+LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first makes names alike
 DISPLAY_NAMES = {
     "adwin": "ADWIN",
     "ddm": "DDM",
@@ -42,49 +44,35 @@ def format_p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def describe_best_error_rate(ceiling: Interval | None) -> str:
-    """The noise ceiling as an error rate, beside every share of votes predicted wrong."""
-    if ceiling is None:
-        return f"the best reachable is {UNKNOWN_CEILING}"
-    return (
-        f"best reachable {format_share(1 - ceiling.value)} ({format_share(1 - ceiling.high)} to "
-        f"{format_share(1 - ceiling.low)}){describe_basis(ceiling)}"
-    )
-
-
-def describe_ceiling(ceiling: Interval | None) -> str:
-    """The noise ceiling as an accuracy, beside every share of votes predicted right."""
-    if ceiling is None:
-        return f"Noise ceiling {UNKNOWN_CEILING}."
-    reached = (
-        f"{format_share(ceiling.value)} ({format_share(ceiling.low)} to "
-        f"{format_share(ceiling.high)}) of single votes, by whatever model."
-    )
-    return f"Noise ceiling{describe_basis(ceiling)}: {reached}"
-
-
-def explain_ceiling(ceiling: Interval | None) -> str:
-    """How the noise ceiling was measured, and the error rate it implies."""
-    if ceiling is None:
-        return f"Noise ceiling {UNKNOWN_CEILING}."
-    measured = (
-        f"one vote agrees with the majority of the others {format_share(ceiling.value)} of the "
-        f"time ({format_share(ceiling.low)} to {format_share(ceiling.high)})"
-        if ceiling.basis is None
-        else "by how often annotators repeat their own choice, one vote is the better side's "
-        f"{format_share(ceiling.value)} of the time ({format_share(ceiling.low)} to "
-        f"{format_share(ceiling.high)}); that tastes differ is not in it"
-    )
-    return (
-        f"Noise ceiling{describe_basis(ceiling)}: {measured}, so no model can be expected below "
-        f"{format_share(1 - ceiling.value)} errors."
-    )
-
-
 def describe_qualifier(interval: Interval) -> str:
     """How few groups the interval rests on, and what a ceiling is from; mostly empty."""
     return str(interval).rpartition("]")[2].strip()
 
 
-def describe_basis(ceiling: Interval) -> str:
-    return "" if ceiling.basis is None else f", from {ceiling.basis}"
+def shorten(name: str, width: int) -> str:
+    """At most `width` characters, from both ends: names may differ at either.
+
+    >>> shorten("annotator", 9), shorten("a-name-with-a-number-17", 9)
+    ('annotator', 'a-na…r-17')
+    """
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def distinct_labels(names: Sequence[str]) -> list[str]:
+    """Each name shortened in its middle, less so if that would make two of them alike."""
+    short = [shorten(name, LABEL_WIDTH) for name in names]
+    is_distinct = len(set(short)) == len(set(names))
+    return short if is_distinct else [shorten(name, LONGEST_LABEL) for name in names]
+
+
+def truncate(text: str, width: int) -> str:
+    """One line of at most `width` characters and an ellipsis.
+
+    >>> truncate("a  long\\nprompt", 8)
+    'a long …'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()} …"[: width + 1]

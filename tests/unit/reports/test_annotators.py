@@ -5,7 +5,7 @@ from tests.unit.votes.test_over_time import of_world
 
 from rlhf_pipeline.reports.annotators import MAX_RELIABILITIES, over_time_chart, reliability_chart
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.names import distinct_labels
+from rlhf_pipeline.reports.words import distinct_labels
 from rlhf_pipeline.votes.annotators import ANNOTATOR_FIGURES, annotator_figures
 from rlhf_pipeline.votes.annotators_over_time import agreement_over_time, annotators_over_time
 from rlhf_pipeline.votes.joint_model import joint_model

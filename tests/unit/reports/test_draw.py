@@ -79,7 +79,7 @@ def test_every_shape_has_a_paint_in_pictures_and_on_pages():
     many = chart(
         series=tuple(
             Series(style=style, role="now", x=(0.1, 0.9), y=(0.2, 0.4), width=0.1)
-            for style in ("dots", "line", "bars")
+            for style in ("dots", "curve", "bars")
         ),
         marks=tuple(
             Mark(style=style, role=role, y=(0.2, 0.2))

@@ -4,8 +4,8 @@ import pytest
 from jinja2 import DictLoader
 
 from rlhf_pipeline.reports import rendering
-from rlhf_pipeline.reports.names import truncate
 from rlhf_pipeline.reports.rendering import render_page, render_part, replace_unprintable
+from rlhf_pipeline.reports.words import truncate
 from tests.unit.reports.test_drift_page import Page
 
 NASTY = [
