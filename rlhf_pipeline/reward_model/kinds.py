@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -96,46 +96,48 @@ def find_kind(name: str) -> type[RewardModel]:
 @cache
 def params_class(kind: str) -> type[RewardModelParams]:
     """RewardModelParams with the parameters of one kind beside them, as on the command line."""
-    return create_model(
-        "RewardModelParams",
-        __base__=(find_kind(kind).Params, RewardModelParams),
-        __module__=__name__,
-        kind=(Literal[kind], kind),
-        seed=_field(RewardModelParams, "seed"),
+    bases: Any = (find_kind(kind).Params, RewardModelParams)
+    fields: dict[str, Any] = {
+        "kind": (Literal[kind], kind),
+        "seed": _field(RewardModelParams, "seed"),
+    }
+    return cast(
+        "type[RewardModelParams]",
+        create_model("RewardModelParams", __base__=bases, __module__=__name__, **fields),
     )
 
 
 @cache
 def launchpad_class() -> type[RewardModelParams]:
     """RewardModelParams with the parameters of every kind, those of all but one in sections."""
-    sections = {
-        SECTIONS.get(name, name): create_model(
-            f"{name.title()}Section",
-            __module__=__name__,
-            __config__=ConfigDict(extra="forbid", allow_inf_nan=False),
-            __doc__=f"Parameters of kind {name} alone; other kinds ignore them.",
-            **{
-                field: _field(kind.Params, field)
-                for field in kind.Params.model_fields
-                if field not in SHARED
-            },
-        )
-        for name, kind in REWARD_MODELS.items()
-        if name != UNNESTED
-    }
+    names: Any = Literal[tuple(REWARD_MODELS)]
+    fields: dict[str, Any] = {"kind": (names, RewardModelParams.model_fields["kind"])}
+    for name in REWARD_MODELS:
+        if name != UNNESTED:
+            section = _section_class(name)
+            described = Field(default_factory=section, description=section.__doc__)
+            fields[SECTIONS.get(name, name)] = (section, described)
     return create_model(
-        "RewardModelParams",
-        __base__=params_class(UNNESTED),
-        __module__=__name__,
-        kind=(Literal[tuple(REWARD_MODELS)], _field(RewardModelParams, "kind")[1]),
-        **{
-            name: (section, Field(default_factory=section, description=section.__doc__))
-            for name, section in sections.items()
-        },
+        "RewardModelParams", __base__=params_class(UNNESTED), __module__=__name__, **fields
     )
 
 
-def _field(params: type[BaseModel], name: str) -> Any:
+def _section_class(kind: str) -> type[BaseModel]:
+    """The parameters of `kind` that are not shared."""
+    own = find_kind(kind).Params
+    fields: dict[str, Any] = {
+        name: _field(own, name) for name in own.model_fields if name not in SHARED
+    }
+    return create_model(
+        f"{kind.title()}Section",
+        __module__=__name__,
+        __config__=ConfigDict(extra="forbid", allow_inf_nan=False),
+        __doc__=f"Parameters of kind {kind} alone; other kinds ignore them.",
+        **fields,
+    )
+
+
+def _field(params: type[BaseModel], name: str) -> tuple[Any, Any]:
     """A field as `create_model` takes it."""
     return params.model_fields[name].annotation, params.model_fields[name]
 

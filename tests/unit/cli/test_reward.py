@@ -472,7 +472,7 @@ def test_a_champion_s_calibrator_is_replaced_by_no_worse_one_and_only_where_that
     assert first is not None
     quick = ("--set", "min_pairs=10", "--set", "n_resamples=100")
     with monkeypatch.context() as patched:
-        patched.setattr("rlhf_pipeline.cli.reward.calibrate_version", too_sure)
+        patched.setattr("rlhf_pipeline.learning.calibrate_version", too_sure)
         said = mine.rlhf("reward", "calibrate", *quick).output
     assert (
         f"is champion already and keeps its calibrator {first.calibrator_version}: log loss "
